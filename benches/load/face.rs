@@ -8,7 +8,6 @@ use std::time::Duration;
 use hdrhistogram::Histogram;
 use tempfile::TempDir;
 use tintype_rigs::postgres::Cluster;
-use tintype_store::Queue as _;
 use tintype_store::postgres;
 use tintype_system::clock::Clock;
 use tintype_system::fault::Faults;

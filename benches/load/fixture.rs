@@ -27,16 +27,16 @@ pub struct Caller {
 }
 
 /// Creates an account with credits and an unlimited key.
-pub async fn caller(store: &dyn Store, name: &str) -> Outcome<Caller> {
+pub async fn caller(store: &Store, name: &str) -> Outcome<Caller> {
     caller_with(store, name, Some(0)).await
 }
 
 /// Creates an account with credits and a key with the limits of the server.
-pub async fn limited_caller(store: &dyn Store, name: &str) -> Outcome<Caller> {
+pub async fn limited_caller(store: &Store, name: &str) -> Outcome<Caller> {
     caller_with(store, name, None).await
 }
 
-async fn caller_with(store: &dyn Store, name: &str, rate: Option<u32>) -> Outcome<Caller> {
+async fn caller_with(store: &Store, name: &str, rate: Option<u32>) -> Outcome<Caller> {
     let AccountCreation::Created(account) = store.create_account(name, CREDITS).await? else {
         return Err(format!("the account {name} exists").into());
     };
@@ -55,13 +55,13 @@ async fn caller_with(store: &dyn Store, name: &str, rate: Option<u32>) -> Outcom
 }
 
 /// Creates `count` accounts, each with credits and a key.
-pub async fn callers(store: &dyn Store, name: &str, count: usize) -> Outcome<Vec<Caller>> {
+pub async fn callers(store: &Store, name: &str, count: usize) -> Outcome<Vec<Caller>> {
     let names: Vec<_> = (0..count).map(|index| format!("{name}-{index}")).collect();
     try_join_all(names.iter().map(|name| caller(store, name))).await
 }
 
 /// Queues `count` tasks, round robin over the callers; returns their ids.
-pub async fn queue(store: &dyn Store, callers: &[Caller], count: usize) -> Outcome<Vec<Id>> {
+pub async fn queue(store: &Store, callers: &[Caller], count: usize) -> Outcome<Vec<Id>> {
     let mut ids = Vec::with_capacity(count);
     while ids.len() < count {
         let some = ids.len()..count.min(ids.len() + IN_FLIGHT);
@@ -78,7 +78,7 @@ pub async fn queue(store: &dyn Store, callers: &[Caller], count: usize) -> Outco
 }
 
 /// Claims and completes tasks in batches, without files, until the queue is empty; returns their number.
-pub async fn complete_all(store: &dyn Store, batch: usize) -> Outcome<usize> {
+pub async fn complete_all(store: &Store, batch: usize) -> Outcome<usize> {
     let mut count = 0;
     loop {
         let claims = store.claim(batch, LEASE).await?;
@@ -90,7 +90,7 @@ pub async fn complete_all(store: &dyn Store, batch: usize) -> Outcome<usize> {
     }
 }
 
-async fn complete(store: &dyn Store, claim: Claim) -> Outcome<()> {
+async fn complete(store: &Store, claim: Claim) -> Outcome<()> {
     let task_id = claim.lease.task_id;
     let day = task_id.timestamp().to_string();
     let name = format!("{}/{task_id}-0-{}.png", &day[..10], "A".repeat(24));

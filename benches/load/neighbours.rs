@@ -99,7 +99,7 @@ struct Site {
 impl Site {
     fn start(runtime: &Runtime, data: &Path, entries: usize, engine: Option<&str>) -> Outcome<Self> {
         std::fs::create_dir(data)?;
-        let store: Arc<dyn Store> = Arc::new(sqlite::open(&data.join("tintype.db"), Clock::system())?);
+        let store: Arc<Store> = Arc::new(sqlite::open(&data.join("tintype.db"), Clock::system())?);
         let (attacker, neighbour) = runtime.block_on(async {
             let neighbour = fixture::caller(&*store, "neighbour").await?;
             if entries > 0 {
@@ -250,7 +250,7 @@ impl Site {
 }
 
 /// Creates people with a password.
-async fn people(store: &Arc<dyn Store>, caller: &Caller, name: &str, count: usize) -> Outcome<()> {
+async fn people(store: &Arc<Store>, caller: &Caller, name: &str, count: usize) -> Outcome<()> {
     for number in 0..count {
         let created = store.create_person(caller.account_id, &format!("{name}-{number}"), Role::Owner).await?;
         let PersonCreation::Created(person) = created else { return Err("the person exists".into()) };

@@ -46,7 +46,7 @@ pub fn shared(data: &Path, settings: &ServerSettings) -> Outcome<Arc<Shared>> {
 }
 
 /// Builds the shared parts of a process on a store.
-pub fn shared_on(store: Arc<dyn Store>, data: &Path, settings: &ServerSettings) -> Outcome<Arc<Shared>> {
+pub fn shared_on(store: Arc<Store>, data: &Path, settings: &ServerSettings) -> Outcome<Arc<Shared>> {
     let files = data.join("files");
     std::fs::create_dir(&files)?;
     let files = Files::on_disk(&files)?;

@@ -61,7 +61,7 @@ pub fn measure(runtime: &Runtime, directory: &TempDir, options: &Options, report
     let data = directory.path().join("studio");
     std::fs::create_dir(&data)?;
     let path = data.join("tintype.db");
-    let open = |clock: Clock| Ok::<Arc<dyn Store>, Box<dyn std::error::Error>>(Arc::new(sqlite::open(&path, clock)?));
+    let open = |clock: Clock| Ok::<Arc<Store>, Box<dyn std::error::Error>>(Arc::new(sqlite::open(&path, clock)?));
     eprintln!("studio: filling a database with {} tasks", options.tasks);
     let clock = Clock::manual(Clock::system().now());
     runtime.block_on(fill(&*open(clock.clone())?, &clock, options.tasks))?;
@@ -70,7 +70,7 @@ pub fn measure(runtime: &Runtime, directory: &TempDir, options: &Options, report
     let url = cluster.database_url();
     let connect = async |clock: Clock| {
         let store = postgres::open(&url, None, clock, Faults::default()).await?;
-        Ok::<Arc<dyn Store>, Box<dyn std::error::Error>>(Arc::new(store))
+        Ok::<Arc<Store>, Box<dyn std::error::Error>>(Arc::new(store))
     };
     eprintln!("studio: filling PostgreSQL with {} tasks", options.tasks);
     runtime.block_on(async { fill(&*connect(clock.clone()).await?, &clock, options.tasks).await })?;
@@ -81,7 +81,7 @@ pub fn measure(runtime: &Runtime, directory: &TempDir, options: &Options, report
 }
 
 /// Creates the account with its tasks, spread over the days before now.
-async fn fill(store: &dyn Store, clock: &Clock, tasks: usize) -> Outcome<()> {
+async fn fill(store: &Store, clock: &Clock, tasks: usize) -> Outcome<()> {
     let end = Clock::system().now();
     let span = Duration::from_secs(60 * 60 * 24) * DAYS;
     clock.set(end.saturating_sub(span));
@@ -110,7 +110,7 @@ async fn fill(store: &dyn Store, clock: &Clock, tasks: usize) -> Outcome<()> {
 }
 
 /// Signs a new person in to an account and returns the cookie.
-async fn sign_in(store: &dyn Store, account: Id, name: &str) -> Outcome<String> {
+async fn sign_in(store: &Store, account: Id, name: &str) -> Outcome<String> {
     let PersonCreation::Created(person) = store.create_person(account, name, Role::Owner).await? else {
         return Err(format!("the person {name} exists").into());
     };
@@ -131,7 +131,7 @@ fn get(address: SocketAddr, path: &str, cookie: &str) -> Load {
 /// Measures the pages on a filled store; with SQLite also their bytes, and the time to a picture.
 fn pages(
     runtime: &Runtime,
-    store: Arc<dyn Store>,
+    store: Arc<Store>,
     name: &str,
     data: &Path,
     options: &Options,

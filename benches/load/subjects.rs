@@ -154,7 +154,7 @@ pub fn post(key: &str, body: &str) -> Bytes {
 }
 
 /// Checks that every acknowledged submit was charged, and nothing else.
-async fn check_charges(store: &dyn Store, payers: &[Caller], answers: u64) -> Outcome<()> {
+async fn check_charges(store: &Store, payers: &[Caller], answers: u64) -> Outcome<()> {
     if payers.is_empty() {
         return Ok(());
     }

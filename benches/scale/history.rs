@@ -14,7 +14,7 @@ const CREDITS: i64 = 1_000_000_000;
 const LONG_AGO: i64 = 1_792_022_400_000;
 
 /// Accounts with `tasks` completed tasks, all paid for.
-pub async fn fill(client: &Client, store: &dyn Store, tasks: u32) -> Outcome<Vec<Account>> {
+pub async fn fill(client: &Client, store: &Store, tasks: u32) -> Outcome<Vec<Account>> {
     let mut accounts = Vec::new();
     for number in 0..ACCOUNTS {
         match store.create_account(&format!("account {number}"), CREDITS).await? {

@@ -108,7 +108,7 @@ fn pgbench(cluster: &Cluster, script: &str, clients: usize, window: Duration) ->
     rate.ok_or_else(|| format!("pgbench: {said} {}", String::from_utf8_lossy(&output.stderr)).into())
 }
 
-async fn submit(store: Arc<dyn Store>, account: Id) -> Outcome<()> {
+async fn submit(store: Arc<Store>, account: Id) -> Outcome<()> {
     match store.submit(account, None, Surface::Api, request(), 0).await? {
         Submission::Accepted(_) => Ok(()),
         refused => Err(format!("{refused:?}").into()),
@@ -116,7 +116,7 @@ async fn submit(store: Arc<dyn Store>, account: Id) -> Outcome<()> {
 }
 
 /// Tasks that nobody works on, to be polled.
-async fn waiting_tasks(store: &Arc<dyn Store>, accounts: &[Account]) -> Outcome<Vec<(Id, Id)>> {
+async fn waiting_tasks(store: &Arc<Store>, accounts: &[Account]) -> Outcome<Vec<(Id, Id)>> {
     for account in accounts {
         submit(store.clone(), account.id).await?;
     }
@@ -158,7 +158,7 @@ where
 /// each a process's store of its own.
 async fn claims(
     cluster: &Cluster,
-    store: &Arc<dyn Store>,
+    store: &Arc<Store>,
     accounts: &[Account],
     workers: usize,
     options: &Options,
@@ -176,7 +176,7 @@ async fn claims(
 }
 
 /// One worker: claims a few and completes them, until nothing is left.
-async fn work(store: &Arc<dyn Store>) -> Outcome<u64> {
+async fn work(store: &Arc<Store>) -> Outcome<u64> {
     let mut done = 0;
     loop {
         let claims = store.claim(CLAIM, LEASE).await?;

@@ -135,7 +135,7 @@ fn print(sizes: &[(u32, Vec<Figure>)]) {
 }
 
 /// A store of a process of its own.
-async fn open(cluster: &Cluster) -> Outcome<Arc<dyn Store>> {
+async fn open(cluster: &Cluster) -> Outcome<Arc<Store>> {
     Ok(Arc::new(postgres::open(&cluster.database_url(), None, Clock::system(), Faults::default()).await?))
 }
 

@@ -58,7 +58,7 @@ pub async fn measure(cluster: &Cluster, options: &Options) -> Outcome<()> {
 }
 
 /// One task at a time at [`PACE`], for `part`.
-async fn paced(store: &Arc<dyn Store>, account: &Account, part: Duration) -> Outcome<Steps> {
+async fn paced(store: &Arc<Store>, account: &Account, part: Duration) -> Outcome<Steps> {
     let (begun, mut next, mut steps) = (now(), now(), Steps::default());
     while begun.elapsed() < part {
         let mut step = now();
@@ -92,7 +92,7 @@ async fn paced(store: &Arc<dyn Store>, account: &Account, part: Duration) -> Out
 }
 
 /// [`TURN`] tasks at once.
-async fn turn(store: &Arc<dyn Store>, account: &Account) -> Outcome<()> {
+async fn turn(store: &Arc<Store>, account: &Account) -> Outcome<()> {
     let submits = (0..TURN).map(|_| store.submit(account.id, None, Surface::Api, request(), 0));
     for submission in join_all(submits).await {
         if !matches!(submission?, Submission::Accepted(_)) {

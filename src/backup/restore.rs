@@ -13,7 +13,7 @@ use crate::files::Files;
 use tintype_config::FileBackend;
 use tintype_domain::text::counted;
 use tintype_store::sqlite::{self, Snapshot, companions, restoring};
-use tintype_store::{DeleteSessions, Fleet as _, People as _, SqlStore, Tasks as _, Upkeep as _};
+use tintype_store::{DeleteSessions, Store};
 use tintype_system::clock::Clock;
 use tintype_system::data_dir;
 
@@ -96,7 +96,7 @@ async fn inspect(from: &Path, despite_drifts: bool, progress: &ProgressBar) -> R
 
 /// Makes database and files share a marker, so that a server starts on them. If a bucket already has the marker of
 /// another database, this database adopts that marker, and both use the bucket.
-async fn mark(store: &SqlStore, files: &Files) -> Result<(), String> {
+async fn mark(store: &Store, files: &Files) -> Result<(), String> {
     let known = store.files_marker().await.map_err(|error| error.to_string())?;
     match (known, files.marker().await.map_err(|error| error.to_string())?) {
         (_, Some(found)) => store.adopt_files(found).await.map_err(|error| error.to_string()),

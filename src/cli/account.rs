@@ -195,7 +195,7 @@ async fn low_balance(args: LowBalanceArgs, data: &DataSettings) -> Outcome {
 }
 
 /// Finds an account that is not deleted.
-async fn existing(store: &dyn Store, name_or_id: &str) -> Result<Account, Failure> {
+async fn existing(store: &Store, name_or_id: &str) -> Result<Account, Failure> {
     let account = find_account(store, name_or_id).await?;
     match account.deleted_at {
         Some(at) => Err(Failure(format!("account {} was deleted at {at}, which cannot be undone", account.name))),

@@ -56,7 +56,7 @@ pub(super) struct FirstKey(Handover);
 
 impl FirstKey {
     /// Creates an account with some credits and a key if the database has no account.
-    pub(super) async fn create(store: &dyn Store, data: &Path, shown: bool) -> Result<Option<Self>, Failure> {
+    pub(super) async fn create(store: &Store, data: &Path, shown: bool) -> Result<Option<Self>, Failure> {
         let secret = KeySecret::random();
         let key = NewKey { name: "first key".into(), ..NewKey::new(&secret) };
         if store.create_first_account(FIRST_ACCOUNT, FIRST_CREDITS, key).await?.is_none() {
@@ -150,7 +150,7 @@ pub(super) struct FirstLink {
 
 impl FirstLink {
     /// Makes the link for a studio at `url`.
-    pub(super) async fn create(store: Arc<dyn Store>, data: &Path, url: &str, shown: bool) -> Result<Self, Failure> {
+    pub(super) async fn create(store: Arc<Store>, data: &Path, url: &str, shown: bool) -> Result<Self, Failure> {
         let account = find_account(&*store, FIRST_ACCOUNT).await?;
         let (link, _) = link_of_account(store, &account, url).await?;
         let (program, place) = (quoted(&program()), from_anywhere(data));

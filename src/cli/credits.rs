@@ -205,7 +205,7 @@ async fn audit(args: AuditArgs, data: &DataSettings) -> Outcome {
 
 /// Checks the result files of all completed tasks.
 async fn check_files(
-    store: &dyn Store,
+    store: &Store,
     url: Option<&str>,
     tasks: u64,
     visible: bool,

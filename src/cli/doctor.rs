@@ -33,9 +33,7 @@ use tintype_engines::models;
 use tintype_engines::{EngineContext, diffusion};
 use tintype_store::postgres;
 use tintype_store::sqlite::Snapshot;
-use tintype_store::{
-    Abilities, EngineState, Fleet as _, Queue as _, QueueDepth, SqlStore, StoreError, Upkeep as _, WaitingForEngine,
-};
+use tintype_store::{Abilities, EngineState, QueueDepth, Store, StoreError, WaitingForEngine};
 use tintype_system::clock::{Clock, Timestamp};
 use tintype_system::data_dir;
 use tintype_system::disk::Disk;
@@ -334,7 +332,7 @@ enum Existing {
     None,
     Older,
     Sqlite(Snapshot),
-    Postgres(Box<SqlStore>),
+    Postgres(Box<Store>),
 }
 
 async fn existing_database(data: &DataSettings) -> Result<Existing, String> {

@@ -373,7 +373,7 @@ fn run(
 }
 
 /// Opens the database of an existing installation.
-async fn open_store(settings: &DataSettings) -> Result<Arc<dyn Store>, Failure> {
+async fn open_store(settings: &DataSettings) -> Result<Arc<Store>, Failure> {
     if let DatabaseUrl::Sqlite(path) = settings.database()? {
         existing_file(&path, CREATE)?;
     }
@@ -399,13 +399,13 @@ fn is_there(path: &Path) -> Result<bool, String> {
     })
 }
 
-async fn open_or_create_store(settings: &DataSettings) -> Result<Arc<dyn Store>, Failure> {
+async fn open_or_create_store(settings: &DataSettings) -> Result<Arc<Store>, Failure> {
     let database = settings.database()?;
     if let Some(path) = database.path() {
         data_dir::refuse_elsewhere(path)?;
     }
     data_dir::keep_private(&settings.data, database.path())?;
-    let store: Arc<dyn Store> = match database {
+    let store: Arc<Store> = match database {
         DatabaseUrl::Sqlite(path) => Arc::new(sqlite::open(&path, Clock::system())?),
         DatabaseUrl::Postgres(url) => {
             let ca = settings.database_ca.as_deref();
@@ -440,7 +440,7 @@ async fn existing_files(settings: &DataSettings, files: Option<&str>) -> Result<
     }
 }
 
-async fn find_account(store: &dyn Store, name_or_id: &str) -> Result<Account, Failure> {
+async fn find_account(store: &Store, name_or_id: &str) -> Result<Account, Failure> {
     let found = store.find_account(name_or_id).await?;
     found.ok_or_else(|| {
         Failure(format!("there is no account {name_or_id:?}: `tintype account list` shows all accounts"))

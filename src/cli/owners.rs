@@ -31,7 +31,7 @@ pub(super) struct Owners {
 
 impl ListArgs {
     /// Opens the database and finds the owners.
-    pub(super) async fn open(&self, data: &DataSettings) -> Result<(Arc<dyn Store>, Owners), Failure> {
+    pub(super) async fn open(&self, data: &DataSettings) -> Result<(Arc<Store>, Owners), Failure> {
         let store = open_store(data).await?;
         let owners = Owners::read(&*store, self.account.as_deref()).await?;
         Ok((store, owners))
@@ -40,7 +40,7 @@ impl ListArgs {
 
 impl Owners {
     /// All accounts, or the only one.
-    pub(super) async fn read(store: &dyn Store, only: Option<&str>) -> Result<Self, Failure> {
+    pub(super) async fn read(store: &Store, only: Option<&str>) -> Result<Self, Failure> {
         let (only, accounts) = match only {
             Some(name) => {
                 let account = find_account(store, name).await?;
@@ -53,7 +53,7 @@ impl Owners {
     }
 
     /// All accounts, or none if they cannot be read: a damaged account must not hide what is shown beside its name.
-    pub(super) async fn readable(store: &dyn Store) -> Self {
+    pub(super) async fn readable(store: &Store) -> Self {
         Self::read(store, None).await.unwrap_or_default()
     }
 
@@ -69,14 +69,14 @@ impl Owners {
 }
 
 /// Opens the database and finds the account for which something is made.
-pub(super) async fn open_account(data: &DataSettings, name_or_id: &str) -> Result<(Arc<dyn Store>, Account), Failure> {
+pub(super) async fn open_account(data: &DataSettings, name_or_id: &str) -> Result<(Arc<Store>, Account), Failure> {
     let store = open_store(data).await?;
     let account = find_account(&*store, name_or_id).await?;
     Ok((store, account))
 }
 
 /// The only owner of a list, if it has one.
-pub(super) async fn find_only(store: &dyn Store, name_or_id: Option<&str>) -> Result<Option<Id>, Failure> {
+pub(super) async fn find_only(store: &Store, name_or_id: Option<&str>) -> Result<Option<Id>, Failure> {
     match name_or_id {
         Some(name) => Ok(Some(find_account(store, name).await?.id)),
         None => Ok(None),
@@ -84,12 +84,12 @@ pub(super) async fn find_only(store: &dyn Store, name_or_id: Option<&str>) -> Re
 }
 
 /// The name of an owner, or its id if its account cannot be read.
-pub(super) async fn readable_name(store: &dyn Store, id: Id) -> String {
+pub(super) async fn readable_name(store: &Store, id: Id) -> String {
     owner_name(store, id).await.ok().filter(|name| !name.is_empty()).unwrap_or_else(|| id.to_string())
 }
 
 /// The name of an owner.
-pub(super) async fn owner_name(store: &dyn Store, id: Id) -> Result<String, Failure> {
+pub(super) async fn owner_name(store: &Store, id: Id) -> Result<String, Failure> {
     let account = store.find_account(id.as_str()).await?;
     Ok(account.map(|account| account.name).unwrap_or_default())
 }

@@ -167,7 +167,7 @@ async fn add(args: AddArgs, data: &DataSettings) -> Outcome {
     .await
 }
 
-async fn create(store: &dyn Store, account: &Account, name: &str, role: Role) -> Result<Person, Failure> {
+async fn create(store: &Store, account: &Account, name: &str, role: Role) -> Result<Person, Failure> {
     match store.create_person(account.id, name, role).await? {
         PersonCreation::Created(person) => Ok(person),
         PersonCreation::NameTaken => Err(Failure(format!("there is a person named {name:?} already"))),
@@ -197,7 +197,7 @@ async fn list(args: ListArgs, data: &DataSettings) -> Outcome {
 }
 
 /// The first owner of an account, who is added under the name of the account if there is none.
-async fn owner_of(store: &dyn Store, account: &Account) -> Result<Person, Failure> {
+async fn owner_of(store: &Store, account: &Account) -> Result<Person, Failure> {
     let people = store.list_people(Some(account.id)).await?;
     match people.into_iter().find(|person| person.role == Role::Owner) {
         Some(owner) => Ok(owner),
@@ -206,14 +206,14 @@ async fn owner_of(store: &dyn Store, account: &Account) -> Result<Person, Failur
 }
 
 /// A link that signs a person in once, at the public URL of the studio, and the time of its end.
-async fn link_of(store: Arc<dyn Store>, person: &Person, public_url: &str) -> Result<(String, Timestamp), Failure> {
+async fn link_of(store: Arc<Store>, person: &Person, public_url: &str) -> Result<(String, Timestamp), Failure> {
     let (token, expires_at) = People::new(store).link(person).await?.ok_or("the person was just removed")?;
     Ok((format!("{public_url}{LINK_PATH}{}", token.reveal()), expires_at))
 }
 
 /// A link for the owner of an account.
 pub(super) async fn link_of_account(
-    store: Arc<dyn Store>,
+    store: Arc<Store>,
     account: &Account,
     public_url: &str,
 ) -> Result<(String, Timestamp), Failure> {
@@ -221,12 +221,12 @@ pub(super) async fn link_of_account(
     link_of(store, &owner, public_url).await
 }
 
-pub(super) async fn show_link_of_account(store: Arc<dyn Store>, account: &Account, shown: ShownLinkArgs) -> Outcome {
+pub(super) async fn show_link_of_account(store: Arc<Store>, account: &Account, shown: ShownLinkArgs) -> Outcome {
     let owner = owner_of(&*store, account).await?;
     show_link(store, &owner, shown).await
 }
 
-async fn show_link(store: Arc<dyn Store>, person: &Person, shown: ShownLinkArgs) -> Outcome {
+async fn show_link(store: Arc<Store>, person: &Person, shown: ShownLinkArgs) -> Outcome {
     let (url, expires_at) = link_of(store, person, &shown.studio.url()?).await?;
     let note = format!("One-time sign-in link for {}, valid until {expires_at}.", person.name);
     show_once(shown.json, &ShownLink { url: url.clone(), expires_at }, &url, &note)?
@@ -287,19 +287,19 @@ async fn remove(args: OnePersonArgs, data: &DataSettings) -> Outcome {
 }
 
 /// Prints a person after a change.
-async fn show_person(store: &dyn Store, json: bool, person: &Person, text: impl FnOnce() -> String) -> Outcome {
+async fn show_person(store: &Store, json: bool, person: &Person, text: impl FnOnce() -> String) -> Outcome {
     let account = find_account(store, person.account_id.as_str()).await?;
     show(json, &ShownPerson { person, account: &account.name }, text)
 }
 
 /// Opens the database and finds a person.
-async fn open_person(data: &DataSettings, name_or_id: &str) -> Result<(Arc<dyn Store>, Person), Failure> {
+async fn open_person(data: &DataSettings, name_or_id: &str) -> Result<(Arc<Store>, Person), Failure> {
     let store = open_store(data).await?;
     let person = find_person(&*store, name_or_id).await?;
     Ok((store, person))
 }
 
-async fn find_person(store: &dyn Store, name_or_id: &str) -> Result<Person, Failure> {
+async fn find_person(store: &Store, name_or_id: &str) -> Result<Person, Failure> {
     let mut found = store.find_person(name_or_id).await?;
     if found.is_none() {
         found = store.find_person(&name_or_id.trim().to_lowercase()).await?;

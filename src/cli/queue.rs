@@ -57,7 +57,7 @@ pub(super) async fn run(command: QueueCommand, data: &DataSettings) -> Outcome {
 }
 
 /// Prints the state of the queue, after a message for people on whether it is paused.
-async fn print(store: &dyn Store, json: bool, message: impl FnOnce(Option<Timestamp>) -> String) -> Outcome {
+async fn print(store: &Store, json: bool, message: impl FnOnce(Option<Timestamp>) -> String) -> Outcome {
     let QueueDepth { waiting, leased, oldest, paused_at, .. } = store.queue_depth().await?;
     let for_engines = store.waiting_for_engines().await?;
     let queue = json!({

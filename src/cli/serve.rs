@@ -427,7 +427,7 @@ async fn open_store(
     data: &DataSettings,
     clock: &Clock,
     server: &ServerSettings,
-) -> Result<Arc<dyn Store>, Failure> {
+) -> Result<Arc<Store>, Failure> {
     let (clock, faults) = (clock.clone(), server.test_fault.clone());
     match database {
         DatabaseUrl::Sqlite(path) => {

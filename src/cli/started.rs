@@ -30,7 +30,7 @@ impl Ready<'_> {
     pub(super) async fn report(
         &self,
         format: LogFormat,
-        store: Arc<dyn Store>,
+        store: Arc<Store>,
         url: Option<&str>,
         key: Option<FirstKey>,
     ) -> Result<(), Failure> {

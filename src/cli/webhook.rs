@@ -336,7 +336,7 @@ async fn replay(args: ReplayArgs, data: &DataSettings) -> Outcome {
 }
 
 /// The reason why nothing is sent to an endpoint.
-async fn cannot_send(store: &dyn Store, id: Id) -> Result<Failure, Failure> {
+async fn cannot_send(store: &Store, id: Id) -> Result<Failure, Failure> {
     Ok(match store.find_endpoint(id).await? {
         Some(_) => Failure(format!("endpoint {id} is disabled: `tintype webhook enable {id}` enables it")),
         None => no_such_endpoint(id),

@@ -237,7 +237,7 @@ impl Backlog {
 
     /// Time by which a task of this account with `references` references, which may name an engine, would exceed its
     /// limit if it were accepted now; `None` if it would end in time, or if that is unknown.
-    pub async fn excess(&self, store: &dyn Store, of: Id, references: usize, engine: Option<&str>) -> Option<Duration> {
+    pub async fn excess(&self, store: &Store, of: Id, references: usize, engine: Option<&str>) -> Option<Duration> {
         self.measure(store).await;
         let turn = self.turns.before_next(store, of).await;
         let (takeable, needing, named) = {
@@ -258,7 +258,7 @@ impl Backlog {
     /// attempt at the task, if there is a report of it.
     pub async fn place(
         &self,
-        store: &dyn Store,
+        store: &Store,
         task: QueuedTask,
         image_to_image: bool,
         attempt: Option<AttemptProgress>,
@@ -334,7 +334,7 @@ impl Backlog {
         all
     }
 
-    async fn measure(&self, store: &dyn Store) {
+    async fn measure(&self, store: &Store) {
         let own: Vec<Id> = self.own.locked().iter().map(|pace| pace.id).collect();
         let others = async { store.other_workers(&own).await };
         self.refresh(async { Ok((others.await?, store.queue_depth().await?, store.waiting_for_engines().await?)) })

@@ -83,7 +83,7 @@ words! {
 /// Ends tasks, and tells subscribers.
 #[derive(Debug)]
 pub struct Endings {
-    store: Arc<dyn Store>,
+    store: Arc<Store>,
     metrics: Arc<Metrics>,
     sender: broadcast::Sender<Ending>,
     /// Callers that wait for the end of a task.
@@ -94,7 +94,7 @@ pub struct Endings {
 
 impl Endings {
     /// Ends tasks of this store.
-    pub fn new(store: Arc<dyn Store>, metrics: Arc<Metrics>) -> Self {
+    pub fn new(store: Arc<Store>, metrics: Arc<Metrics>) -> Self {
         let (sender, waiters) = (broadcast::Sender::new(MAX_WAITING), Waiters::default());
         Self { store, metrics, sender, waiters, elsewhere: Notify::new() }
     }

@@ -32,7 +32,7 @@ impl FailedTasks {
 
     /// The time until so few failures of the account count that it can submit again, if it has too many. The answer may be a
     /// second old: a limit of unfinished tasks bounds how many fail in that time.
-    pub async fn wait(&self, store: &dyn Store, account_id: Id) -> Result<Option<Duration>> {
+    pub async fn wait(&self, store: &Store, account_id: Id) -> Result<Option<Duration>> {
         if self.most == 0 {
             return Ok(None);
         }

@@ -12,7 +12,7 @@ use tintype_store::Store;
 ///
 /// # Errors
 /// A message for the operator.
-pub async fn open(store: &dyn Store, files: &Files) -> Result<(), String> {
+pub async fn open(store: &Store, files: &Files) -> Result<(), String> {
     let text = |error: &dyn std::fmt::Display| error.to_string();
     let known = match store.files_marker().await.map_err(|error| text(&error))? {
         Some(known) => known,
@@ -31,7 +31,7 @@ pub async fn open(store: &dyn Store, files: &Files) -> Result<(), String> {
 ///
 /// # Errors
 /// A message for the operator. Repeating it is safe.
-pub async fn adopt(store: &dyn Store, files: &Files) -> Result<FilesMarker, String> {
+pub async fn adopt(store: &Store, files: &Files) -> Result<FilesMarker, String> {
     let marker = FilesMarker::random();
     files.replace_marker(marker).await.map_err(|error| cannot_mark(files, &error))?;
     store.adopt_files(marker).await.map_err(|error| error.to_string())?;

@@ -18,7 +18,7 @@ pub struct HourlyStats(Mutex<BTreeMap<i64, Hour>>);
 
 impl HourlyStats {
     /// The last `count` hours until now, the oldest first, each with the time of its begin.
-    pub async fn last(&self, store: &dyn Store, count: u32) -> Result<Vec<(Timestamp, Hour)>> {
+    pub async fn last(&self, store: &Store, count: u32) -> Result<Vec<(Timestamp, Hour)>> {
         let now = store.now();
         let length = i64::try_from(HOUR.as_millis()).unwrap_or(i64::MAX);
         let present = now.as_millis().div_euclid(length);

@@ -22,7 +22,7 @@ const USES_BATCH: usize = 256;
 
 /// Looks up keys. A change by another process takes effect within [`KEY_CACHE_TTL`].
 pub struct Keyring {
-    store: Arc<dyn Store>,
+    store: Arc<Store>,
     clock: Clock,
     cached: Cache<KeyHash, Cached>,
     /// Last uses that are not in the database yet.
@@ -41,7 +41,7 @@ tintype_domain::opaque!(Keyring);
 
 impl Keyring {
     /// Creates a keyring for the keys in the store.
-    pub fn new(store: Arc<dyn Store>, clock: Clock) -> Self {
+    pub fn new(store: Arc<Store>, clock: Clock) -> Self {
         Self { store, clock, cached: Cache::new(MAX_KEYS), uses: Mutex::default() }
     }
 

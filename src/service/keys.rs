@@ -29,7 +29,7 @@ pub struct AccountKeys<'a> {
 
 impl<'a> AccountKeys<'a> {
     /// The keys of this account now.
-    pub async fn of(account_id: Id, store: &dyn Store, limits: &'a RateLimits) -> Result<Self> {
+    pub async fn of(account_id: Id, store: &Store, limits: &'a RateLimits) -> Result<Self> {
         let keys = store.list_keys(Some(account_id)).await?;
         Ok(Self {
             limits,

@@ -48,7 +48,7 @@ const NAMELESS: &str = "person";
 /// Signs people in.
 #[derive(Debug)]
 pub struct People {
-    store: Arc<dyn Store>,
+    store: Arc<Store>,
     hashes: Arc<Semaphore>,
     /// Sign-ups go one by one, so that they leave a hash to those who sign in, and so that an address beyond its limit
     /// costs none. Callers limit those that wait.
@@ -132,7 +132,7 @@ pub struct SignedIn {
 
 impl People {
     /// Signs in the people of this store.
-    pub fn new(store: Arc<dyn Store>) -> Self {
+    pub fn new(store: Arc<Store>) -> Self {
         Self { store, hashes: Arc::new(Semaphore::new(MAX_HASHES)), sign_ups: Semaphore::new(1) }
     }
 
@@ -271,7 +271,7 @@ impl People {
     /// sessions of the person end, and a new one begins.
     pub async fn change_password(
         &self,
-        store: &dyn Store,
+        store: &Store,
         person: &Person,
         passwords: Passwords,
         agent: &str,

@@ -106,14 +106,14 @@ impl QueuePositions {
     }
 
     /// The rank of an unfinished task. The tasks behind the first [`MAX_KNOWN`] all have the place behind these.
-    pub(super) async fn of(&self, store: &dyn Store, task: QueuedTask) -> Rank {
+    pub(super) async fn of(&self, store: &Store, task: QueuedTask) -> Rank {
         self.read(store).await;
         self.known.locked().rank(task)
     }
 
     /// The number of waiting tasks that workers, which take turns between accounts, take before the next task of this
     /// account: its own, and of each other account as many and one more.
-    pub(super) async fn before_next(&self, store: &dyn Store, account: Id) -> u64 {
+    pub(super) async fn before_next(&self, store: &Store, account: Id) -> u64 {
         self.read(store).await;
         self.known.locked().before_next(account)
     }
@@ -134,7 +134,7 @@ impl QueuePositions {
         self.known.locked().add(task);
     }
 
-    async fn read(&self, store: &dyn Store) {
+    async fn read(&self, store: &Store) {
         let read_at = store.now();
         let added_before = self.known.locked().added.len();
         let query = store.waiting_tasks(MAX_KNOWN);

@@ -23,7 +23,7 @@ pub struct Shared {
     /// The clock of this process.
     pub clock: Clock,
     /// Accounts, keys, credits, tasks.
-    pub store: Arc<dyn Store>,
+    pub store: Arc<Store>,
     /// Ages of tasks.
     pub ages: TaskAges,
     /// Result files.
@@ -50,7 +50,7 @@ impl Shared {
     pub fn new(
         settings: &ServerSettings,
         clock: Clock,
-        store: Arc<dyn Store>,
+        store: Arc<Store>,
         files: Files,
         directories: Vec<PathBuf>,
     ) -> Arc<Self> {

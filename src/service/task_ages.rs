@@ -40,7 +40,7 @@ impl ClockWatch {
 /// Computes the age of tasks.
 #[derive(Debug)]
 pub struct TaskAges {
-    store: Arc<dyn Store>,
+    store: Arc<Store>,
     clock: Clock,
     seen: Mutex<Seen>,
 }
@@ -62,7 +62,7 @@ struct Step {
 
 impl TaskAges {
     /// Watches the store's clock from this moment on.
-    pub fn new(store: Arc<dyn Store>, clock: Clock) -> Self {
+    pub fn new(store: Arc<Store>, clock: Clock) -> Self {
         let watch = ClockWatch::new(store.now(), clock.elapsed());
         Self { store, clock, seen: Mutex::new(Seen { watch, steps: Vec::new() }) }
     }

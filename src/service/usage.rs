@@ -38,7 +38,7 @@ impl Default for UsageCache {
 
 impl UsageCache {
     /// The credits that an account used, on each day from midnight `since` on which it was charged or refunded.
-    pub async fn since(&self, store: &dyn Store, account: Id, since: Timestamp) -> Result<BTreeMap<Timestamp, i64>> {
+    pub async fn since(&self, store: &Store, account: Id, since: Timestamp) -> Result<BTreeMap<Timestamp, i64>> {
         let known = self.0.get(&account).filter(|counted| counted.since <= since);
         let mut counted = known.unwrap_or(Counted { since, last: 0, days: BTreeMap::new() });
         for usage in store.usage(account, counted.since, counted.last).await? {
@@ -113,7 +113,7 @@ impl UsageLine {
 }
 
 /// The use of credits that passes a filter, with names, by day or by the name of the account.
-pub async fn lines(store: &dyn Store, by: UsageBy, filter: UsageFilter) -> Result<Vec<UsageLine>> {
+pub async fn lines(store: &Store, by: UsageBy, filter: UsageFilter) -> Result<Vec<UsageLine>> {
     let accounts = match filter.account_id {
         _ if by == UsageBy::Day => Vec::new(),
         Some(id) => store.find_account(id.as_str()).await?.into_iter().collect(),

@@ -52,7 +52,7 @@ pub(super) struct Found {
 }
 
 /// Finds a picture of the account.
-pub(super) async fn find(store: &dyn Store, account: Id, reference: StoredReference) -> Result<Option<Found>> {
+pub(super) async fn find(store: &Store, account: Id, reference: StoredReference) -> Result<Option<Found>> {
     match reference {
         StoredReference::Upload(id) => {
             let upload = store.find_upload(account, Surface::Web, id).await?;
@@ -63,7 +63,7 @@ pub(super) async fn find(store: &dyn Store, account: Id, reference: StoredRefere
     }
 }
 
-async fn result(store: &dyn Store, account: Id, task: Id, number: u8) -> Result<Option<Found>> {
+async fn result(store: &Store, account: Id, task: Id, number: u8) -> Result<Option<Found>> {
     let Some(record) = store.find_record(account, Surface::Web, task).await? else {
         return Ok(None);
     };

@@ -75,7 +75,7 @@ impl Visitor {
     }
 
     /// The store for what this person changes: it records that, and writes only while the person's right holds.
-    pub(super) fn store(&self) -> Arc<dyn Store> {
+    pub(super) fn store(&self) -> Arc<Store> {
         let person = &self.session.person;
         let store = self.studio.shared.store.acting(Actor {
             name: person.name.clone(),

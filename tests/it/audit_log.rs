@@ -5,7 +5,7 @@ use std::time::Duration;
 use tempfile::TempDir;
 use tintype_config::ServerSettings;
 use tintype_store::sqlite;
-use tintype_store::{Action, Actor, AuditLog as _, Via};
+use tintype_store::{Action, Actor, Via};
 use tintype_system::clock::Clock;
 
 use crate::rigs::binary::json as run;

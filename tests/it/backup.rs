@@ -20,7 +20,7 @@ use tintype_domain::model::{FailureCause, Surface, TaskId};
 use tintype_domain::request::GenerateRequest;
 use tintype_engine::picture::Picture;
 use tintype_store::sqlite;
-use tintype_store::{Accounts as _, AttemptProgress, LeaseWrite, Queue as _, Tasks as _};
+use tintype_store::{AttemptProgress, LeaseWrite};
 use tintype_system::clock::Clock;
 use tintype_system::data_dir::backup_lock;
 

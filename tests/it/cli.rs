@@ -6,8 +6,8 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 use tintype_domain::model::Surface;
 use tintype_domain::request::GenerateRequest;
+use tintype_store::StrikeRule;
 use tintype_store::sqlite;
-use tintype_store::{Queue as _, StrikeRule, Tasks as _};
 use tintype_system::clock::Clock;
 
 use crate::rigs::binary::{self, Ran as _, Run as _, json as run, refused, tintype};
@@ -286,7 +286,7 @@ async fn the_operator_sees_and_fails_tasks() {
     let request =
         tintype_domain::request::GenerateRequest::parse(br#"{"prompt": "a boat", "n": 3}"#, &[443]).expect("valid");
     let web = tintype_domain::model::Surface::Web;
-    let submitted = tintype_store::Tasks::submit(&store.expect("a store"), account_id, None, web, request, 0).await;
+    let submitted = tintype_store::Store::submit(&store.expect("a store"), account_id, None, web, request, 0).await;
     let tintype_store::Submission::Accepted(task) = submitted.expect("a store") else { panic!("not accepted") };
     let task_id = task.task_id().to_string();
     let listed = run(data, &["task", "list", "--account", "ada"]);

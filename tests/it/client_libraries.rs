@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tintype_domain::key::KeySecret;
-use tintype_store::{AccountCreation, Accounts as _, Keys as _, NewKey, sqlite};
+use tintype_store::{AccountCreation, NewKey, sqlite};
 use tintype_system::clock::Clock;
 
 use crate::rigs::binary::Server;

@@ -6,8 +6,7 @@ use std::process::{Command, Stdio};
 use tempfile::TempDir;
 use tintype_domain::model::Surface;
 use tintype_domain::request::GenerateRequest;
-use tintype_store::sqlite;
-use tintype_store::{Submission, Tasks};
+use tintype_store::{Submission, sqlite};
 use tintype_system::clock::Clock;
 
 use crate::rigs::binary::{self, Ran as _, Run as _, TINTYPE, json, refused, signal, tintype};

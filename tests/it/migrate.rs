@@ -16,11 +16,9 @@ use tintype_domain::request::{GenerateRequest, TaskSettings};
 use tintype_domain::second_factor::{FactorSecret, NewFactor};
 use tintype_store::sqlite;
 use tintype_store::{
-    AccountCreation, Accounts as _, Actor, AttemptProgress, AuditLog as _, BoardWrite, Credential, EndpointChange,
-    EndpointCreation, Endpoints as _, Fleet as _, Gallery as _, GalleryFilter, Identities as _, KeyChange, Keys as _,
-    NewEndpoint, NewKey, NewSharedLink, Origin, People as _, PersonCreation, Queue as _, SharedLinkCreation,
-    SharedLinks as _, SignUp, SigningUp, SqlStore, StartLimit, Store, StrikeRule, Submission, Target, Tasks as _,
-    Upkeep as _, UsageBy, UsageFilter, Via,
+    AccountCreation, Actor, AttemptProgress, BoardWrite, Credential, EndpointChange, EndpointCreation, GalleryFilter,
+    KeyChange, NewEndpoint, NewKey, NewSharedLink, Origin, PersonCreation, SharedLinkCreation, SignUp, SigningUp,
+    StartLimit, Store, StrikeRule, Submission, Target, UsageBy, UsageFilter, Via,
 };
 use tintype_system::clock::Clock;
 use tintype_system::fault::Faults;
@@ -103,7 +101,7 @@ pub(super) async fn installation(data: &Path) -> String {
 }
 
 /// Adds an endpoint that nobody reaches, and gives it a second secret.
-async fn add_endpoint(store: &SqlStore, account: Id) {
+async fn add_endpoint(store: &Store, account: Id) {
     let (events, added_by) = (Subscription::to_all(), AddedBy::Owner);
     let url = "https://10.0.0.1/hooks".parse().expect("a URL");
     let new = NewEndpoint { url, events, added_by, secret: SigningSecret::random() };
@@ -115,7 +113,7 @@ async fn add_endpoint(store: &SqlStore, account: Id) {
 }
 
 /// Everything that a store shows.
-async fn everything(store: &dyn Store) -> (Vec<String>, Vec<LedgerEntry>, Vec<Task>, [u8; 32]) {
+async fn everything(store: &Store) -> (Vec<String>, Vec<LedgerEntry>, Vec<Task>, [u8; 32]) {
     let mut nouns = Vec::new();
     let mut entries = Vec::new();
     for account in store.list_accounts().await.expect("a store") {
@@ -261,7 +259,7 @@ async fn the_progress_of_attempts_is_not_migrated() {
     let progress = AttemptProgress { running: LEASE / 2, stage: None };
     store.report_progress(vec![(claim.lease, progress)]).await.expect("a store");
     store.report_previews(vec![(claim.lease, vec![1].into())]).await.expect("a store");
-    let shown = async |store: &dyn Store| {
+    let shown = async |store: &Store| {
         let polled = store.poll_task(claim.account_id, claim.surface, claim.lease.task_id).await.expect("a store");
         polled.expect("the task exists").1
     };

@@ -6,15 +6,12 @@ use tempfile::TempDir;
 use tintype_domain::model::Surface;
 use tintype_domain::request::GenerateRequest;
 use tintype_store::sqlite;
-use tintype_store::{
-    Action, Actor, AuditLog as _, Keys as _, Origin, Queue as _, Reports as _, SqlStore, StartLimit, StrikeRule,
-    Tasks as _, Via,
-};
+use tintype_store::{Action, Actor, Origin, StartLimit, Store, StrikeRule, Via};
 use tintype_system::clock::Clock;
 
 use crate::rigs::binary::{self, Ran as _, json, run};
 
-fn open(data: &TempDir) -> SqlStore {
+fn open(data: &TempDir) -> Store {
     sqlite::open(&data.path().join("tintype.db"), Clock::system()).expect("a store")
 }
 

@@ -263,7 +263,7 @@ async fn claimed(data: &Path) {
     let store = tintype_store::sqlite::open(&data.join("tintype.db"), tintype_system::clock::Clock::system());
     let store = store.expect("the server's database");
     let is_claimed = async || {
-        let depth = tintype_store::Queue::queue_depth(&store).await.expect("a store");
+        let depth = tintype_store::Store::queue_depth(&store).await.expect("a store");
         depth.leased > 0 || depth.waiting == 0
     };
     eventually("a worker claims it", is_claimed).await;

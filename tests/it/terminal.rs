@@ -2,7 +2,6 @@
 
 use serde_json::json;
 use tempfile::TempDir;
-use tintype_store::Accounts as _;
 use tintype_store::sqlite;
 use tintype_system::clock::Clock;
 

@@ -6,8 +6,8 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 use tintype_domain::model::{FailureCause, Id, Surface};
 use tintype_domain::request::GenerateRequest;
+use tintype_store::Store;
 use tintype_store::sqlite;
-use tintype_store::{Accounts as _, Queue as _, SqlStore, Tasks as _, Upkeep as _};
 use tintype_system::clock::Clock;
 
 use crate::rigs::binary::{self, Ran as _, json as run, refused};
@@ -16,7 +16,7 @@ fn text(data: &Path, command: &[&str]) -> String {
     binary::run(data, command).text()
 }
 
-fn store(data: &Path) -> SqlStore {
+fn store(data: &Path) -> Store {
     sqlite::open(&data.join("tintype.db"), Clock::system()).expect("a store")
 }
 

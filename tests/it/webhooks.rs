@@ -21,7 +21,7 @@ pub const NETWORK: [&str; 2] = ["--webhook-network", "127.0.0.0/8"];
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Adds an endpoint of an account; returns its secret, too.
-pub async fn add(store: &dyn Store, account: Id, url: &str, added_by: AddedBy) -> Result<(Endpoint, SigningSecret)> {
+pub async fn add(store: &Store, account: Id, url: &str, added_by: AddedBy) -> Result<(Endpoint, SigningSecret)> {
     let secret = SigningSecret::random();
     let new = NewEndpoint {
         url: url.parse().expect("a URL"),

@@ -17,7 +17,7 @@ pub struct CursorSigner(Hmac<Sha256>);
 crate::opaque!(CursorSigner);
 
 impl CursorSigner {
-    /// Creates a signer with the secret of `Fleet::cursor_secret` of the store.
+    /// Creates a signer with the secret of `Store::cursor_secret`.
     pub fn new(secret: &[u8; 32]) -> Self {
         Self(Hmac::new_from_slice(secret).expect("HMAC takes keys of any length"))
     }

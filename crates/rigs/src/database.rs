@@ -42,12 +42,12 @@ impl Backend {
     }
 
     /// An empty database that is removed with the directory.
-    pub fn open(self, directory: &TempDir, clock: &Clock) -> Arc<dyn Store> {
+    pub fn open(self, directory: &TempDir, clock: &Clock) -> Arc<Store> {
         self.open_with_faults(directory, clock, Faults::default())
     }
 
     /// An empty database with faults, which is removed with the directory.
-    pub fn open_with_faults(self, directory: &TempDir, clock: &Clock, faults: Faults) -> Arc<dyn Store> {
+    pub fn open_with_faults(self, directory: &TempDir, clock: &Clock, faults: Faults) -> Arc<Store> {
         match self {
             Self::Sqlite => {
                 let path = directory.path().join("tintype.db");

@@ -204,7 +204,7 @@ impl Cluster {
     }
 
     /// Opens the store in the schema of a directory.
-    pub fn open(&'static self, directory: &Path, clock: &Clock, faults: Faults) -> Arc<dyn Store> {
+    pub fn open(&'static self, directory: &Path, clock: &Clock, faults: Faults) -> Arc<Store> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner).insert(directory.to_owned());
         let (url, clock) = (self.url(directory), clock.clone());
         let (opened, store) = std::sync::mpsc::channel();

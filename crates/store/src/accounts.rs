@@ -1,8 +1,6 @@
 //! Accounts and their credits.
 
-use async_trait::async_trait;
-
-use super::driver::{Row, SqlStore, Transaction};
+use super::driver::{Row, Store, Transaction};
 use super::ledger::{self, NewEntry};
 use super::{AuditedChange, NewKey, Result, StoreError, keys};
 use crate::failure::Done;
@@ -61,73 +59,8 @@ pub enum AccountChange {
     LowBalance(Option<i64>),
     /// Disables it for good, revokes its keys and removes its people, endpoints, calls and uploads, unless it has
     /// unfinished tasks. It takes no submit afterwards. Its ledger stays, and its tasks until
-    /// [`Upkeep::remove_tasks_of`](super::Upkeep::remove_tasks_of).
+    /// [`Store::remove_tasks_of`](super::Store::remove_tasks_of).
     Delete,
-}
-
-/// Accounts and their credits.
-#[async_trait]
-pub trait Accounts: std::fmt::Debug + Send + Sync + 'static {
-    /// Creates an account, granting it `credits` unless that is zero. More than
-    /// [`MAX_BALANCE`](tintype_domain::model::MAX_BALANCE) is an error.
-    async fn create_account(&self, name: &str, credits: i64) -> Result<AccountCreation> {
-        self.create_account_as(name, credits, Rank::Ordinary).await
-    }
-
-    /// [`Accounts::create_account`] with a rank. The first account is an administrator in any case.
-    async fn create_account_as(&self, name: &str, credits: i64, rank: Rank) -> Result<AccountCreation>;
-
-    /// Creates the first account, which is an administrator, with its first key; does nothing if any account exists.
-    async fn create_first_account(&self, name: &str, credits: i64, key: NewKey) -> Result<Option<Account>>;
-
-    /// Finds an account by name or id.
-    async fn find_account(&self, name_or_id: &str) -> Result<Option<Account>>;
-
-    /// All accounts, sorted by name.
-    async fn list_accounts(&self) -> Result<Vec<Account>>;
-
-    /// Changes an account and returns it; `None` if it does not exist. A deleted account stays as it is, and so does
-    /// one that has unfinished tasks and would be deleted.
-    async fn change_account(&self, id: Id, change: AccountChange) -> Result<Option<Account>>;
-
-    /// Adds credits and returns the new balance; `None` if the account does not exist. An amount is an error if it is
-    /// not positive or would raise the balance above [`MAX_BALANCE`](tintype_domain::model::MAX_BALANCE).
-    async fn grant(&self, account_id: Id, amount: i64, note: Option<&str>) -> Result<Option<i64>> {
-        self.grant_until(account_id, amount, note, None).await
-    }
-
-    /// [`Accounts::grant`] of credits that expire, if there is a time. Tasks spend those that expire soonest first, and
-    /// those that never do last. A refund goes back to its grant; after its expiry, it can be spent for
-    /// [`REFUND_LIFE`](tintype_domain::ledger::REFUND_LIFE), once.
-    async fn grant_until(
-        &self,
-        account_id: Id,
-        amount: i64,
-        note: Option<&str>,
-        expires_at: Option<Timestamp>,
-    ) -> Result<Option<i64>>;
-
-    /// [`Accounts::grant_until`], unless the newest grant of the account is another one than the entry `newest`. So a form
-    /// that names it grants once, however often and to whichever processes it is sent.
-    async fn grant_once(
-        &self,
-        account_id: Id,
-        newest: Option<i64>,
-        amount: i64,
-        note: Option<&str>,
-        expires_at: Option<Timestamp>,
-    ) -> Result<GrantOutcome>;
-
-    /// The grants of an account that expire or have lapsed: those with credits left first, in the order in which tasks
-    /// spend them.
-    async fn expiring_grants(&self, account_id: Id, limit: u32) -> Result<Vec<ExpiringGrant>>;
-
-    /// Takes credits away, which is a grant with a negative amount in the ledger: first those that never expire, then
-    /// those that expire last. `None` if the account does not exist. An amount that is not positive is an error.
-    async fn take(&self, account_id: Id, amount: i64, note: &str) -> Result<Option<TakeOutcome>>;
-
-    /// Ledger entries of an account, newest first, older than the entry `before`.
-    async fn history(&self, account_id: Id, before: Option<i64>, limit: u32) -> Result<Vec<LedgerEntry>>;
 }
 
 /// The columns of an [`Account`] on SQLite.
@@ -305,40 +238,61 @@ async fn take(begun: &Transaction<'_>, account_id: Id, amount: i64, note: &str) 
     Ok(Some(TakeOutcome::Taken(debit.balance)))
 }
 
-#[async_trait]
-impl Accounts for SqlStore {
-    async fn create_account_as(&self, name: &str, credits: i64, rank: Rank) -> Result<AccountCreation> {
+/// Accounts and their credits.
+impl Store {
+    /// Creates an account, granting it `credits` unless that is zero. More than
+    /// [`MAX_BALANCE`](tintype_domain::model::MAX_BALANCE) is an error.
+    pub async fn create_account(&self, name: &str, credits: i64) -> Result<AccountCreation> {
+        self.create_account_as(name, credits, Rank::Ordinary).await
+    }
+
+    /// [`Store::create_account`] with a rank. The first account is an administrator in any case.
+    pub async fn create_account_as(&self, name: &str, credits: i64, rank: Rank) -> Result<AccountCreation> {
         let name = name.to_owned();
         let create = async move |begun: &Transaction<'_>| create(begun, &name, credits, rank).await;
         self.change(Effect::CreateAccount, create, AuditedChange::of_creation).await
     }
 
-    async fn create_first_account(&self, name: &str, credits: i64, key: NewKey) -> Result<Option<Account>> {
+    /// Creates the first account, which is an administrator, with its first key; does nothing if any account exists.
+    pub async fn create_first_account(&self, name: &str, credits: i64, key: NewKey) -> Result<Option<Account>> {
         let name = name.to_owned();
         let create = async move |begun: &Transaction<'_>| create_first(begun, &name, credits, &key).await;
         let audited = |first: &Option<Account>| AuditedChange::of_creation(&AccountCreation::Created(first.clone()?));
         self.change(Effect::CreateFirstAccount, create, audited).await
     }
 
-    async fn find_account(&self, name_or_id: &str) -> Result<Option<Account>> {
+    /// Finds an account by name or id.
+    pub async fn find_account(&self, name_or_id: &str) -> Result<Option<Account>> {
         let columns = self.driver.either(ON_SQLITE, ON_POSTGRES);
         let sql = format!("SELECT {columns} FROM accounts WHERE name = $1 OR id = $1");
         self.driver.find(&sql, &[&name_or_id], account).await
     }
 
-    async fn list_accounts(&self) -> Result<Vec<Account>> {
+    /// All accounts, sorted by name.
+    pub async fn list_accounts(&self) -> Result<Vec<Account>> {
         let columns = self.driver.either(ON_SQLITE, ON_POSTGRES);
         let sql = format!("SELECT {columns} FROM accounts ORDER BY name");
         self.driver.list(&sql, &[], account).await
     }
 
-    async fn change_account(&self, id: Id, wanted: AccountChange) -> Result<Option<Account>> {
+    /// Changes an account and returns it; `None` if it does not exist. A deleted account stays as it is, and so does
+    /// one that has unfinished tasks and would be deleted.
+    pub async fn change_account(&self, id: Id, wanted: AccountChange) -> Result<Option<Account>> {
         let change = async move |begun: &Transaction<'_>| change(begun, id, wanted).await;
         let audited = move |account: &Option<Account>| AuditedChange::of_account(wanted, account.as_ref());
         self.change(Effect::ChangeAccount, change, audited).await
     }
 
-    async fn grant_until(
+    /// Adds credits and returns the new balance; `None` if the account does not exist. An amount is an error if it is
+    /// not positive or would raise the balance above [`MAX_BALANCE`](tintype_domain::model::MAX_BALANCE).
+    pub async fn grant(&self, account_id: Id, amount: i64, note: Option<&str>) -> Result<Option<i64>> {
+        self.grant_until(account_id, amount, note, None).await
+    }
+
+    /// [`Store::grant`] of credits that expire, if there is a time. Tasks spend those that expire soonest first, and
+    /// those that never do last. A refund goes back to its grant; after its expiry, it can be spent for
+    /// [`REFUND_LIFE`](tintype_domain::ledger::REFUND_LIFE), once.
+    pub async fn grant_until(
         &self,
         account_id: Id,
         amount: i64,
@@ -355,7 +309,9 @@ impl Accounts for SqlStore {
         self.change(Effect::Grant, grant, audited).await
     }
 
-    async fn grant_once(
+    /// [`Store::grant_until`], unless the newest grant of the account is another one than the entry `newest`. So a form
+    /// that names it grants once, however often and to whichever processes it is sent.
+    pub async fn grant_once(
         &self,
         account_id: Id,
         newest: Option<i64>,
@@ -380,18 +336,17 @@ impl Accounts for SqlStore {
         self.change(Effect::Grant, grant, audited).await
     }
 
-    async fn expiring_grants(&self, account_id: Id, limit: u32) -> Result<Vec<ExpiringGrant>> {
-        ledger::list(&self.driver, account_id, limit).await
-    }
-
-    async fn take(&self, account_id: Id, amount: i64, note: &str) -> Result<Option<TakeOutcome>> {
+    /// Takes credits away, which is a grant with a negative amount in the ledger: first those that never expire, then
+    /// those that expire last. `None` if the account does not exist. An amount that is not positive is an error.
+    pub async fn take(&self, account_id: Id, amount: i64, note: &str) -> Result<Option<TakeOutcome>> {
         let (note, noted) = (note.to_owned(), note.to_owned());
         let take = async move |begun: &Transaction<'_>| take(begun, account_id, amount, &note).await;
         let audited = move |taking: &Option<TakeOutcome>| AuditedChange::of_taking(account_id, amount, &noted, *taking);
         self.change(Effect::Grant, take, audited).await
     }
 
-    async fn history(&self, account_id: Id, before: Option<i64>, limit: u32) -> Result<Vec<LedgerEntry>> {
+    /// Ledger entries of an account, newest first, older than the entry `before`.
+    pub async fn history(&self, account_id: Id, before: Option<i64>, limit: u32) -> Result<Vec<LedgerEntry>> {
         let sql = "SELECT id, kind, amount, balance, task_id, note, created_at FROM ledger
             WHERE account_id = $1 AND id < $2 ORDER BY id DESC LIMIT $3";
         let before = before.unwrap_or(i64::MAX);

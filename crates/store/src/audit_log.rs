@@ -5,14 +5,12 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use async_trait::async_trait;
-
-use super::driver::{Row, SqlStore, Transaction, of_account};
+use super::driver::{Row, Store, Transaction, of_account};
 use super::tasks::upper;
 use super::{
     AccountChange, AccountCreation, Credential, Ended, EndpointChange, EndpointCreation, FactorRemoval, KeyChange,
     KeyCreation, NewInvitation, NewSharedLink, Newcomer, PersonChange, PersonCreation, Result, Right,
-    SharedLinkCreation, SignUp, Store, TakeOutcome, Target, Upload,
+    SharedLinkCreation, SignUp, TakeOutcome, Target, Upload,
 };
 use crate::failure::Done;
 use tintype_domain::endpoint::Endpoint;
@@ -202,25 +200,6 @@ pub struct AuditEntry {
     pub audited: AuditedChange,
     /// The name of the account that it concerns.
     pub account: Option<String>,
-}
-
-/// The audit log.
-#[async_trait]
-pub trait AuditLog: fmt::Debug + Send + Sync + 'static {
-    /// This store for an actor: it records each change that the audit log knows in the commit of the change. Without an
-    /// actor, nothing is recorded.
-    fn acting(&self, actor: Actor) -> Arc<dyn Store>;
-
-    /// This store for a caller with a right: each write checks in its transaction that the right still holds, and fails
-    /// with [`StoreError::Revoked`](super::StoreError::Revoked) otherwise. Reads do not, nor does what only workers and
-    /// sweeps do.
-    fn with_right(&self, right: Right) -> Arc<dyn Store>;
-
-    /// Entries about one account or all, newest first, older than the entry `before`.
-    async fn audit_entries(&self, account_id: Option<Id>, before: Option<Id>, limit: u32) -> Result<Vec<AuditEntry>>;
-
-    /// Deletes the entries from before `cutoff`. Returns their number.
-    async fn delete_audit_entries(&self, cutoff: Timestamp) -> Result<usize>;
 }
 
 impl AuditedChange {
@@ -482,17 +461,28 @@ fn entry(row: &Row) -> Result<AuditEntry> {
     Ok(AuditEntry { id: row.get("id")?, actor, audited, account: row.get("account")? })
 }
 
-#[async_trait]
-impl AuditLog for SqlStore {
-    fn acting(&self, actor: Actor) -> Arc<dyn Store> {
+/// The audit log.
+impl Store {
+    /// This store for an actor: it records each change that the audit log knows in the commit of the change. Without an
+    /// actor, nothing is recorded.
+    pub fn acting(&self, actor: Actor) -> Arc<Store> {
         Arc::new(Self { actor: Some(Arc::new(actor)), ..self.clone() })
     }
 
-    fn with_right(&self, right: Right) -> Arc<dyn Store> {
+    /// This store for a caller with a right: each write checks in its transaction that the right still holds, and fails
+    /// with [`StoreError::Revoked`](super::StoreError::Revoked) otherwise. Reads do not, nor does what only workers and
+    /// sweeps do.
+    pub fn with_right(&self, right: Right) -> Arc<Store> {
         Arc::new(Self { right: Some(right), ..self.clone() })
     }
 
-    async fn audit_entries(&self, account_id: Option<Id>, before: Option<Id>, limit: u32) -> Result<Vec<AuditEntry>> {
+    /// Entries about one account or all, newest first, older than the entry `before`.
+    pub async fn audit_entries(
+        &self,
+        account_id: Option<Id>,
+        before: Option<Id>,
+        limit: u32,
+    ) -> Result<Vec<AuditEntry>> {
         let sql = format!(
             "SELECT l.*, a.name AS account FROM (
                  SELECT id, actor, person_id, via, source, action, account_id, subject, detail FROM audit_log
@@ -503,7 +493,8 @@ impl AuditLog for SqlStore {
         self.driver.list(&sql, &[&account_id, &upper(before), &i64::from(limit)], entry).await
     }
 
-    async fn delete_audit_entries(&self, cutoff: Timestamp) -> Result<usize> {
+    /// Deletes the entries from before `cutoff`. Returns their number.
+    pub async fn delete_audit_entries(&self, cutoff: Timestamp) -> Result<usize> {
         let delete = async move |begun: &Transaction<'_>| {
             Ok(begun.execute("DELETE FROM audit_log WHERE id < $1", &[&Id::floor(cutoff)]).await? as usize)
         };

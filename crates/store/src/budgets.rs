@@ -1,7 +1,7 @@
 //! Budgets of keys. A key has spent the sum of its ledger entries, so that no count can differ from them.
 
 use super::Result;
-use super::driver::{Driver, Parameter, Row, Transaction};
+use super::driver::{Parameter, Row, Store, Transaction};
 use crate::failure::Done;
 use tintype_domain::budget::{Allowance, Budget, Period};
 use tintype_domain::model::Id;
@@ -41,12 +41,6 @@ fn found(row: Option<&Row>, at: Timestamp) -> Result<Option<Allowance>> {
     Ok(Some(Allowance { budget, spent: row.get("spent")?, resets_at }))
 }
 
-/// The use of the budget of a key, if it has one.
-pub(crate) async fn allowance(driver: &Driver, key_id: Id) -> Result<Option<Allowance>> {
-    let now = driver.now();
-    found(driver.read_one(ALLOWANCE, &parameters(&key_id, &bounds(now))).await?.as_ref(), now)
-}
-
 /// The use of the budget of a key in the period that contains `at`.
 pub(crate) async fn allowance_within(begun: &Transaction<'_>, key_id: Id, at: Timestamp) -> Done<Option<Allowance>> {
     Ok(found(begun.query_opt(ALLOWANCE, &parameters(&key_id, &bounds(at))).await?.as_ref(), at)?)
@@ -64,6 +58,14 @@ pub(crate) async fn set(begun: &Transaction<'_>, key_id: Id, budget: Option<Budg
     );
     let (credits, period) = budget.map(|budget| (budget.credits, budget.period.as_str())).unzip();
     begun.execute(&set, &[&key_id, &credits, &period, &by_operator]).await.map(drop)
+}
+
+impl Store {
+    /// The use of the budget of a key, if it has one, in the period of [`Store::now`].
+    pub async fn find_allowance(&self, id: Id) -> Result<Option<Allowance>> {
+        let now = self.driver.now();
+        found(self.driver.read_one(ALLOWANCE, &parameters(&id, &bounds(now))).await?.as_ref(), now)
+    }
 }
 
 #[cfg(test)]

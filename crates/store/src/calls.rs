@@ -3,9 +3,7 @@
 
 use std::time::Duration;
 
-use async_trait::async_trait;
-
-use super::driver::{Parameter, SqlStore, Transaction};
+use super::driver::{Parameter, Store, Transaction};
 use super::{Result, Right};
 use crate::failure::Done;
 use tintype_domain::model::Id;
@@ -101,26 +99,6 @@ pub enum CallEnd {
     HungUp,
 }
 
-/// Calls of OpenAI's dialect and of tools. [`Tasks::submit_before`](super::Tasks::submit_before) writes them down with their
-/// tasks.
-#[async_trait]
-pub trait Calls: std::fmt::Debug + Send + Sync + 'static {
-    /// Finds the task of an earlier attempt at a call, with the same key. With an idempotency key, returns its task.
-    /// Otherwise attaches to an undelivered task of an earlier attempt with the same digest, preferring one no call
-    /// holds, then the oldest. Of several calls at once each attaches to another task. The call of a client that does
-    /// not count attaches only to a task that no call holds.
-    async fn attach_call(&self, key_id: Id, call: Call) -> Result<Attachment>;
-
-    /// Whether this attempt still holds the task, so that it may answer.
-    async fn holds_call(&self, task_id: Id, holder: i64) -> Result<bool>;
-
-    /// Ends a call that still holds its task; `false` if it does not.
-    async fn end_call(&self, task_id: Id, holder: i64, end: CallEnd) -> Result<bool>;
-
-    /// Deletes the calls whose tasks were submitted before `cutoff`. Returns their number.
-    async fn delete_calls(&self, cutoff: Timestamp) -> Result<usize>;
-}
-
 /// The condition for tasks of fewer attempts than $3 that a call without an idempotency key finds.
 const UNDELIVERED: &str = "key_id = $1 AND digest = $2 AND idempotency IS NULL AND delivered_at IS NULL
     AND attempt < $3 AND task_id >= $4 AND ($5 OR holder IS NULL)";
@@ -151,9 +129,14 @@ pub(crate) async fn record(begun: &Transaction<'_>, task_id: Id, key_id: Id, cal
     begun.execute(sql, &[&task_id, &key_id, &digest.as_slice(), &idempotency, &attempt, holder]).await.map(drop)
 }
 
-#[async_trait]
-impl Calls for SqlStore {
-    async fn attach_call(&self, key_id: Id, call: Call) -> Result<Attachment> {
+/// Calls of OpenAI's dialect and of tools. [`Store::submit_before`](super::Store::submit_before) writes them down with their
+/// tasks.
+impl Store {
+    /// Finds the task of an earlier attempt at a call, with the same key. With an idempotency key, returns its task.
+    /// Otherwise attaches to an undelivered task of an earlier attempt with the same digest, preferring one no call
+    /// holds, then the oldest. Of several calls at once each attaches to another task. The call of a client that does
+    /// not count attaches only to a task that no call holds.
+    pub async fn attach_call(&self, key_id: Id, call: Call) -> Result<Attachment> {
         let digest = call.digest.as_slice();
         if let Some(idempotency) = call.idempotency {
             let sql = "SELECT task_id, digest FROM calls WHERE key_id = $1 AND idempotency = $2";
@@ -181,12 +164,14 @@ impl Calls for SqlStore {
         rows.first().map_or(Ok(Attachment::None), |row| Ok(Attachment::Task(row.get("task_id")?)))
     }
 
-    async fn holds_call(&self, task_id: Id, holder: i64) -> Result<bool> {
+    /// Whether this attempt still holds the task, so that it may answer.
+    pub async fn holds_call(&self, task_id: Id, holder: i64) -> Result<bool> {
         let sql = "SELECT 1 FROM calls WHERE task_id = $1 AND holder = $2";
         Ok(self.driver.read_one(sql, &[&task_id, &holder]).await?.is_some())
     }
 
-    async fn end_call(&self, task_id: Id, holder: i64, end: CallEnd) -> Result<bool> {
+    /// Ends a call that still holds its task; `false` if it does not.
+    pub async fn end_call(&self, task_id: Id, holder: i64, end: CallEnd) -> Result<bool> {
         let sql = "UPDATE calls SET holder = NULL, delivered_at = $3 WHERE task_id = $1 AND holder = $2
             RETURNING task_id";
         let delivered_at = (end == CallEnd::Delivered).then(|| self.driver.now());
@@ -194,7 +179,8 @@ impl Calls for SqlStore {
         Ok(!ended.is_empty())
     }
 
-    async fn delete_calls(&self, cutoff: Timestamp) -> Result<usize> {
+    /// Deletes the calls whose tasks were submitted before `cutoff`. Returns their number.
+    pub async fn delete_calls(&self, cutoff: Timestamp) -> Result<usize> {
         let sql = "DELETE FROM calls WHERE task_id < $1 RETURNING task_id";
         Ok(self.statement(Effect::DeleteCalls, sql, &[&Id::floor(cutoff)]).await?.len())
     }

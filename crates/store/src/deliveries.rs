@@ -7,9 +7,7 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use async_trait::async_trait;
-
-use super::driver::{Driver, Each, Parameter, Row, SqlStore, Transaction, array, ids, millis};
+use super::driver::{Driver, Each, Parameter, Row, Store, Transaction, array, ids, millis};
 use super::endpoints::{self, ENDPOINT, endpoint};
 use super::tasks::{TASK, task, upper};
 use super::{Action, Actor, AuditedChange, Result, StoreError, audit_log};
@@ -99,43 +97,6 @@ pub enum AttemptWrite {
     Disabled(DisabledFor),
     /// Nothing was changed: another attempt has begun, or the delivery is gone.
     Lost,
-}
-
-/// Deliveries of events to endpoints.
-#[async_trait]
-pub trait Deliveries: std::fmt::Debug + Send + Sync + 'static {
-    /// Writes an event that tries an endpoint, to be sent before all others and without regard to the wait of the
-    /// endpoint, unless one waits to be sent so. Returns its delivery; `None` if the endpoint is disabled or does not
-    /// exist.
-    async fn test_endpoint(&self, id: Id) -> Result<Option<Id>>;
-
-    /// Sends a delivery that has ended once more, as a new delivery of the same event, or one that waits at once;
-    /// before all others and without regard to the wait of the endpoint. While the event waits to be sent so, that is
-    /// enough. Returns the delivery that is sent; `None` if there is none, or its endpoint is disabled.
-    async fn replay_delivery(&self, id: Id) -> Result<Option<Id>>;
-
-    /// The delivery with this id.
-    async fn find_delivery(&self, id: Id) -> Result<Option<Delivery>>;
-
-    /// Deliveries to an endpoint, newest first, older than the delivery `before`.
-    async fn list_deliveries(&self, endpoint_id: Id, before: Option<Id>, limit: u32) -> Result<Vec<Delivery>>;
-
-    /// Endpoints with deliveries that are due, in the order of their ids, after the endpoint `after`.
-    async fn due_endpoints(&self, after: Option<Id>, limit: u32) -> Result<Vec<DueEndpoint>>;
-
-    /// Begins attempts at the deliveries that have been due for longest, up to a number for each of these endpoints. A
-    /// delivery is due again after `lease`, unless [`Deliveries::end_attempt`] comes first.
-    async fn claim_deliveries(&self, wanted: &[(Id, u32)], lease: Duration) -> Result<Vec<DeliveryClaim>>;
-
-    /// Ends the attempt of this number at a delivery.
-    async fn end_attempt(&self, delivery: Id, attempt: u32, end: AttemptEnd) -> Result<AttemptWrite>;
-
-    /// Deletes the deliveries that were written before `cutoff`, and gives up the oldest of more than `most_waiting`
-    /// that wait for an endpoint. Returns the number of both.
-    async fn trim_deliveries(&self, cutoff: Timestamp, most_waiting: u32) -> Result<usize>;
-
-    /// Number of deliveries that wait for an attempt or its end.
-    async fn waiting_deliveries(&self) -> Result<u64>;
 }
 
 /// Rows deleted or given up per transaction, so that the writes of callers can run in between.
@@ -469,8 +430,8 @@ async fn give_up(begun: &Transaction<'_>, endpoint_id: Id, most: i64) -> Done<us
     Ok(begun.execute(&sql, &[&endpoint_id, &most, &BATCH]).await? as usize)
 }
 
-/// Deletes and gives up as [`Deliveries::trim_deliveries`] says, some rows in each of some transactions.
-async fn trim(store: &SqlStore, cutoff: Timestamp, most: i64) -> Result<usize> {
+/// Deletes and gives up as [`Store::trim_deliveries`] says, some rows in each of some transactions.
+async fn trim(store: &Store, cutoff: Timestamp, most: i64) -> Result<usize> {
     let delete = async move |begun: &Transaction<'_>| delete(begun, cutoff).await;
     let mut trimmed = store.write(Effect::TrimDeliveries, delete).await?;
     let crowded = "SELECT endpoint_id FROM deliveries WHERE next_attempt_at IS NOT NULL
@@ -483,14 +444,20 @@ async fn trim(store: &SqlStore, cutoff: Timestamp, most: i64) -> Result<usize> {
     Ok(trimmed)
 }
 
-#[async_trait]
-impl Deliveries for SqlStore {
-    async fn test_endpoint(&self, id: Id) -> Result<Option<Id>> {
+/// Deliveries of events to endpoints.
+impl Store {
+    /// Writes an event that tries an endpoint, to be sent before all others and without regard to the wait of the
+    /// endpoint, unless one waits to be sent so. Returns its delivery; `None` if the endpoint is disabled or does not
+    /// exist.
+    pub async fn test_endpoint(&self, id: Id) -> Result<Option<Id>> {
         let test = async move |begun: &Transaction<'_>| test(begun, id).await;
         self.write(Effect::AddDelivery, test).await
     }
 
-    async fn replay_delivery(&self, id: Id) -> Result<Option<Id>> {
+    /// Sends a delivery that has ended once more, as a new delivery of the same event, or one that waits at once;
+    /// before all others and without regard to the wait of the endpoint. While the event waits to be sent so, that is
+    /// enough. Returns the delivery that is sent; `None` if there is none, or its endpoint is disabled.
+    pub async fn replay_delivery(&self, id: Id) -> Result<Option<Id>> {
         let replay = async move |begun: &Transaction<'_>| replay(begun, id).await;
         let audited = move |(replayed, account_id): &(Option<Id>, Option<Id>)| {
             AuditedChange::of_replay(id, *replayed, *account_id)
@@ -498,18 +465,21 @@ impl Deliveries for SqlStore {
         Ok(self.change(Effect::AddDelivery, replay, audited).await?.0)
     }
 
-    async fn find_delivery(&self, id: Id) -> Result<Option<Delivery>> {
+    /// The delivery with this id.
+    pub async fn find_delivery(&self, id: Id) -> Result<Option<Delivery>> {
         let sql = format!("SELECT {DELIVERY} FROM deliveries WHERE id = $1");
         self.driver.find(&sql, &[&id], delivery).await
     }
 
-    async fn list_deliveries(&self, endpoint_id: Id, before: Option<Id>, limit: u32) -> Result<Vec<Delivery>> {
+    /// Deliveries to an endpoint, newest first, older than the delivery `before`.
+    pub async fn list_deliveries(&self, endpoint_id: Id, before: Option<Id>, limit: u32) -> Result<Vec<Delivery>> {
         let sql =
             format!("SELECT {DELIVERY} FROM deliveries WHERE endpoint_id = $1 AND id < $2 ORDER BY id DESC LIMIT $3");
         self.driver.list(&sql, &[&endpoint_id, &upper(before), &i64::from(limit)], delivery).await
     }
 
-    async fn due_endpoints(&self, after: Option<Id>, limit: u32) -> Result<Vec<DueEndpoint>> {
+    /// Endpoints with deliveries that are due, in the order of their ids, after the endpoint `after`.
+    pub async fn due_endpoints(&self, after: Option<Id>, limit: u32) -> Result<Vec<DueEndpoint>> {
         let after = after.map(|id| id.to_string()).unwrap_or_default();
         let (time, longest, limit) = (self.driver.time(), millis(LONGEST_WAIT), i64::from(limit));
         let rows = match &self.driver {
@@ -523,7 +493,9 @@ impl Deliveries for SqlStore {
         rows.iter().map(due_endpoint).collect()
     }
 
-    async fn claim_deliveries(&self, wanted: &[(Id, u32)], lease: Duration) -> Result<Vec<DeliveryClaim>> {
+    /// Begins attempts at the deliveries that have been due for longest, up to a number for each of these endpoints. A
+    /// delivery is due again after `lease`, unless [`Store::end_attempt`] comes first.
+    pub async fn claim_deliveries(&self, wanted: &[(Id, u32)], lease: Duration) -> Result<Vec<DeliveryClaim>> {
         let rows = match &self.driver {
             Driver::Sqlite(_) => {
                 let wanted = wanted.to_owned();
@@ -541,7 +513,8 @@ impl Deliveries for SqlStore {
         claims(&self.driver, &rows).await
     }
 
-    async fn end_attempt(&self, delivery: Id, attempt: u32, end: AttemptEnd) -> Result<AttemptWrite> {
+    /// Ends the attempt of this number at a delivery.
+    pub async fn end_attempt(&self, delivery: Id, attempt: u32, end: AttemptEnd) -> Result<AttemptWrite> {
         let end = async move |begun: &Transaction<'_>| match end {
             AttemptEnd::Delivered { status } => delivered(begun, delivery, attempt, status).await,
             AttemptEnd::Failed(failure) => failed(begun, delivery, attempt, failure).await,
@@ -549,7 +522,9 @@ impl Deliveries for SqlStore {
         self.write(Effect::EndDelivery, end).await
     }
 
-    async fn trim_deliveries(&self, cutoff: Timestamp, most_waiting: u32) -> Result<usize> {
+    /// Deletes the deliveries that were written before `cutoff`, and gives up the oldest of more than `most_waiting`
+    /// that wait for an endpoint. Returns the number of both.
+    pub async fn trim_deliveries(&self, cutoff: Timestamp, most_waiting: u32) -> Result<usize> {
         let mut all = 0;
         loop {
             match trim(self, cutoff, most_waiting.into()).await? {
@@ -559,7 +534,8 @@ impl Deliveries for SqlStore {
         }
     }
 
-    async fn waiting_deliveries(&self) -> Result<u64> {
+    /// Number of deliveries that wait for an attempt or its end.
+    pub async fn waiting_deliveries(&self) -> Result<u64> {
         let sql = "SELECT count(*) AS waiting FROM deliveries WHERE next_attempt_at IS NOT NULL";
         Ok(self.driver.find(sql, &[], |row| row.number("waiting")).await?.unwrap_or(0))
     }

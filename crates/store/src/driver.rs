@@ -358,7 +358,7 @@ pub(crate) enum Driver {
 
 /// A store in one of the databases, for one caller.
 #[derive(Debug, Clone)]
-pub struct SqlStore {
+pub struct Store {
     pub(crate) driver: Driver,
     /// The one whose changes the audit log records.
     pub(crate) actor: Option<Arc<Actor>>,
@@ -366,13 +366,13 @@ pub struct SqlStore {
     pub(crate) right: Option<Right>,
 }
 
-impl From<Driver> for SqlStore {
+impl From<Driver> for Store {
     fn from(driver: Driver) -> Self {
         Self { driver, actor: None, right: None }
     }
 }
 
-impl SqlStore {
+impl Store {
     /// From now on new connections to PostgreSQL have the password of the URL in this file, as far as it can be read.
     pub fn follow(&self, url_file: PathBuf) {
         if let Driver::Postgres(store) = &self.driver {
@@ -456,7 +456,7 @@ impl SqlStore {
                         }
                     }
                 };
-                Ok(store.write(effect, statement).await?.into_iter().map(Row::Postgres).collect())
+                Ok(Box::pin(store.write(effect, statement)).await?.into_iter().map(Row::Postgres).collect())
             }
         }
     }
@@ -486,12 +486,12 @@ impl SqlStore {
                         }
                     }
                 };
-                store.write(effect, write).await
+                Box::pin(store.write(effect, write)).await
             }
         }
     }
 
-    /// [`SqlStore::write`] of a change that the audit log records in the same transaction, if someone acts and
+    /// [`Store::write`] of a change that the audit log records in the same transaction, if someone acts and
     /// `audited` finds that it changed something.
     pub(crate) async fn change<T, W, D>(&self, effect: impl Into<Option<Effect>>, mut work: W, audited: D) -> Result<T>
     where

@@ -2,9 +2,7 @@
 
 use std::time::Duration;
 
-use async_trait::async_trait;
-
-use super::driver::{Parameter, Row, SqlStore, Transaction, of_account};
+use super::driver::{Parameter, Row, Store, Transaction, of_account};
 use super::{Action, AuditedChange, Result, ledger};
 use crate::failure::Done;
 use tintype_domain::endpoint::{AddedBy, DisabledFor, Endpoint, EndpointUrl, SigningSecret};
@@ -52,25 +50,6 @@ pub enum EndpointChange {
     },
     /// Subscribes to these types instead.
     Subscribe(Subscription),
-}
-
-/// Endpoints of accounts.
-#[async_trait]
-pub trait Endpoints: std::fmt::Debug + Send + Sync + 'static {
-    /// Adds an endpoint to an account that has fewer than `most`.
-    async fn add_endpoint(&self, account_id: Id, new: NewEndpoint, most: u32) -> Result<EndpointCreation>;
-
-    /// The endpoint with this id.
-    async fn find_endpoint(&self, id: Id) -> Result<Option<Endpoint>>;
-
-    /// The endpoints of one account, or of all, oldest first.
-    async fn list_endpoints(&self, account_id: Option<Id>) -> Result<Vec<Endpoint>>;
-
-    /// Changes an endpoint and returns it.
-    async fn change_endpoint(&self, id: Id, change: EndpointChange) -> Result<Option<Endpoint>>;
-
-    /// Removes an endpoint with its deliveries. Returns it as it was.
-    async fn remove_endpoint(&self, id: Id) -> Result<Option<Endpoint>>;
 }
 
 /// The columns of an [`Endpoint`].
@@ -153,31 +132,36 @@ async fn give_up(begun: &Transaction<'_>, id: Id) -> Done {
     Ok(())
 }
 
-#[async_trait]
-impl Endpoints for SqlStore {
-    async fn add_endpoint(&self, account_id: Id, new: NewEndpoint, most: u32) -> Result<EndpointCreation> {
+/// Endpoints of accounts.
+impl Store {
+    /// Adds an endpoint to an account that has fewer than `most`.
+    pub async fn add_endpoint(&self, account_id: Id, new: NewEndpoint, most: u32) -> Result<EndpointCreation> {
         let add = async move |begun: &Transaction<'_>| add(begun, account_id, &new, most).await;
         self.change(Effect::ChangeEndpoint, add, AuditedChange::of_new_endpoint).await
     }
 
-    async fn find_endpoint(&self, id: Id) -> Result<Option<Endpoint>> {
+    /// The endpoint with this id.
+    pub async fn find_endpoint(&self, id: Id) -> Result<Option<Endpoint>> {
         let sql = format!("SELECT {ENDPOINT} FROM endpoints WHERE id = $1");
         self.driver.find(&sql, &[&id], endpoint).await
     }
 
-    async fn list_endpoints(&self, account_id: Option<Id>) -> Result<Vec<Endpoint>> {
+    /// The endpoints of one account, or of all, oldest first.
+    pub async fn list_endpoints(&self, account_id: Option<Id>) -> Result<Vec<Endpoint>> {
         let sql = format!("SELECT {ENDPOINT} FROM endpoints WHERE {} ORDER BY id", of_account(account_id));
         self.driver.list(&sql, &[&account_id], endpoint).await
     }
 
-    async fn change_endpoint(&self, id: Id, wanted: EndpointChange) -> Result<Option<Endpoint>> {
+    /// Changes an endpoint and returns it.
+    pub async fn change_endpoint(&self, id: Id, wanted: EndpointChange) -> Result<Option<Endpoint>> {
         let done = wanted.clone();
         let change = async move |begun: &Transaction<'_>| change(begun, id, &wanted).await;
         let audited = move |endpoint: &Option<Endpoint>| AuditedChange::of_endpoint_change(&done, endpoint.as_ref());
         self.change(Effect::ChangeEndpoint, change, audited).await
     }
 
-    async fn remove_endpoint(&self, id: Id) -> Result<Option<Endpoint>> {
+    /// Removes an endpoint with its deliveries. Returns it as it was.
+    pub async fn remove_endpoint(&self, id: Id) -> Result<Option<Endpoint>> {
         let remove = async move |begun: &Transaction<'_>| {
             let sql = format!("DELETE FROM endpoints WHERE id = $1 RETURNING {ENDPOINT}");
             begun.find(&sql, &[&id], endpoint).await

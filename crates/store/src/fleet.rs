@@ -2,10 +2,9 @@
 
 use std::time::Duration;
 
-use async_trait::async_trait;
 use serde::Serialize;
 
-use super::driver::{Driver, Row, SqlStore};
+use super::driver::{Driver, Row, Store};
 use super::{Lease, Result, StoreError, progress};
 use tintype_domain::files_marker::FilesMarker;
 use tintype_domain::model::{Id, Surface};
@@ -138,50 +137,6 @@ pub enum EndingsElsewhere {
     Missed,
 }
 
-/// The database itself and the processes that share it.
-#[async_trait]
-pub trait Fleet: std::fmt::Debug + Send + Sync + 'static {
-    /// Publishes the state of a worker to all processes of this database. The worker counts as gone after
-    /// [`WORKER_SILENCE`] unless it repeats the report, and its engine after [`ENGINE_SILENCE`]. A report replaces
-    /// those of the same engine by workers that are gone.
-    async fn report_worker(&self, report: WorkerReport) -> Result<()>;
-
-    /// Takes back the reports of a worker that will send no more.
-    async fn withdraw_worker(&self, id: Id) -> Result<()>;
-
-    /// The reports of the workers of other processes whose engines are available. `own` are the workers of this
-    /// process.
-    async fn other_workers(&self, own: &[Id]) -> Result<Vec<WorkerReport>>;
-
-    /// The engines of this installation, sorted by name: those of all reports within [`ENGINE_SILENCE`].
-    async fn engines(&self) -> Result<Vec<EngineState>>;
-
-    /// Those of these leases that are lost, without a write.
-    async fn lost(&self, leases: Vec<Lease>) -> Result<Vec<Lease>>;
-
-    /// The random secret for signing cursors, which all processes on this database share.
-    async fn cursor_secret(&self) -> Result<[u8; 32]>;
-
-    /// The marker of the store of result files that this database uses; `None` before the first start.
-    async fn files_marker(&self) -> Result<Option<FilesMarker>>;
-
-    /// Sets the marker of the store of result files unless there is one. Returns the marker that is then set.
-    async fn claim_files(&self, marker: FilesMarker) -> Result<FilesMarker>;
-
-    /// Replaces the marker of the store of result files.
-    async fn adopt_files(&self, marker: FilesMarker) -> Result<()>;
-
-    /// The time for ids and leases: the clock of this process or, for a shared database, an estimate of the clock of
-    /// the database.
-    fn now(&self) -> Timestamp;
-
-    /// Whether other servers may use this database at the same time, and remove tasks from it.
-    fn is_shared(&self) -> bool;
-
-    /// Succeeds if the database accepts writes.
-    async fn ping(&self) -> Result<()>;
-}
-
 /// Reads the marker of the store of result files, beside the other random values of this installation.
 pub(super) const MARKER: &str = "SELECT value FROM secrets WHERE name = 'files'";
 
@@ -194,9 +149,12 @@ pub(super) fn marker(row: &Row) -> Result<FilesMarker> {
     Ok(FilesMarker::from(secret::<[u8; 16]>(row)?))
 }
 
-#[async_trait]
-impl Fleet for SqlStore {
-    async fn report_worker(&self, report: WorkerReport) -> Result<()> {
+/// The database itself and the processes that share it.
+impl Store {
+    /// Publishes the state of a worker to all processes of this database. The worker counts as gone after
+    /// [`WORKER_SILENCE`] unless it repeats the report, and its engine after [`ENGINE_SILENCE`]. A report replaces
+    /// those of the same engine by workers that are gone.
+    pub async fn report_worker(&self, report: WorkerReport) -> Result<()> {
         match &self.driver {
             Driver::Sqlite(store) => store.keep_report(report),
             Driver::Postgres(store) => store.keep_report(report).await?,
@@ -204,7 +162,8 @@ impl Fleet for SqlStore {
         Ok(())
     }
 
-    async fn withdraw_worker(&self, id: Id) -> Result<()> {
+    /// Takes back the reports of a worker that will send no more.
+    pub async fn withdraw_worker(&self, id: Id) -> Result<()> {
         match &self.driver {
             Driver::Sqlite(store) => store.forget_reports(id),
             Driver::Postgres(store) => store.forget_reports(id).await?,
@@ -212,7 +171,9 @@ impl Fleet for SqlStore {
         Ok(())
     }
 
-    async fn other_workers(&self, own: &[Id]) -> Result<Vec<WorkerReport>> {
+    /// The reports of the workers of other processes whose engines are available. `own` are the workers of this
+    /// process.
+    pub async fn other_workers(&self, own: &[Id]) -> Result<Vec<WorkerReport>> {
         match &self.driver {
             // Only one server uses the file, and its workers are all there are.
             Driver::Sqlite(_) => Ok(Vec::new()),
@@ -220,48 +181,53 @@ impl Fleet for SqlStore {
         }
     }
 
-    async fn engines(&self) -> Result<Vec<EngineState>> {
+    /// The engines of this installation, sorted by name: those of all reports within [`ENGINE_SILENCE`].
+    pub async fn engines(&self) -> Result<Vec<EngineState>> {
         match &self.driver {
             Driver::Sqlite(store) => Ok(store.seen_engines()),
             Driver::Postgres(store) => store.seen_engines().await,
         }
     }
 
-    async fn lost(&self, leases: Vec<Lease>) -> Result<Vec<Lease>> {
-        progress::lost(&self.driver, leases).await
-    }
-
-    async fn cursor_secret(&self) -> Result<[u8; 32]> {
+    /// The random secret for signing cursors, which all processes on this database share.
+    pub async fn cursor_secret(&self) -> Result<[u8; 32]> {
         let found = self.driver.find("SELECT value FROM secrets WHERE name = 'cursor'", &[], secret).await?;
         found.ok_or_else(|| StoreError::other("the secret that signs cursors is gone"))
     }
 
-    async fn files_marker(&self) -> Result<Option<FilesMarker>> {
+    /// The marker of the store of result files that this database uses; `None` before the first start.
+    pub async fn files_marker(&self) -> Result<Option<FilesMarker>> {
         self.driver.find(MARKER, &[], marker).await
     }
 
-    async fn claim_files(&self, wanted: FilesMarker) -> Result<FilesMarker> {
+    /// Sets the marker of the store of result files unless there is one. Returns the marker that is then set.
+    pub async fn claim_files(&self, wanted: FilesMarker) -> Result<FilesMarker> {
         let sql = "INSERT INTO secrets (name, value) VALUES ('files', $1)
             ON CONFLICT (name) DO UPDATE SET value = secrets.value RETURNING value";
         let noted = self.statement(None, sql, &[&&wanted.as_bytes()[..]]).await?;
         noted.first().map_or(Ok(wanted), marker)
     }
 
-    async fn adopt_files(&self, marker: FilesMarker) -> Result<()> {
+    /// Replaces the marker of the store of result files.
+    pub async fn adopt_files(&self, marker: FilesMarker) -> Result<()> {
         let sql = "INSERT INTO secrets (name, value) VALUES ('files', $1)
             ON CONFLICT (name) DO UPDATE SET value = excluded.value";
         self.statement(None, sql, &[&&marker.as_bytes()[..]]).await.map(drop)
     }
 
-    fn now(&self) -> Timestamp {
+    /// The time for ids and leases: the clock of this process or, for a shared database, an estimate of the clock of
+    /// the database.
+    pub fn now(&self) -> Timestamp {
         self.driver.now()
     }
 
-    fn is_shared(&self) -> bool {
+    /// Whether other servers may use this database at the same time, and remove tasks from it.
+    pub fn is_shared(&self) -> bool {
         self.driver.either(false, true)
     }
 
-    async fn ping(&self) -> Result<()> {
+    /// Succeeds if the database accepts writes.
+    pub async fn ping(&self) -> Result<()> {
         match &self.driver {
             Driver::Sqlite(store) => store.check_writes().await,
             Driver::Postgres(store) => store.check_writes().await,

@@ -1,8 +1,6 @@
 //! The gallery: the tasks of the studio, searched, marked, put on boards and deleted. The API sees none of it.
 
-use async_trait::async_trait;
-
-use super::driver::{Driver, Row, SqlStore, Transaction, ids};
+use super::driver::{Driver, Row, Store, Transaction, ids};
 use super::failure::Done;
 use super::tasks::{completed, record, record_columns, upper};
 use super::{AuditedChange, CompletedTask, Result, TaskRecord, audit_log, ledger};
@@ -89,79 +87,6 @@ pub enum BoardWrite {
     Full,
     /// There is no such account or person, or the person sees no such board.
     NotFound,
-}
-
-/// Tasks of the studio as their people arrange them. A method that takes ids of tasks ignores those that are not tasks
-/// of the account on the surface `web`, or that were deleted.
-#[async_trait]
-pub trait Gallery: std::fmt::Debug + Send + Sync + 'static {
-    /// Up to `limit` tasks of an account that fit, newest first, older than the task `before`.
-    async fn gallery(
-        &self,
-        account_id: Id,
-        filter: &GalleryFilter,
-        before: Option<Id>,
-        limit: u32,
-    ) -> Result<GalleryPage>;
-
-    /// The next newer and the next older task of an account than this one.
-    async fn neighbours(&self, account_id: Id, task: Id) -> Result<[Option<Id>; 2]>;
-
-    /// Those of these tasks that have a star of a person.
-    async fn starred(&self, person_id: Id, tasks: &[Id]) -> Result<Vec<Id>>;
-
-    /// Gives stars of a person of the account to tasks, or takes them away.
-    async fn star_tasks(&self, account_id: Id, person_id: Id, tasks: &[Id], starred: bool) -> Result<()>;
-
-    /// The boards of an account that a person sees, by name.
-    async fn boards(&self, account_id: Id, person_id: Id) -> Result<Vec<Board>>;
-
-    /// Whether a person sees a board.
-    async fn sees_board(&self, account_id: Id, person_id: Id, board: Id) -> Result<bool>;
-
-    /// Makes a board, which only its owner sees, or else the whole account. Each owner, and the account, has at most `most`.
-    async fn create_board(&self, account_id: Id, owner: Option<Id>, name: &str, most: u32) -> Result<BoardWrite>;
-
-    /// Renames a board that a person sees.
-    async fn rename_board(&self, account_id: Id, person_id: Id, board: Id, name: &str) -> Result<BoardWrite>;
-
-    /// Shows a private board of a person to the whole account, unless that has `most`. Nothing changes for one that it sees.
-    async fn publish_board(&self, account_id: Id, person_id: Id, board: Id, most: u32) -> Result<BoardWrite>;
-
-    /// Removes a board that a person sees, and no task. Returns whether there was one.
-    async fn remove_board(&self, account_id: Id, person_id: Id, board: Id) -> Result<bool>;
-
-    /// Puts tasks on a board that a person sees, or takes them off. Returns whether there is such a board.
-    async fn put_on_board(&self, account_id: Id, person_id: Id, board: Id, tasks: &[Id], put: bool) -> Result<bool>;
-
-    /// Moves tasks that have ended to the bin, which hides them at once; with an `author`, only this person's. Returns
-    /// those that were moved. Their ledger entries stay. The audit log records tasks of other people than the one who acts.
-    async fn delete_tasks(&self, account_id: Id, tasks: &[Id], author: Option<Id>) -> Result<Vec<Id>>;
-
-    /// Up to `limit` tasks of an account in the bin, newest first, older than the task `before`; with an `author`, only this
-    /// person's.
-    async fn bin(&self, account_id: Id, author: Option<Id>, before: Option<Id>, limit: u32) -> Result<GalleryPage>;
-
-    /// Restores tasks from the bin; with an `author`, only this person's. Returns them. Erased ones do not come back.
-    async fn restore_tasks(&self, account_id: Id, tasks: &[Id], author: Option<Id>) -> Result<Vec<Id>>;
-
-    /// Makes the deletion of tasks in the bin final: the next sweep erases them. With an `author`, only this person's.
-    /// Returns their number.
-    async fn purge_tasks(&self, account_id: Id, tasks: &[Id], author: Option<Id>) -> Result<usize>;
-
-    /// Erases deleted tasks, up to some hundred: those that were deleted before `deleted_before` or ended before
-    /// `ended_before`, and those whose deletion is final. Requests, entries of the search, stars and places on boards go.
-    /// Returns their number.
-    async fn erase_deleted(&self, deleted_before: Timestamp, ended_before: Option<Timestamp>) -> Result<usize>;
-
-    /// Up to `limit` erased tasks that were deleted before `cutoff`, with the names of the files that are theirs.
-    async fn erased_tasks(&self, cutoff: Timestamp, limit: u32) -> Result<Vec<CompletedTask>>;
-
-    /// Forgets that an erased task was deleted; its files are gone.
-    async fn forget_deletion(&self, task: Id) -> Result<()>;
-
-    /// Indexes the prompts of up to some hundred new tasks for the search. Returns their number.
-    async fn index_prompts(&self) -> Result<usize>;
 }
 
 /// Tasks that are indexed or erased in one transaction.
@@ -282,9 +207,11 @@ async fn erase(begun: &Transaction<'_>, deleted_before: Timestamp, ended_before:
     Ok(erased.len())
 }
 
-#[async_trait]
-impl Gallery for SqlStore {
-    async fn gallery(
+/// Tasks of the studio as their people arrange them. A method that takes ids of tasks ignores those that are not tasks
+/// of the account on the surface `web`, or that were deleted.
+impl Store {
+    /// Up to `limit` tasks of an account that fit, newest first, older than the task `before`.
+    pub async fn gallery(
         &self,
         account_id: Id,
         filter: &GalleryFilter,
@@ -301,7 +228,8 @@ impl Gallery for SqlStore {
         Ok(page)
     }
 
-    async fn neighbours(&self, account_id: Id, task: Id) -> Result<[Option<Id>; 2]> {
+    /// The next newer and the next older task of an account than this one.
+    pub async fn neighbours(&self, account_id: Id, task: Id) -> Result<[Option<Id>; 2]> {
         let next = |beyond| {
             format!(
                 "(SELECT id FROM tasks WHERE account_id = $1 AND surface = 'web' AND removed_at IS NULL AND id {beyond}
@@ -314,13 +242,15 @@ impl Gallery for SqlStore {
         Ok(self.driver.find(&sql, &[&account_id, &task], both).await?.unwrap_or_default())
     }
 
-    async fn starred(&self, person_id: Id, tasks: &[Id]) -> Result<Vec<Id>> {
+    /// Those of these tasks that have a star of a person.
+    pub async fn starred(&self, person_id: Id, tasks: &[Id]) -> Result<Vec<Id>> {
         let among = self.driver.among(1);
         let sql = format!("SELECT task_id FROM stars WHERE task_id {among} AND person_id = $2");
         self.driver.list(&sql, &[&ids(tasks), &person_id], |row| row.get("task_id")).await
     }
 
-    async fn star_tasks(&self, account_id: Id, person_id: Id, tasks: &[Id], starred: bool) -> Result<()> {
+    /// Gives stars of a person of the account to tasks, or takes them away.
+    pub async fn star_tasks(&self, account_id: Id, person_id: Id, tasks: &[Id], starred: bool) -> Result<()> {
         let among = self.driver.among(1);
         let sql = if starred {
             // Locked, so that no task is erased meanwhile.
@@ -343,7 +273,8 @@ impl Gallery for SqlStore {
         self.statement(Effect::MarkTasks, sql, &[&ids(tasks), &account_id, &person_id]).await.map(drop)
     }
 
-    async fn boards(&self, account_id: Id, person_id: Id) -> Result<Vec<Board>> {
+    /// The boards of an account that a person sees, by name.
+    pub async fn boards(&self, account_id: Id, person_id: Id) -> Result<Vec<Board>> {
         let sql = "SELECT b.id, b.name, b.person_id, (
                 SELECT CASE WHEN count(*) < $3 THEN coalesce(sum(n), 0) END FROM (
                     SELECT CASE WHEN t.status = 'completed' THEN t.n ELSE 0 END AS n
@@ -357,12 +288,14 @@ impl Gallery for SqlStore {
         self.driver.list(sql, &[&account_id, &person_id, &i64::from(MOST_COUNTED)], board).await
     }
 
-    async fn sees_board(&self, account_id: Id, person_id: Id, board: Id) -> Result<bool> {
+    /// Whether a person sees a board.
+    pub async fn sees_board(&self, account_id: Id, person_id: Id, board: Id) -> Result<bool> {
         let sql = format!("SELECT 1 FROM boards WHERE {SEEN}");
         Ok(self.driver.read_one(&sql, &[&board, &account_id, &person_id]).await?.is_some())
     }
 
-    async fn create_board(&self, account_id: Id, owner: Option<Id>, name: &str, most: u32) -> Result<BoardWrite> {
+    /// Makes a board, which only its owner sees, or else the whole account. Each owner, and the account, has at most `most`.
+    pub async fn create_board(&self, account_id: Id, owner: Option<Id>, name: &str, most: u32) -> Result<BoardWrite> {
         let name = name.to_owned();
         let create = async move |begun: &Transaction<'_>| {
             let id = begun.new_id();
@@ -383,7 +316,8 @@ impl Gallery for SqlStore {
         self.write(Effect::ChangeBoard, create).await
     }
 
-    async fn rename_board(&self, account_id: Id, person_id: Id, board: Id, name: &str) -> Result<BoardWrite> {
+    /// Renames a board that a person sees.
+    pub async fn rename_board(&self, account_id: Id, person_id: Id, board: Id, name: &str) -> Result<BoardWrite> {
         let name = name.to_owned();
         let rename = async move |begun: &Transaction<'_>| {
             let Some((_, owner)) = seen(begun, account_id, person_id, board).await? else {
@@ -398,7 +332,8 @@ impl Gallery for SqlStore {
         self.write(Effect::ChangeBoard, rename).await
     }
 
-    async fn publish_board(&self, account_id: Id, person_id: Id, board: Id, most: u32) -> Result<BoardWrite> {
+    /// Shows a private board of a person to the whole account, unless that has `most`. Nothing changes for one that it sees.
+    pub async fn publish_board(&self, account_id: Id, person_id: Id, board: Id, most: u32) -> Result<BoardWrite> {
         let publish = async move |begun: &Transaction<'_>| {
             let Some((name, owner)) = seen(begun, account_id, person_id, board).await? else {
                 return Ok(BoardWrite::NotFound);
@@ -418,13 +353,22 @@ impl Gallery for SqlStore {
         self.write(Effect::ChangeBoard, publish).await
     }
 
-    async fn remove_board(&self, account_id: Id, person_id: Id, board: Id) -> Result<bool> {
+    /// Removes a board that a person sees, and no task. Returns whether there was one.
+    pub async fn remove_board(&self, account_id: Id, person_id: Id, board: Id) -> Result<bool> {
         let sql = format!("DELETE FROM boards WHERE {SEEN} RETURNING id");
         let removed = self.statement(Effect::ChangeBoard, sql, &[&board, &account_id, &person_id]).await?;
         Ok(!removed.is_empty())
     }
 
-    async fn put_on_board(&self, account_id: Id, person_id: Id, board: Id, tasks: &[Id], put: bool) -> Result<bool> {
+    /// Puts tasks on a board that a person sees, or takes them off. Returns whether there is such a board.
+    pub async fn put_on_board(
+        &self,
+        account_id: Id,
+        person_id: Id,
+        board: Id,
+        tasks: &[Id],
+        put: bool,
+    ) -> Result<bool> {
         let tasks = tasks.to_owned();
         let change = async move |begun: &Transaction<'_>| {
             // Locked, so that neither the board is removed nor a task erased meanwhile.
@@ -452,7 +396,9 @@ impl Gallery for SqlStore {
         self.write(Effect::MarkTasks, change).await
     }
 
-    async fn delete_tasks(&self, account_id: Id, tasks: &[Id], author: Option<Id>) -> Result<Vec<Id>> {
+    /// Moves tasks that have ended to the bin, which hides them at once; with an `author`, only this person's. Returns
+    /// those that were moved. Their ledger entries stay. The audit log records tasks of other people than the one who acts.
+    pub async fn delete_tasks(&self, account_id: Id, tasks: &[Id], author: Option<Id>) -> Result<Vec<Id>> {
         let (tasks, actor) = (tasks.to_owned(), self.actor.clone());
         let delete = async move |begun: &Transaction<'_>| {
             let among = begun.among(1);
@@ -484,7 +430,9 @@ impl Gallery for SqlStore {
         self.write(Effect::DeleteTasks, delete).await
     }
 
-    async fn bin(&self, account_id: Id, author: Option<Id>, before: Option<Id>, limit: u32) -> Result<GalleryPage> {
+    /// Up to `limit` tasks of an account in the bin, newest first, older than the task `before`; with an `author`, only this
+    /// person's.
+    pub async fn bin(&self, account_id: Id, author: Option<Id>, before: Option<Id>, limit: u32) -> Result<GalleryPage> {
         let sql = "WITH newest AS MATERIALIZED (
                 SELECT task_id FROM deletions
                 WHERE account_id = $1 AND NOT erased AND NOT is_final AND task_id < $3
@@ -501,7 +449,8 @@ impl Gallery for SqlStore {
         page(&self.driver, cut(found, last, limit)).await
     }
 
-    async fn restore_tasks(&self, account_id: Id, tasks: &[Id], author: Option<Id>) -> Result<Vec<Id>> {
+    /// Restores tasks from the bin; with an `author`, only this person's. Returns them. Erased ones do not come back.
+    pub async fn restore_tasks(&self, account_id: Id, tasks: &[Id], author: Option<Id>) -> Result<Vec<Id>> {
         let tasks = tasks.to_owned();
         let restore = async move |begun: &Transaction<'_>| {
             let back = in_bin(begun, account_id, &tasks, author).await?;
@@ -513,7 +462,9 @@ impl Gallery for SqlStore {
         self.write(Effect::RestoreTasks, restore).await
     }
 
-    async fn purge_tasks(&self, account_id: Id, tasks: &[Id], author: Option<Id>) -> Result<usize> {
+    /// Makes the deletion of tasks in the bin final: the next sweep erases them. With an `author`, only this person's.
+    /// Returns their number.
+    pub async fn purge_tasks(&self, account_id: Id, tasks: &[Id], author: Option<Id>) -> Result<usize> {
         let tasks = tasks.to_owned();
         let purge = async move |begun: &Transaction<'_>| {
             let purged = in_bin(begun, account_id, &tasks, author).await?;
@@ -524,7 +475,10 @@ impl Gallery for SqlStore {
         self.write(Effect::DeleteTasks, purge).await
     }
 
-    async fn erase_deleted(&self, deleted_before: Timestamp, ended_before: Option<Timestamp>) -> Result<usize> {
+    /// Erases deleted tasks, up to some hundred: those that were deleted before `deleted_before` or ended before
+    /// `ended_before`, and those whose deletion is final. Requests, entries of the search, stars and places on boards go.
+    /// Returns their number.
+    pub async fn erase_deleted(&self, deleted_before: Timestamp, ended_before: Option<Timestamp>) -> Result<usize> {
         // Read first: a write that changes nothing would be a commit, too.
         let floor = ended_before.map(Id::floor);
         if self.driver.read(DUE, &[&deleted_before, &ended_before, &floor, &1_i64]).await?.is_empty() {
@@ -534,19 +488,22 @@ impl Gallery for SqlStore {
         self.write(Effect::EraseTasks, erase).await
     }
 
-    async fn erased_tasks(&self, cutoff: Timestamp, limit: u32) -> Result<Vec<CompletedTask>> {
+    /// Up to `limit` erased tasks that were deleted before `cutoff`, with the names of the files that are theirs.
+    pub async fn erased_tasks(&self, cutoff: Timestamp, limit: u32) -> Result<Vec<CompletedTask>> {
         let sql = "SELECT t.id, t.account_id, coalesce(t.images, '[]') AS images FROM deletions d
             CROSS JOIN tasks t WHERE t.id = d.task_id AND d.erased = TRUE AND d.deleted_at < $1
             ORDER BY d.deleted_at LIMIT $2";
         self.driver.list(sql, &[&cutoff, &i64::from(limit)], completed).await
     }
 
-    async fn forget_deletion(&self, task: Id) -> Result<()> {
+    /// Forgets that an erased task was deleted; its files are gone.
+    pub async fn forget_deletion(&self, task: Id) -> Result<()> {
         let sql = "DELETE FROM deletions WHERE task_id = $1 AND erased";
         self.statement(Effect::EraseTasks, sql, &[&task]).await.map(drop)
     }
 
-    async fn index_prompts(&self) -> Result<usize> {
+    /// Indexes the prompts of up to some hundred new tasks for the search. Returns their number.
+    pub async fn index_prompts(&self) -> Result<usize> {
         match &self.driver {
             Driver::Sqlite(store) => store.index().await,
             Driver::Postgres(store) => store.index().await,

@@ -1,8 +1,6 @@
 //! The identities of people at OpenID Connect providers.
 
-use async_trait::async_trait;
-
-use super::driver::{SqlStore, Transaction};
+use super::driver::{Store, Transaction};
 use super::people::{PERSON, person};
 use super::{Action, AuditedChange, Result};
 use crate::failure::Done;
@@ -19,22 +17,6 @@ pub enum Linking {
     /// Nothing changed: the identity is another person's, the person has another one of this provider, or there is no
     /// such person.
     Taken,
-}
-
-/// Identities. One is that of at most one person, who has at most one of each provider.
-#[async_trait]
-pub trait Identities: std::fmt::Debug + Send + Sync + 'static {
-    /// The person with an identity.
-    async fn find_identity(&self, identity: &Identity) -> Result<Option<Person>>;
-
-    /// Whether a person has an identity of a provider.
-    async fn has_identity(&self, person_id: Id, issuer: &str) -> Result<bool>;
-
-    /// Gives a person an identity.
-    async fn link_identity(&self, person_id: Id, identity: &Identity) -> Result<Linking>;
-
-    /// Takes the identity of a provider from a person. Returns whether there was one.
-    async fn unlink_identity(&self, person_id: Id, issuer: &str) -> Result<bool>;
 }
 
 /// The person with the identity $1, $2.
@@ -72,18 +54,21 @@ async fn link(begun: &Transaction<'_>, person_id: Id, identity: &Identity) -> Do
     Ok((linking, found.filter(|_| added > 0)))
 }
 
-#[async_trait]
-impl Identities for SqlStore {
-    async fn find_identity(&self, identity: &Identity) -> Result<Option<Person>> {
+/// Identities. One is that of at most one person, who has at most one of each provider.
+impl Store {
+    /// The person with an identity.
+    pub async fn find_identity(&self, identity: &Identity) -> Result<Option<Person>> {
         self.driver.find(&find(), &[&identity.issuer, &identity.subject], person).await
     }
 
-    async fn has_identity(&self, person_id: Id, issuer: &str) -> Result<bool> {
+    /// Whether a person has an identity of a provider.
+    pub async fn has_identity(&self, person_id: Id, issuer: &str) -> Result<bool> {
         let sql = "SELECT 1 FROM person_identities WHERE person_id = $1 AND issuer = $2";
         Ok(self.driver.read_one(sql, &[&person_id, &issuer]).await?.is_some())
     }
 
-    async fn link_identity(&self, person_id: Id, identity: &Identity) -> Result<Linking> {
+    /// Gives a person an identity.
+    pub async fn link_identity(&self, person_id: Id, identity: &Identity) -> Result<Linking> {
         let (identity, issuer) = (identity.clone(), identity.issuer.clone());
         let link = async move |begun: &Transaction<'_>| link(begun, person_id, &identity).await;
         let audited = move |(_, person): &(Linking, Option<Person>)| {
@@ -92,7 +77,8 @@ impl Identities for SqlStore {
         Ok(self.change(Effect::LinkIdentity, link, audited).await?.0)
     }
 
-    async fn unlink_identity(&self, person_id: Id, issuer: &str) -> Result<bool> {
+    /// Takes the identity of a provider from a person. Returns whether there was one.
+    pub async fn unlink_identity(&self, person_id: Id, issuer: &str) -> Result<bool> {
         let (own, issuer) = (issuer.to_owned(), issuer.to_owned());
         let unlink = async move |begun: &Transaction<'_>| {
             let sql = "DELETE FROM person_identities WHERE person_id = $1 AND issuer = $2";

@@ -1,8 +1,6 @@
 //! Invitations: an owner makes a link, by which several people join the account.
 
-use async_trait::async_trait;
-
-use super::driver::{Row, SqlStore, Transaction};
+use super::driver::{Row, Store, Transaction};
 use super::{Actor, AuditedChange, PersonCreation, Result, audit_log, ledger, people};
 use crate::failure::Done;
 use tintype_domain::model::Id;
@@ -80,28 +78,6 @@ pub enum Accepting {
     Full,
 }
 
-/// Invitations. One works until it expires, its places are taken, or it is revoked; and while its maker is an owner who
-/// is not suspended, and its account is enabled. The sweep of sessions deletes those that have expired.
-#[async_trait]
-pub trait Invitations: std::fmt::Debug + Send + Sync + 'static {
-    /// Makes an invitation; `None` if the account has `most` that have not expired, or the maker is not one of its
-    /// people. The audit log records it.
-    async fn create_invitation(&self, new: NewInvitation, most: u32) -> Result<Option<Id>>;
-
-    /// The invitation with a token, if it works.
-    async fn find_invitation(&self, hash: TokenHash) -> Result<Option<Invitation>>;
-
-    /// The invitations of an account that have not expired, newest first.
-    async fn list_invitations(&self, account_id: Id) -> Result<Vec<Invitation>>;
-
-    /// Revokes an invitation of an account. The audit log records it. Returns whether there was one.
-    async fn revoke_invitation(&self, account_id: Id, id: Id) -> Result<bool>;
-
-    /// Adds a person to the account of an invitation, and takes one of its places. The audit log names the person as
-    /// the one who did it.
-    async fn accept_invitation(&self, new: Acceptance) -> Result<Accepting>;
-}
-
 /// The invitations that have not expired at the time $1.
 const OPEN: &str = "SELECT i.id, i.account_id, i.role, i.places, i.expires_at, a.name AS account, p.name AS maker,
     p.role = 'owner' AND p.suspended_at IS NULL AND a.disabled_at IS NULL AS works FROM invitations i
@@ -168,26 +144,32 @@ async fn accept(begun: &Transaction<'_>, new: &Acceptance) -> Done<Accepting> {
     Ok(Accepting::Done(person))
 }
 
-#[async_trait]
-impl Invitations for SqlStore {
-    async fn create_invitation(&self, new: NewInvitation, most: u32) -> Result<Option<Id>> {
+/// Invitations. One works until it expires, its places are taken, or it is revoked; and while its maker is an owner who
+/// is not suspended, and its account is enabled. The sweep of sessions deletes those that have expired.
+impl Store {
+    /// Makes an invitation; `None` if the account has `most` that have not expired, or the maker is not one of its
+    /// people. The audit log records it.
+    pub async fn create_invitation(&self, new: NewInvitation, most: u32) -> Result<Option<Id>> {
         let create = async move |begun: &Transaction<'_>| create(begun, &new, most).await;
         let audited = move |made: &Option<Id>| AuditedChange::of_new_invitation(&new, *made);
         self.change(Effect::SignIn, create, audited).await
     }
 
-    async fn find_invitation(&self, hash: TokenHash) -> Result<Option<Invitation>> {
+    /// The invitation with a token, if it works.
+    pub async fn find_invitation(&self, hash: TokenHash) -> Result<Option<Invitation>> {
         let sql = format!("{OPEN} AND i.hash = $2");
         let found = self.driver.find(&sql, &[&self.driver.now(), &&hash[..]], invitation).await?;
         Ok(found.filter(|invitation| invitation.works))
     }
 
-    async fn list_invitations(&self, account_id: Id) -> Result<Vec<Invitation>> {
+    /// The invitations of an account that have not expired, newest first.
+    pub async fn list_invitations(&self, account_id: Id) -> Result<Vec<Invitation>> {
         let sql = format!("{OPEN} AND i.account_id = $2 ORDER BY i.id DESC");
         self.driver.list(&sql, &[&self.driver.now(), &account_id], invitation).await
     }
 
-    async fn revoke_invitation(&self, account_id: Id, id: Id) -> Result<bool> {
+    /// Revokes an invitation of an account. The audit log records it. Returns whether there was one.
+    pub async fn revoke_invitation(&self, account_id: Id, id: Id) -> Result<bool> {
         let revoke = async move |begun: &Transaction<'_>| {
             let sql = "DELETE FROM invitations WHERE id = $2 AND account_id = $1";
             Ok(begun.execute(sql, &[&account_id, &id]).await? > 0)
@@ -196,7 +178,9 @@ impl Invitations for SqlStore {
         self.change(Effect::SignIn, revoke, audited).await
     }
 
-    async fn accept_invitation(&self, new: Acceptance) -> Result<Accepting> {
+    /// Adds a person to the account of an invitation, and takes one of its places. The audit log names the person as
+    /// the one who did it.
+    pub async fn accept_invitation(&self, new: Acceptance) -> Result<Accepting> {
         let accept = async move |begun: &Transaction<'_>| accept(begun, &new).await;
         self.write(Effect::ChangePerson, accept).await
     }

@@ -3,10 +3,8 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use async_trait::async_trait;
-
 use super::budgets::{self, budget};
-use super::driver::{Parameter, Row, SqlStore, Transaction, of_account};
+use super::driver::{Parameter, Row, Store, Transaction, of_account};
 use super::people::suspension;
 use super::strikes::{OF_LINE, lock_line};
 use super::{AuditedChange, Result, ledger};
@@ -87,53 +85,6 @@ pub enum KeyChange {
     /// Sets its budget and that of the keys that it was rotated from and to, or ends it. Credits spent in the present
     /// period count.
     Budget(Option<Budget>),
-}
-
-/// API keys.
-#[async_trait]
-pub trait Keys: std::fmt::Debug + Send + Sync + 'static {
-    /// Adds a key to an account; `None` if the account does not exist or is deleted.
-    async fn create_key(&self, account_id: Id, key: NewKey) -> Result<Option<ApiKey>> {
-        Ok(self.create_key_within(account_id, key, None).await?.created())
-    }
-
-    /// [`Keys::create_key`], unless the account has `most` keys that are neither revoked nor expired.
-    async fn create_key_within(&self, account_id: Id, key: NewKey, most: Option<u32>) -> Result<KeyCreation>;
-
-    /// The key with this id.
-    async fn find_key(&self, id: Id) -> Result<Option<ApiKey>>;
-
-    /// The key with this hash, in any state.
-    async fn find_key_by_hash(&self, hash: KeyHash) -> Result<Option<ApiKey>>;
-
-    /// The keys of one account, or of all, oldest first.
-    async fn list_keys(&self, account_id: Option<Id>) -> Result<Vec<ApiKey>>;
-
-    /// Changes a key and returns its new state. A revoked key stays revoked.
-    async fn change_key(&self, id: Id, change: KeyChange) -> Result<Option<ApiKey>>;
-
-    /// The use of the budget of a key, if it has one, in the period of [`Fleet::now`](super::Fleet::now).
-    async fn find_allowance(&self, id: Id) -> Result<Option<Allowance>>;
-
-    /// Adds a key that takes over name, rates and expiry of the key `id`, whether it is disabled, and its strikes and
-    /// suspension under the content policy. Both share one budget. The key `id` ends after `overlap` at the latest.
-    /// `None` when there is no such key or it is revoked.
-    async fn rotate_key(&self, id: Id, hash: KeyHash, hint: &str, overlap: Duration) -> Result<Option<ApiKey>> {
-        Ok(self.rotate_key_within(id, hash, hint, overlap, None).await?.created())
-    }
-
-    /// [`Keys::rotate_key`], unless the account has `most` keys that are neither revoked nor expired.
-    async fn rotate_key_within(
-        &self,
-        id: Id,
-        hash: KeyHash,
-        hint: &str,
-        overlap: Duration,
-        most: Option<u32>,
-    ) -> Result<KeyCreation>;
-
-    /// Records the last use of keys. It ignores times before the recorded one and keys that do not exist.
-    async fn touch_keys(&self, uses: Vec<(Id, Timestamp)>) -> Result<()>;
 }
 
 /// The columns of an [`ApiKey`].
@@ -283,9 +234,15 @@ async fn change(begun: &Transaction<'_>, id: Id, change: KeyChange, by_operator:
     Ok(changed)
 }
 
-#[async_trait]
-impl Keys for SqlStore {
-    async fn create_key_within(&self, account_id: Id, key: NewKey, most: Option<u32>) -> Result<KeyCreation> {
+/// API keys.
+impl Store {
+    /// Adds a key to an account; `None` if the account does not exist or is deleted.
+    pub async fn create_key(&self, account_id: Id, key: NewKey) -> Result<Option<ApiKey>> {
+        Ok(self.create_key_within(account_id, key, None).await?.created())
+    }
+
+    /// [`Store::create_key`], unless the account has `most` keys that are neither revoked nor expired.
+    pub async fn create_key_within(&self, account_id: Id, key: NewKey, most: Option<u32>) -> Result<KeyCreation> {
         let made_by = self.actor.clone().and_then(|actor| actor.person_id);
         let by_operator = self.right.is_none();
         let create =
@@ -293,33 +250,41 @@ impl Keys for SqlStore {
         self.change(Effect::CreateKey, create, AuditedChange::of_new_key).await
     }
 
-    async fn find_key(&self, id: Id) -> Result<Option<ApiKey>> {
+    /// The key with this id.
+    pub async fn find_key(&self, id: Id) -> Result<Option<ApiKey>> {
         let sql = format!("SELECT {KEY} FROM api_keys WHERE id = $1");
         self.driver.find(&sql, &[&id], api_key).await
     }
 
-    async fn find_key_by_hash(&self, hash: KeyHash) -> Result<Option<ApiKey>> {
+    /// The key with this hash, in any state.
+    pub async fn find_key_by_hash(&self, hash: KeyHash) -> Result<Option<ApiKey>> {
         let sql = format!("SELECT {KEY} FROM api_keys WHERE hash = $1");
         self.driver.find(&sql, &[&&hash[..]], api_key).await
     }
 
-    async fn list_keys(&self, account_id: Option<Id>) -> Result<Vec<ApiKey>> {
+    /// The keys of one account, or of all, oldest first.
+    pub async fn list_keys(&self, account_id: Option<Id>) -> Result<Vec<ApiKey>> {
         let sql = format!("SELECT {KEY} FROM api_keys WHERE {} ORDER BY id", of_account(account_id));
         self.driver.list(&sql, &[&account_id], api_key).await
     }
 
-    async fn change_key(&self, id: Id, wanted: KeyChange) -> Result<Option<ApiKey>> {
+    /// Changes a key and returns its new state. A revoked key stays revoked.
+    pub async fn change_key(&self, id: Id, wanted: KeyChange) -> Result<Option<ApiKey>> {
         let by_operator = self.right.is_none();
         let change = async move |begun: &Transaction<'_>| change(begun, id, wanted, by_operator).await;
         let audited = move |key: &Option<ApiKey>| AuditedChange::of_key(wanted, key.as_ref());
         self.change(Effect::ChangeKey, change, audited).await
     }
 
-    async fn find_allowance(&self, id: Id) -> Result<Option<Allowance>> {
-        budgets::allowance(&self.driver, id).await
+    /// Adds a key that takes over name, rates and expiry of the key `id`, whether it is disabled, and its strikes and
+    /// suspension under the content policy. Both share one budget. The key `id` ends after `overlap` at the latest.
+    /// `None` when there is no such key or it is revoked.
+    pub async fn rotate_key(&self, id: Id, hash: KeyHash, hint: &str, overlap: Duration) -> Result<Option<ApiKey>> {
+        Ok(self.rotate_key_within(id, hash, hint, overlap, None).await?.created())
     }
 
-    async fn rotate_key_within(
+    /// [`Store::rotate_key`], unless the account has `most` keys that are neither revoked nor expired.
+    pub async fn rotate_key_within(
         &self,
         id: Id,
         hash: KeyHash,
@@ -335,7 +300,8 @@ impl Keys for SqlStore {
         self.change(Effect::RotateKey, rotate, audited).await
     }
 
-    async fn touch_keys(&self, uses: Vec<(Id, Timestamp)>) -> Result<()> {
+    /// Records the last use of keys. It ignores times before the recorded one and keys that do not exist.
+    pub async fn touch_keys(&self, uses: Vec<(Id, Timestamp)>) -> Result<()> {
         let mut latest = BTreeMap::new();
         for (id, at) in uses {
             let found = latest.entry(id).or_insert(0);

@@ -6,7 +6,7 @@
 
 use tokio::try_join;
 
-use super::driver::{Driver, Each, Parameter, Row, Transaction};
+use super::driver::{Each, Parameter, Row, Store, Transaction};
 use super::{Result, StoreError, deliveries};
 use crate::failure::Done;
 use tintype_domain::event::{self, EventType};
@@ -280,20 +280,23 @@ pub(crate) async fn end_grants(
     Ok(lapses.len())
 }
 
-/// The grants of an account that expire: those with credits left first, in the order in which tasks spend them.
-pub(crate) async fn list(driver: &Driver, account_id: Id, limit: u32) -> Result<Vec<ExpiringGrant>> {
-    let sql = "SELECT g.entry_id, g.amount, g.remaining, g.lapsed, g.expires_at, l.note
-        FROM expiring_grants g LEFT JOIN ledger l ON l.account_id = g.account_id AND l.id = g.entry_id
-        WHERE g.account_id = $1 ORDER BY g.remaining = 0, g.expires_at, g.entry_id LIMIT $2";
-    let grant = |row: &Row| {
-        Ok(ExpiringGrant {
-            entry_id: row.get("entry_id")?,
-            amount: row.get("amount")?,
-            remaining: row.get("remaining")?,
-            lapsed: row.get("lapsed")?,
-            expires_at: row.get("expires_at")?,
-            note: row.get("note")?,
-        })
-    };
-    driver.list(sql, &[&account_id, &i64::from(limit)], grant).await
+impl Store {
+    /// The grants of an account that expire or have lapsed: those with credits left first, in the order in which tasks
+    /// spend them.
+    pub async fn expiring_grants(&self, account_id: Id, limit: u32) -> Result<Vec<ExpiringGrant>> {
+        let sql = "SELECT g.entry_id, g.amount, g.remaining, g.lapsed, g.expires_at, l.note
+            FROM expiring_grants g LEFT JOIN ledger l ON l.account_id = g.account_id AND l.id = g.entry_id
+            WHERE g.account_id = $1 ORDER BY g.remaining = 0, g.expires_at, g.entry_id LIMIT $2";
+        let grant = |row: &Row| {
+            Ok(ExpiringGrant {
+                entry_id: row.get("entry_id")?,
+                amount: row.get("amount")?,
+                remaining: row.get("remaining")?,
+                lapsed: row.get("lapsed")?,
+                expires_at: row.get("expires_at")?,
+                note: row.get("note")?,
+            })
+        };
+        self.driver.list(sql, &[&account_id, &i64::from(limit)], grant).await
+    }
 }

@@ -1,7 +1,7 @@
 //! The store: accounts, keys, credits and tasks in a database.
 //!
 //! Each method is a verb of the domain and exactly one transaction, durable when the method returns; only the sweeper's
-//! methods, such as [`Upkeep::rescue`], use several. Lookups return `Option`; a refusal by a rule is an outcome, not an
+//! methods, such as [`Store::rescue`], use several. Lookups return `Option`; a refusal by a rule is an outcome, not an
 //! error. An error means that nothing was changed, unless it is [`StoreError::Unknown`].
 
 // A unit test includes a file of the black-box tests.
@@ -10,7 +10,6 @@ extern crate self as tintype_store;
 
 use std::time::Duration;
 
-use async_trait::async_trait;
 use bytes::Bytes;
 use serde::Serialize;
 use tokio_util::sync::CancellationToken;
@@ -55,41 +54,39 @@ mod tasks;
 mod upkeep;
 mod uploads;
 
-pub use self::accounts::{AccountChange, AccountCreation, Accounts, GrantOutcome, Rank, TakeOutcome};
+pub use self::accounts::{AccountChange, AccountCreation, GrantOutcome, Rank, TakeOutcome};
 pub use self::audit::{Audit, Drift};
-pub use self::audit_log::{Action, Actor, AuditEntry, AuditLog, AuditedChange, Via};
-pub use self::calls::{Attachment, CALL_LIFE, Call, CallEnd, Calls, FOUND_UNCOUNTED_WITHIN, Origin};
+pub use self::audit_log::{Action, Actor, AuditEntry, AuditedChange, Via};
+pub use self::calls::{Attachment, CALL_LIFE, Call, CallEnd, FOUND_UNCOUNTED_WITHIN, Origin};
 pub use self::deliveries::{
-    AttemptEnd, AttemptFailure, AttemptWrite, Deliveries, DeliveryClaim, DueEndpoint, LONGEST_WAIT, Verdict,
+    AttemptEnd, AttemptFailure, AttemptWrite, DeliveryClaim, DueEndpoint, LONGEST_WAIT, Verdict,
 };
-pub use self::driver::SqlStore;
-pub use self::endpoints::{EndpointChange, EndpointCreation, Endpoints, NewEndpoint};
+pub use self::driver::Store;
+pub use self::endpoints::{EndpointChange, EndpointCreation, NewEndpoint};
 pub use self::error::{Cause, OpenError, StoreError};
 pub use self::fleet::{
-    ANY_REFERENCES, Abilities, ENGINE_SILENCE, EndingsElsewhere, EngineState, Fleet, WORKER_SILENCE, WaitingForEngine,
+    ANY_REFERENCES, Abilities, ENGINE_SILENCE, EndingsElsewhere, EngineState, WORKER_SILENCE, WaitingForEngine,
     WaitingTask, WorkerReport,
 };
-pub use self::gallery::{Board, BoardWrite, Gallery, GalleryFilter, GalleryPage, MOST_COUNTED, TaskState};
-pub use self::identities::{Identities, Linking};
-pub use self::invitations::{Acceptance, Accepting, Invitation, Invitations, NewInvitation};
-pub use self::keys::{KeyChange, KeyCreation, Keys, NewKey};
+pub use self::gallery::{Board, BoardWrite, GalleryFilter, GalleryPage, MOST_COUNTED, TaskState};
+pub use self::identities::Linking;
+pub use self::invitations::{Acceptance, Accepting, Invitation, NewInvitation};
+pub use self::keys::{KeyChange, KeyCreation, NewKey};
 pub use self::leases::{
     AttemptProgress, Cancellation, Claim, Ended, LONGEST_DELAY, LONGEST_LEASE, Lease, LeaseWrite, MAX_LOST_LEASES,
     Refusal, Rescue, Rescued, Retry, StrikeRule,
 };
 pub use self::people::{
-    Candidate, Credential, DeleteSessions, EndSessions, FactorRemoval, Joining, NewSession, Newcomer, People,
-    PersonChange, PersonCreation, Proof, SignUp, SigningUp,
+    Candidate, Credential, DeleteSessions, EndSessions, FactorRemoval, Joining, NewSession, Newcomer, PersonChange,
+    PersonCreation, Proof, SignUp, SigningUp,
 };
 pub use self::reports::{
-    AccountSummary, DayUsage, EntryFilter, FoundPerson, Hour, Reports, StruckKey, StruckPerson, UsageBy, UsageFilter,
-    UsageRow,
+    AccountSummary, DayUsage, EntryFilter, FoundPerson, Hour, StruckKey, StruckPerson, UsageBy, UsageFilter, UsageRow,
 };
 pub use self::rights::{Right, SessionRight};
 pub use self::schema::{FIRST_VERSION, Schema};
-pub use self::shared_links::{NewSharedLink, SharedLink, SharedLinkCreation, SharedLinks, Target};
-pub use self::upkeep::Upkeep;
-pub use self::uploads::{NewUpload, Upload, UploadedPicture, Uploads};
+pub use self::shared_links::{NewSharedLink, SharedLink, SharedLinkCreation, Target};
+pub use self::uploads::{NewUpload, Upload, UploadedPicture};
 
 /// Longest time by which a sweep is postponed. A sweep that is due later than that was postponed before the clock was
 /// set back, and counts as due.
@@ -154,7 +151,7 @@ pub enum Submission {
         /// The place of the reference.
         index: usize,
     },
-    /// Nothing happened: [`Calls::attach_call`] finds an earlier task.
+    /// Nothing happened: [`Store::attach_call`] finds an earlier task.
     Repeated,
     /// Nothing happened: the [`StartLimit`] was over before the transaction began.
     NotStarted,
@@ -284,220 +281,5 @@ pub struct TaskFiles {
     pub removed_at: Option<Timestamp>,
 }
 
-/// Tasks as their owners and the operator see them.
-#[async_trait]
-pub trait Tasks: std::fmt::Debug + Send + Sync + 'static {
-    /// Charges and queues a task, unless the account has `max_unfinished` unfinished tasks (0: no limit) or too few
-    /// credits, too little is left of the key's budget, or the call in `origin`, which is recorded with it, repeats
-    /// one. Nothing happens unless the transaction begins before `start` is over. After [`StoreError::Unknown`] the
-    /// task may exist and be charged.
-    async fn submit_before(
-        &self,
-        start: StartLimit,
-        account_id: Id,
-        origin: Origin,
-        surface: Surface,
-        request: GenerateRequest,
-        max_unfinished: u32,
-    ) -> Result<Submission>;
-
-    /// [`Tasks::submit_before`] without a time limit for the begin.
-    async fn submit(
-        &self,
-        account_id: Id,
-        key_id: Option<Id>,
-        surface: Surface,
-        request: GenerateRequest,
-        max_unfinished: u32,
-    ) -> Result<Submission> {
-        self.submit_before(StartLimit::none(), account_id, key_id.into(), surface, request, max_unfinished).await
-    }
-
-    /// The task if this account created it on this surface, and how far the present attempt at it is, if its worker has
-    /// reported that.
-    async fn poll_task(
-        &self,
-        account_id: Id,
-        surface: Surface,
-        id: Id,
-    ) -> Result<Option<(Task, Option<AttemptProgress>)>>;
-
-    /// The task of [`Tasks::poll_task`] alone.
-    async fn find_task(&self, account_id: Id, surface: Surface, id: Id) -> Result<Option<Task>> {
-        Ok(self.poll_task(account_id, surface, id).await?.map(|(task, _)| task))
-    }
-
-    /// Tasks of an account on one surface, newest first, older than the task `before`.
-    async fn list_tasks(&self, account_id: Id, surface: Surface, before: Option<Id>, limit: u32) -> Result<Vec<Task>>;
-
-    /// The ids of the page that [`Tasks::list_tasks`] returns.
-    async fn list_task_ids(&self, account_id: Id, surface: Surface, before: Option<Id>, limit: u32) -> Result<Vec<Id>>;
-
-    /// The tasks that [`Tasks::list_tasks`] returns, with their requests. A page with a row that cannot be read is an
-    /// error.
-    async fn list_records(
-        &self,
-        account_id: Id,
-        surface: Surface,
-        before: Option<Id>,
-        limit: u32,
-    ) -> Result<Vec<TaskRecord>>;
-
-    /// The task of [`Tasks::poll_task`] with its request.
-    async fn find_record(&self, account_id: Id, surface: Surface, id: Id) -> Result<Option<TaskRecord>>;
-
-    /// The number of an account's tasks on one surface that have not ended.
-    async fn count_unfinished(&self, account_id: Id, surface: Surface) -> Result<u64>;
-
-    /// The unfinished tasks of some accounts on one surface, in any order.
-    async fn unfinished(&self, accounts: &[Id], surface: Surface) -> Result<Vec<Unfinished>>;
-
-    /// The latest preview of the present attempt at a task that this account created on this surface: a small PNG.
-    async fn find_preview(&self, account_id: Id, surface: Surface, id: Id) -> Result<Option<Bytes>>;
-
-    /// The latest previews of the present attempts at such tasks on a surface, of those that are due and not yet seen.
-    /// An attempt that does not report how far it is counts as far enough.
-    async fn find_previews(&self, surface: Surface, sought: &[SoughtPreview]) -> Result<Vec<FoundPreview>>;
-
-    /// Any task, for the operator, including removed ones.
-    async fn inspect_task(&self, id: Id) -> Result<Option<TaskRecord>>;
-
-    /// Tasks of one account or of all, newest first, for the operator.
-    async fn recent_tasks(&self, account_id: Option<Id>, limit: u32) -> Result<Vec<Task>>;
-
-    /// Completed tasks and uploads of all accounts and surfaces that have their files, oldest first, newer than the
-    /// task or upload `after`, for the operator.
-    async fn completed_tasks(&self, after: Option<Id>, limit: u32) -> Result<Vec<CompletedTask>>;
-
-    /// The state of the existing tasks and uploads among `ids`, in any order, including removed ones.
-    async fn task_files(&self, ids: &[Id]) -> Result<Vec<TaskFiles>>;
-}
-
-/// Tasks that have not ended, and the leases on them.
-#[async_trait]
-pub trait Queue: std::fmt::Debug + Send + Sync + 'static {
-    /// Leases up to `max` waiting tasks for `lease` that name no engine: round robin over accounts, oldest first within
-    /// one. None while the queue is paused.
-    async fn claim(&self, max: usize, lease: Duration) -> Result<Vec<Claim>> {
-        self.claim_within(max, "", ANY_REFERENCES, lease, &[]).await
-    }
-
-    /// [`Queue::claim`] of tasks that name no engine or this one, with up to `max_references` reference images, without
-    /// the accounts `passed_over`. Once an account is no longer excluded, it is served before any other account is
-    /// served twice. Claims with different engines or `max_references` take turns of their own, so that none keeps an
-    /// account from the others.
-    async fn claim_within(
-        &self,
-        max: usize,
-        engine: &str,
-        max_references: u32,
-        lease: Duration,
-        passed_over: &[Id],
-    ) -> Result<Vec<Claim>>;
-
-    /// Extends leases to `lease` from now; returns the leases that had been lost.
-    async fn renew(&self, leases: Vec<Lease>, lease: Duration) -> Result<Vec<Lease>>;
-
-    /// Writes down how far attempts are, apart from the tasks. The report of an attempt whose lease is lost has no
-    /// effect. [`Tasks::poll_task`] shows a report until the lease ends, and [`Upkeep::rescue`] deletes it afterwards.
-    /// A report may get lost: no backup keeps it, no other database gets it, and a crash of the database may erase it.
-    async fn report_progress(&self, attempts: Vec<(Lease, AttemptProgress)>) -> Result<()>;
-
-    /// Keeps the latest preview of attempts, a small PNG each. It lasts as long as a report of
-    /// [`Queue::report_progress`].
-    async fn report_previews(&self, previews: Vec<(Lease, Bytes)>) -> Result<()>;
-
-    /// Returns a task to the queue, claimable after `delay`. The attempt does not count as lost.
-    async fn release(&self, lease: Lease, delay: Duration) -> Result<LeaseWrite>;
-
-    /// Ends a failed attempt. The task is queued again, claimable after `delay`; or, after [`MAX_LOST_LEASES`] lost
-    /// leases, it fails with `last_error` and is refunded.
-    async fn retry(&self, lease: Lease, delay: Duration, last_error: &str) -> Result<Retry>;
-
-    /// Completes a task with the names of its result files, at least one.
-    async fn complete(&self, lease: Lease, images: Vec<String>) -> Result<LeaseWrite>;
-
-    /// Fails and refunds a task, with a message for the caller.
-    async fn fail(&self, lease: Lease, cause: FailureCause, error: &str) -> Result<LeaseWrite>;
-
-    /// Fails and refunds a task, with a message for the caller, because the content policy refuses it. If there is a
-    /// `rule`, its key or person gets a strike, which suspends either at the limit; the audit log tells of a person.
-    async fn refuse(&self, lease: Lease, error: &str, rule: Option<StrikeRule>) -> Result<Refusal>;
-
-    /// Fails and refunds a task regardless of its lease; `None` if it is not processing.
-    async fn fail_unleased(&self, id: Id, cause: FailureCause, error: &str) -> Result<Option<Ended>>;
-
-    /// Fails and refunds an unfinished task of an account and a surface, and of `author` if there is one. If a worker holds
-    /// it, the worker loses its lease, and the rule of [`Stops`](tintype_domain::ledger::Stops) may refuse it.
-    async fn cancel(
-        &self,
-        account_id: Id,
-        surface: Surface,
-        id: Id,
-        author: Option<Id>,
-        error: &str,
-    ) -> Result<Cancellation>;
-
-    /// Number of unfinished tasks.
-    async fn queue_depth(&self) -> Result<QueueDepth>;
-
-    /// The waiting tasks that name an engine, by engine.
-    async fn waiting_for_engines(&self) -> Result<Vec<WaitingForEngine>>;
-
-    /// The oldest waiting tasks, in order, at most `limit`.
-    async fn waiting_tasks(&self, limit: u32) -> Result<Vec<WaitingTask>>;
-
-    /// Pauses the queue: no claim by any process returns a task until [`Queue::resume_queue`]. Returns the time since
-    /// which it is paused.
-    async fn pause_queue(&self) -> Result<Timestamp>;
-
-    /// Ends the pause of the queue. Returns the time since which it was paused, if it was.
-    async fn resume_queue(&self) -> Result<Option<Timestamp>>;
-
-    /// Time since which the queue is paused.
-    async fn queue_paused_at(&self) -> Result<Option<Timestamp>>;
-
-    /// Waits until another process may have queued a task. This is only a hint: the method may return late, without
-    /// reason, or never.
-    async fn tasks_elsewhere(&self);
-
-    /// Tells other processes soon that this one has ended a task. This is only a hint, which may be lost.
-    fn announce_ending(&self, task_id: Id);
-
-    /// Waits until other processes have ended tasks.
-    async fn endings_elsewhere(&self) -> EndingsElsewhere;
-
-    /// Tells other processes what someone did that open pages show, in at most [`MAX_NEWS`] bytes that begin with `{`.
-    /// This is only a hint, which may be lost.
-    fn announce_news(&self, news: String);
-
-    /// Waits for what another process tells.
-    async fn news_elsewhere(&self) -> String;
-}
-
-/// Most bytes of [`Queue::announce_news`]; PostgreSQL carries up to 8,000 with the name of the process.
+/// Most bytes of [`Store::announce_news`]; PostgreSQL carries up to 8,000 with the name of the process.
 pub const MAX_NEWS: usize = 7_900;
-
-/// The database behind a running service.
-pub trait Store:
-    Accounts
-    + AuditLog
-    + Calls
-    + Deliveries
-    + Endpoints
-    + Fleet
-    + Gallery
-    + Identities
-    + Invitations
-    + Keys
-    + People
-    + Queue
-    + Reports
-    + SharedLinks
-    + Tasks
-    + Upkeep
-    + Uploads
-{
-}
-
-impl Store for SqlStore {}

@@ -2,10 +2,8 @@
 
 use std::time::Duration;
 
-use async_trait::async_trait;
-
-use super::driver::{Driver, Each, Parameter, Row, SqlStore, Transaction, of_account};
-use super::{Action, AuditedChange, Result, second_factor, sign_up};
+use super::driver::{Driver, Each, Parameter, Row, Store, Transaction, of_account};
+use super::{Action, AuditedChange, Result, second_factor};
 use crate::failure::Done;
 use tintype_domain::identity::Identity;
 use tintype_domain::key::Suspension;
@@ -210,96 +208,6 @@ pub enum SigningUp {
     NameTaken,
     /// The attempts of the day are used up.
     TooMany,
-}
-
-/// People who may use the studio. A session counts only while its account is enabled.
-#[async_trait]
-pub trait People: std::fmt::Debug + Send + Sync + 'static {
-    /// Adds a person to an account.
-    async fn create_person(&self, account_id: Id, name: &str, role: Role) -> Result<PersonCreation>;
-
-    /// Creates a non-admin account with its owner and its first credits, and counts the attempt. The audit log names the
-    /// person as the one who did it.
-    async fn sign_up(&self, new: SignUp) -> Result<SigningUp>;
-
-    /// Adds a person with an identity to an account. The audit log names the person as the one who did it.
-    async fn join(&self, new: Newcomer) -> Result<Joining>;
-
-    /// Attempts to sign up from a source today, in UTC.
-    async fn sign_ups_of(&self, source: &str) -> Result<u32>;
-
-    /// Deletes the counts of the attempts of earlier days. Returns the number of counts.
-    async fn delete_sign_ups(&self) -> Result<usize>;
-
-    /// Finds a person by name or id, with the hash of the password.
-    async fn find_person(&self, name_or_id: &str) -> Result<Option<Candidate>>;
-
-    /// The people of one account, or of all, oldest first.
-    async fn list_people(&self, account_id: Option<Id>) -> Result<Vec<Person>>;
-
-    /// Changes a person and returns the new state; `None` if there is no such person.
-    async fn change_person(&self, id: Id, change: PersonChange) -> Result<Option<Person>>;
-
-    /// Removes a person with all sessions and links. Returns whether there was one.
-    async fn remove_person(&self, id: Id) -> Result<bool>;
-
-    /// Adds a link that signs a person in once, until `expires_at`; `false` if there is no such person.
-    async fn create_link(&self, person_id: Id, hash: TokenHash, expires_at: Timestamp) -> Result<bool>;
-
-    /// The person that a link would sign in now.
-    async fn find_link(&self, hash: TokenHash) -> Result<Option<Person>>;
-
-    /// Uses a link up and begins a session of its person. `None` if the link does not exist, was used or has expired,
-    /// the account is disabled, or the person has a second factor whose code is not this one. The code is used up too.
-    async fn sign_in_by_link(
-        &self,
-        link: TokenHash,
-        code: Option<FactorCode>,
-        session: NewSession,
-    ) -> Result<Option<Session>>;
-
-    /// Begins a session of a person. `None` if there is no such person, the account is disabled, or `proof` is no
-    /// longer that of the person; a caller that knows the person otherwise gives none.
-    async fn begin_session(&self, person_id: Id, proof: Option<Proof>, session: NewSession) -> Result<Option<Session>>;
-
-    /// The second factor of a person; `None` if the person has none.
-    async fn find_factor(&self, person_id: Id) -> Result<Option<Factor>>;
-
-    /// Turns on the second factor of a person who has none, and ends all of the person's sessions but the one with the
-    /// id `kept`, and all sign-in links. Returns whether it is on now; `false` if the person has one already.
-    async fn add_factor(&self, person_id: Id, new: NewFactor, kept: Id) -> Result<bool>;
-
-    /// Removes the second factor of a person with its recovery codes, and ends sessions and sign-in links. Returns
-    /// whether there was one.
-    async fn remove_factor(&self, person_id: Id, removal: FactorRemoval) -> Result<bool>;
-
-    /// Replaces all recovery codes of a person. Returns whether the person has a second factor, without which nothing
-    /// changes.
-    async fn replace_recovery_codes(&self, person_id: Id, codes: Vec<TokenHash>) -> Result<bool>;
-
-    /// Uses a code up. Returns whether it worked: it does once, and only while it belongs to the second factor of the
-    /// person.
-    async fn use_code(&self, person_id: Id, code: FactorCode) -> Result<bool>;
-
-    /// The session with this hash, unless it has ended or its account is disabled.
-    async fn find_session(&self, hash: TokenHash) -> Result<Option<Session>>;
-
-    /// Those of these sessions that [`People::find_session`] would find, in any order.
-    async fn live_sessions(&self, hashes: &[TokenHash]) -> Result<Vec<TokenHash>>;
-
-    /// The sessions of a person that have not ended, the latest used first.
-    async fn list_sessions(&self, person_id: Id) -> Result<Vec<Session>>;
-
-    /// Records that a session was used now, and moves its end to `expires_at` if that is later.
-    async fn touch_session(&self, id: Id, expires_at: Timestamp) -> Result<()>;
-
-    /// Ends one session of a person; or all but one, with the person's sign-in links and authentication requests to a
-    /// provider. Returns the number of sessions.
-    async fn end_sessions(&self, person_id: Id, which: EndSessions) -> Result<usize>;
-
-    /// Deletes links, invitations and sessions of everyone; with all of them, authentication requests to a provider
-    /// end, too. Returns their number.
-    async fn delete_sessions(&self, which: DeleteSessions) -> Result<usize>;
 }
 
 /// The sessions to end.
@@ -555,67 +463,38 @@ async fn delete_sessions(begun: &Transaction<'_>, which: DeleteSessions) -> Done
     Ok(deleted as usize)
 }
 
-async fn live_sessions(driver: &Driver, hashes: &[TokenHash]) -> Result<Vec<TokenHash>> {
-    let sql = format!(
-        "SELECT s.hash FROM {ENABLED} JOIN sessions s ON s.person_id = people.id
-         WHERE s.hash {} AND s.expires_at > $2",
-        driver.either("IN (SELECT unhex(value) FROM json_each($1))", "= ANY ($1)")
-    );
-    let hex = |hash: &TokenHash| hash.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
-    let wanted = Each {
-        sqlite: serde_json::to_string(&hashes.iter().map(hex).collect::<Vec<_>>()).expect("strings are always JSON"),
-        postgres: hashes.iter().map(<[u8; 32]>::as_slice).collect::<Vec<_>>(),
-    };
-    let found: Vec<Vec<u8>> = driver.list(&sql, &[&wanted, &driver.now()], |row| row.get("hash")).await?;
-    Ok(hashes.iter().filter(|hash| found.iter().any(|found| found == *hash)).copied().collect())
-}
-
-#[async_trait]
-impl People for SqlStore {
-    async fn create_person(&self, account_id: Id, name: &str, role: Role) -> Result<PersonCreation> {
+/// People who may use the studio. A session counts only while its account is enabled.
+impl Store {
+    /// Adds a person to an account.
+    pub async fn create_person(&self, account_id: Id, name: &str, role: Role) -> Result<PersonCreation> {
         let name = name.to_owned();
         let create = async move |begun: &Transaction<'_>| create(begun, begun.new_id(), account_id, &name, role).await;
         self.change(Effect::ChangePerson, create, AuditedChange::of_new_person).await
     }
 
-    async fn sign_up(&self, new: SignUp) -> Result<SigningUp> {
-        let sign_up = async move |begun: &Transaction<'_>| sign_up::sign_up(begun, &new).await;
-        self.write(Effect::SignUp, sign_up).await
-    }
-
-    async fn join(&self, new: Newcomer) -> Result<Joining> {
-        let join = async move |begun: &Transaction<'_>| sign_up::join(begun, &new).await;
-        self.write(Effect::ChangePerson, join).await
-    }
-
-    async fn sign_ups_of(&self, source: &str) -> Result<u32> {
-        sign_up::count(&self.driver, source).await
-    }
-
-    async fn delete_sign_ups(&self) -> Result<usize> {
-        let (sql, today) = ("DELETE FROM sign_ups WHERE day < $1 RETURNING day", self.driver.now().day());
-        Ok(self.statement(Effect::DeleteSignUps, sql, &[&today]).await?.len())
-    }
-
-    async fn find_person(&self, name_or_id: &str) -> Result<Option<Candidate>> {
+    /// Finds a person by name or id, with the hash of the password.
+    pub async fn find_person(&self, name_or_id: &str) -> Result<Option<Candidate>> {
         let sql = format!("SELECT {PERSON} FROM people WHERE name = $1 OR id = $1");
         let candidate = |row: &Row| Ok(Candidate { person: person(row)?, password: row.get("password")? });
         self.driver.find(&sql, &[&name_or_id], candidate).await
     }
 
-    async fn list_people(&self, account_id: Option<Id>) -> Result<Vec<Person>> {
+    /// The people of one account, or of all, oldest first.
+    pub async fn list_people(&self, account_id: Option<Id>) -> Result<Vec<Person>> {
         let sql = format!("SELECT {PERSON} FROM people WHERE {} ORDER BY id", of_account(account_id));
         self.driver.list(&sql, &[&account_id], person).await
     }
 
-    async fn change_person(&self, id: Id, new: PersonChange) -> Result<Option<Person>> {
+    /// Changes a person and returns the new state; `None` if there is no such person.
+    pub async fn change_person(&self, id: Id, new: PersonChange) -> Result<Option<Person>> {
         let made = new.clone();
         let change = async move |begun: &Transaction<'_>| change(begun, id, &new).await;
         let audited = move |person: &Option<Person>| AuditedChange::of_person(&made, person.as_ref());
         self.change(Effect::ChangePerson, change, audited).await
     }
 
-    async fn remove_person(&self, id: Id) -> Result<bool> {
+    /// Removes a person with all sessions and links. Returns whether there was one.
+    pub async fn remove_person(&self, id: Id) -> Result<bool> {
         let remove = async move |begun: &Transaction<'_>| {
             let sql = format!("DELETE FROM people WHERE id = $1 RETURNING {PERSON}");
             begun.find(&sql, &[&id], person).await
@@ -624,7 +503,8 @@ impl People for SqlStore {
         Ok(self.change(Effect::ChangePerson, remove, audited).await?.is_some())
     }
 
-    async fn create_link(&self, person_id: Id, hash: TokenHash, expires_at: Timestamp) -> Result<bool> {
+    /// Adds a link that signs a person in once, until `expires_at`; `false` if there is no such person.
+    pub async fn create_link(&self, person_id: Id, hash: TokenHash, expires_at: Timestamp) -> Result<bool> {
         let create = async move |begun: &Transaction<'_>| {
             let sql =
                 "INSERT INTO sign_in_links (hash, person_id, expires_at) SELECT $1, id, $3 FROM people WHERE id = $2";
@@ -636,7 +516,8 @@ impl People for SqlStore {
         Ok(self.change(Effect::SignIn, create, audited).await?.is_some())
     }
 
-    async fn find_link(&self, hash: TokenHash) -> Result<Option<Person>> {
+    /// The person that a link would sign in now.
+    pub async fn find_link(&self, hash: TokenHash) -> Result<Option<Person>> {
         let sql = format!(
             "SELECT {PERSON} FROM {ENABLED} JOIN sign_in_links l ON l.person_id = people.id
              WHERE l.hash = $1 AND l.expires_at > $2"
@@ -644,7 +525,9 @@ impl People for SqlStore {
         self.driver.find(&sql, &[&&hash[..], &self.driver.now()], person).await
     }
 
-    async fn sign_in_by_link(
+    /// Uses a link up and begins a session of its person. `None` if the link does not exist, was used or has expired,
+    /// the account is disabled, or the person has a second factor whose code is not this one. The code is used up too.
+    pub async fn sign_in_by_link(
         &self,
         link: TokenHash,
         code: Option<FactorCode>,
@@ -654,64 +537,59 @@ impl People for SqlStore {
         self.write(Effect::SignIn, sign_in).await
     }
 
-    async fn begin_session(&self, person_id: Id, proof: Option<Proof>, new: NewSession) -> Result<Option<Session>> {
+    /// Begins a session of a person. `None` if there is no such person, the account is disabled, or `proof` is no
+    /// longer that of the person; a caller that knows the person otherwise gives none.
+    pub async fn begin_session(&self, person_id: Id, proof: Option<Proof>, new: NewSession) -> Result<Option<Session>> {
         let begin = async move |begun: &Transaction<'_>| begin_session(begun, person_id, proof.as_ref(), &new).await;
         self.write(Effect::SignIn, begin).await
     }
 
-    async fn find_factor(&self, person_id: Id) -> Result<Option<Factor>> {
-        second_factor::find(&self.driver, person_id).await
-    }
-
-    async fn add_factor(&self, person_id: Id, new: NewFactor, kept: Id) -> Result<bool> {
-        let add = async move |begun: &Transaction<'_>| second_factor::add(begun, person_id, &new, kept).await;
-        let audited = |person: &Option<Person>| AuditedChange::of_found(Action::AddFactor, person.as_ref());
-        Ok(self.change(Effect::ChangePerson, add, audited).await?.is_some())
-    }
-
-    async fn remove_factor(&self, person_id: Id, removal: FactorRemoval) -> Result<bool> {
-        let remove = async move |begun: &Transaction<'_>| second_factor::remove(begun, person_id, removal).await;
-        let audited = move |person: &Option<Person>| AuditedChange::of_lost_factor(removal, person.as_ref());
-        Ok(self.change(Effect::ChangePerson, remove, audited).await?.is_some())
-    }
-
-    async fn replace_recovery_codes(&self, person_id: Id, codes: Vec<TokenHash>) -> Result<bool> {
-        let replace = async move |begun: &Transaction<'_>| second_factor::replace_codes(begun, person_id, &codes).await;
-        let audited = |person: &Option<Person>| AuditedChange::of_found(Action::ReplaceRecoveryCodes, person.as_ref());
-        Ok(self.change(Effect::ChangePerson, replace, audited).await?.is_some())
-    }
-
-    async fn use_code(&self, person_id: Id, code: FactorCode) -> Result<bool> {
-        let used = async move |begun: &Transaction<'_>| second_factor::use_code(begun, person_id, &code).await;
-        self.write(Effect::SignIn, used).await
-    }
-
-    async fn find_session(&self, hash: TokenHash) -> Result<Option<Session>> {
+    /// The session with this hash, unless it has ended or its account is disabled.
+    pub async fn find_session(&self, hash: TokenHash) -> Result<Option<Session>> {
         let sql = sessions("s.hash = $1 AND s.expires_at > $2");
         self.driver.find(&sql, &[&&hash[..], &self.driver.now()], session).await
     }
 
-    async fn live_sessions(&self, hashes: &[TokenHash]) -> Result<Vec<TokenHash>> {
-        live_sessions(&self.driver, hashes).await
+    /// Those of these sessions that [`Store::find_session`] would find, in any order.
+    pub async fn live_sessions(&self, hashes: &[TokenHash]) -> Result<Vec<TokenHash>> {
+        let sql = format!(
+            "SELECT s.hash FROM {ENABLED} JOIN sessions s ON s.person_id = people.id
+             WHERE s.hash {} AND s.expires_at > $2",
+            self.driver.either("IN (SELECT unhex(value) FROM json_each($1))", "= ANY ($1)")
+        );
+        let hex = |hash: &TokenHash| hash.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
+        let wanted = Each {
+            sqlite: serde_json::to_string(&hashes.iter().map(hex).collect::<Vec<_>>())
+                .expect("strings are always JSON"),
+            postgres: hashes.iter().map(<[u8; 32]>::as_slice).collect::<Vec<_>>(),
+        };
+        let found: Vec<Vec<u8>> = self.driver.list(&sql, &[&wanted, &self.driver.now()], |row| row.get("hash")).await?;
+        Ok(hashes.iter().filter(|hash| found.iter().any(|found| found == *hash)).copied().collect())
     }
 
-    async fn list_sessions(&self, person_id: Id) -> Result<Vec<Session>> {
+    /// The sessions of a person that have not ended, the latest used first.
+    pub async fn list_sessions(&self, person_id: Id) -> Result<Vec<Session>> {
         let sql = sessions("people.id = $1 AND s.expires_at > $2 ORDER BY s.seen_at DESC, s.id DESC");
         self.driver.list(&sql, &[&person_id, &self.driver.now()], session).await
     }
 
-    async fn touch_session(&self, id: Id, expires_at: Timestamp) -> Result<()> {
+    /// Records that a session was used now, and moves its end to `expires_at` if that is later.
+    pub async fn touch_session(&self, id: Id, expires_at: Timestamp) -> Result<()> {
         let sql = "UPDATE sessions SET seen_at = CASE WHEN seen_at < $2 THEN $2 ELSE seen_at END,
             expires_at = CASE WHEN expires_at < $3 THEN $3 ELSE expires_at END WHERE id = $1";
         self.statement(Effect::SignIn, sql, &[&id, &self.driver.now(), &expires_at]).await.map(drop)
     }
 
-    async fn end_sessions(&self, person_id: Id, which: EndSessions) -> Result<usize> {
+    /// Ends one session of a person; or all but one, with the person's sign-in links and authentication requests to a
+    /// provider. Returns the number of sessions.
+    pub async fn end_sessions(&self, person_id: Id, which: EndSessions) -> Result<usize> {
         let end = async move |begun: &Transaction<'_>| end_sessions(begun, person_id, which).await;
         self.write(Effect::SignOut, end).await
     }
 
-    async fn delete_sessions(&self, which: DeleteSessions) -> Result<usize> {
+    /// Deletes links, invitations and sessions of everyone; with all of them, authentication requests to a provider
+    /// end, too. Returns their number.
+    pub async fn delete_sessions(&self, which: DeleteSessions) -> Result<usize> {
         let delete = async move |begun: &Transaction<'_>| delete_sessions(begun, which).await;
         self.write(Effect::SignOut, delete).await
     }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use tintype_engine::Stage;
 
-use super::driver::{Driver, Parameter, Row, SqlStore, Transaction, array, ids};
+use super::driver::{Driver, Parameter, Row, Store, Transaction, array, ids};
 use super::{AttemptProgress, FoundPreview, Lease, Result, SoughtPreview, Unfinished};
 use crate::failure::Done;
 use tintype_domain::model::{Id, Surface};
@@ -16,18 +16,6 @@ use tintype_system::fault::Effect;
 /// The condition that the queue has the lease of the task $1 and the epoch $2. Reports that are late, of an attempt
 /// that has since lost its lease, are left out.
 const HELD: &str = "$2 = (SELECT q.lease_epoch FROM queue q WHERE q.task_id = $1 AND q.lease_until IS NOT NULL)";
-
-/// See [`crate::Queue::report_progress`].
-pub(super) async fn report(store: &SqlStore, mut attempts: Vec<(Lease, AttemptProgress)>) -> Result<()> {
-    attempts.sort_unstable_by_key(|(lease, _)| lease.task_id);
-    let report = async move |begun: &Transaction<'_>| {
-        for (lease, progress) in &attempts {
-            report_one(begun, lease, progress).await?;
-        }
-        Ok(())
-    };
-    store.write(Effect::ReportProgress, report).await
-}
 
 async fn report_one(begun: &Transaction<'_>, lease: &Lease, progress: &AttemptProgress) -> Done {
     let sql = format!(
@@ -45,34 +33,6 @@ async fn report_one(begun: &Transaction<'_>, lease: &Lease, progress: &AttemptPr
     let started_at = begun.now().saturating_sub(progress.running);
     let parameters: [&dyn Parameter; 6] = [&lease.task_id, &lease.epoch, &started_at, &step, &steps, &fraction];
     begun.execute(&sql, &parameters).await.map(drop)
-}
-
-/// See [`crate::Queue::report_previews`].
-pub(super) async fn show(store: &SqlStore, mut previews: Vec<(Lease, Bytes)>) -> Result<()> {
-    previews.sort_unstable_by_key(|(lease, _)| lease.task_id);
-    let show = async move |begun: &Transaction<'_>| {
-        let sql = format!(
-            "INSERT INTO previews AS p (task_id, lease_epoch, number, png) SELECT $1, $2, 1, $3 WHERE {HELD}
-             ON CONFLICT (task_id) DO UPDATE SET lease_epoch = excluded.lease_epoch, number = p.number + 1,
-                 png = excluded.png
-             WHERE p.lease_epoch <= excluded.lease_epoch"
-        );
-        for (lease, png) in &previews {
-            begun.execute(&sql, &[&lease.task_id, &lease.epoch, &png.as_ref()]).await?;
-        }
-        Ok(())
-    };
-    store.write(Effect::ReportProgress, show).await
-}
-
-/// Those of these leases that the queue no longer has.
-pub(super) async fn lost(driver: &Driver, leases: Vec<Lease>) -> Result<Vec<Lease>> {
-    let sql =
-        format!("SELECT task_id, lease_epoch FROM queue WHERE task_id {} AND lease_until IS NOT NULL", driver.among(1));
-    let tasks: Vec<Id> = leases.iter().map(|lease| lease.task_id).collect();
-    let lease = |row: &Row| Ok(Lease { task_id: row.get("task_id")?, epoch: row.get("lease_epoch")? });
-    let held = driver.list(&sql, &[&ids(&tasks)], lease).await?;
-    Ok(leases.into_iter().filter(|lease| !held.contains(lease)).collect())
 }
 
 /// Deletes the progress and the previews of attempts that have ended, except rows that a worker is writing.
@@ -100,39 +60,6 @@ fn unfinished_where(condition: &str, now: &str) -> String {
     )
 }
 
-/// See [`crate::Tasks::unfinished`].
-pub(super) async fn unfinished(driver: &Driver, accounts: &[Id], surface: Surface) -> Result<Vec<Unfinished>> {
-    let (surface, time) = (surface.as_str(), driver.time());
-    let rows = match driver {
-        Driver::Sqlite(_) => {
-            // Waiting tasks are ranges of indexes; leased ones are as few as the workers have slots.
-            let parts = ["IS NULL AND q.engine = ''", "IS NULL AND q.engine > ''", "IS NOT NULL"];
-            let part = |part| unfinished_where(&format!("q.account_id = $1 AND q.lease_until {part}"), "$3");
-            let sql = parts.map(part).join(" UNION ALL ");
-            let mut rows = Vec::new();
-            for account_id in accounts {
-                rows.extend(driver.read(&sql, &[account_id, &surface, &time]).await?);
-            }
-            rows
-        }
-        Driver::Postgres(_) => {
-            let sql = unfinished_where("q.account_id = ANY ($1)", "tintype_now($3)");
-            driver.read(&sql, &[&ids(accounts), &surface, &time]).await?
-        }
-    };
-    let unfinished = |row: &Row| {
-        Ok(Unfinished {
-            task_id: row.get("task_id")?,
-            account_id: row.get("account_id")?,
-            image_to_image: row.get("image_to_image")?,
-            is_leased: row.get("is_leased")?,
-            attempt: of_attempt(row)?,
-            preview: row.get("preview")?,
-        })
-    };
-    rows.iter().map(unfinished).collect()
-}
-
 /// How far an attempt is.
 pub(super) fn of_attempt(row: &Row) -> Result<Option<AttemptProgress>> {
     let Some(running_ms) = row.get::<Option<i64>>("running_ms")? else { return Ok(None) };
@@ -158,35 +85,116 @@ fn previews_of(sought: &str) -> String {
     )
 }
 
-/// See [`crate::Tasks::find_previews`].
-pub(super) async fn previews(driver: &Driver, surface: Surface, sought: &[SoughtPreview]) -> Result<Vec<FoundPreview>> {
-    let surface = surface.as_str();
-    let rows = match driver {
-        Driver::Sqlite(_) => {
-            let sql =
-                previews_of("(SELECT $2 AS task_id, $3 AS account_id, $4 AS shown, $5 AS due, $6 AS place) sought");
-            let mut rows = Vec::new();
-            for (place, SoughtPreview { account_id, task_id, shown, from }) in (0_i64..).zip(sought) {
-                rows.extend(driver.read(&sql, &[&surface, task_id, account_id, shown, from, &place]).await?);
+impl Store {
+    /// Writes down how far attempts are, apart from the tasks. The report of an attempt whose lease is lost has no
+    /// effect. [`Store::poll_task`] shows a report until the lease ends, and [`Store::rescue`] deletes it afterwards.
+    /// A report may get lost: no backup keeps it, no other database gets it, and a crash of the database may erase it.
+    pub async fn report_progress(&self, mut attempts: Vec<(Lease, AttemptProgress)>) -> Result<()> {
+        attempts.sort_unstable_by_key(|(lease, _)| lease.task_id);
+        let report = async move |begun: &Transaction<'_>| {
+            for (lease, progress) in &attempts {
+                report_one(begun, lease, progress).await?;
             }
-            rows
-        }
-        Driver::Postgres(_) => {
-            let sql = previews_of(
-                "unnest($2::text[], $3::text[], $4::bigint[], $5::float8[], $6::bigint[])
-                 AS sought (task_id, account_id, shown, due, place)",
+            Ok(())
+        };
+        self.write(Effect::ReportProgress, report).await
+    }
+
+    /// Keeps the latest preview of attempts, a small PNG each. It lasts as long as a report of
+    /// [`Store::report_progress`].
+    pub async fn report_previews(&self, mut previews: Vec<(Lease, Bytes)>) -> Result<()> {
+        previews.sort_unstable_by_key(|(lease, _)| lease.task_id);
+        let show = async move |begun: &Transaction<'_>| {
+            let sql = format!(
+                "INSERT INTO previews AS p (task_id, lease_epoch, number, png) SELECT $1, $2, 1, $3 WHERE {HELD}
+                 ON CONFLICT (task_id) DO UPDATE SET lease_epoch = excluded.lease_epoch, number = p.number + 1,
+                     png = excluded.png
+                 WHERE p.lease_epoch <= excluded.lease_epoch"
             );
-            let tasks = array(sought.iter().map(|sought| sought.task_id).collect::<Vec<_>>());
-            let accounts = array(sought.iter().map(|sought| sought.account_id).collect::<Vec<_>>());
-            let shown = array(sought.iter().map(|sought| sought.shown).collect::<Vec<_>>());
-            let due = array(sought.iter().map(|sought| sought.from).collect::<Vec<_>>());
-            let places = array((0_i64..).take(sought.len()).collect::<Vec<_>>());
-            driver.read(&sql, &[&surface, &tasks, &accounts, &shown, &due, &places]).await?
-        }
-    };
-    let found = |row: &Row| {
-        let (place, png) = (row.number("place")?, row.get::<Vec<u8>>("png")?.into());
-        Ok(FoundPreview { place, number: row.get("number")?, png })
-    };
-    rows.iter().map(found).collect()
+            for (lease, png) in &previews {
+                begun.execute(&sql, &[&lease.task_id, &lease.epoch, &png.as_ref()]).await?;
+            }
+            Ok(())
+        };
+        self.write(Effect::ReportProgress, show).await
+    }
+
+    /// Those of these leases that are lost, without a write.
+    pub async fn lost(&self, leases: Vec<Lease>) -> Result<Vec<Lease>> {
+        let sql = format!(
+            "SELECT task_id, lease_epoch FROM queue WHERE task_id {} AND lease_until IS NOT NULL",
+            self.driver.among(1)
+        );
+        let tasks: Vec<Id> = leases.iter().map(|lease| lease.task_id).collect();
+        let lease = |row: &Row| Ok(Lease { task_id: row.get("task_id")?, epoch: row.get("lease_epoch")? });
+        let held = self.driver.list(&sql, &[&ids(&tasks)], lease).await?;
+        Ok(leases.into_iter().filter(|lease| !held.contains(lease)).collect())
+    }
+
+    /// The unfinished tasks of some accounts on one surface, in any order.
+    pub async fn unfinished(&self, accounts: &[Id], surface: Surface) -> Result<Vec<Unfinished>> {
+        let (surface, time) = (surface.as_str(), self.driver.time());
+        let rows = match &self.driver {
+            Driver::Sqlite(_) => {
+                // Waiting tasks are ranges of indexes; leased ones are as few as the workers have slots.
+                let parts = ["IS NULL AND q.engine = ''", "IS NULL AND q.engine > ''", "IS NOT NULL"];
+                let part = |part| unfinished_where(&format!("q.account_id = $1 AND q.lease_until {part}"), "$3");
+                let sql = parts.map(part).join(" UNION ALL ");
+                let mut rows = Vec::new();
+                for account_id in accounts {
+                    rows.extend(self.driver.read(&sql, &[account_id, &surface, &time]).await?);
+                }
+                rows
+            }
+            Driver::Postgres(_) => {
+                let sql = unfinished_where("q.account_id = ANY ($1)", "tintype_now($3)");
+                self.driver.read(&sql, &[&ids(accounts), &surface, &time]).await?
+            }
+        };
+        let unfinished = |row: &Row| {
+            Ok(Unfinished {
+                task_id: row.get("task_id")?,
+                account_id: row.get("account_id")?,
+                image_to_image: row.get("image_to_image")?,
+                is_leased: row.get("is_leased")?,
+                attempt: of_attempt(row)?,
+                preview: row.get("preview")?,
+            })
+        };
+        rows.iter().map(unfinished).collect()
+    }
+
+    /// The latest previews of the present attempts at such tasks on a surface, of those that are due and not yet seen.
+    /// An attempt that does not report how far it is counts as far enough.
+    pub async fn find_previews(&self, surface: Surface, sought: &[SoughtPreview]) -> Result<Vec<FoundPreview>> {
+        let surface = surface.as_str();
+        let rows = match &self.driver {
+            Driver::Sqlite(_) => {
+                let sql =
+                    previews_of("(SELECT $2 AS task_id, $3 AS account_id, $4 AS shown, $5 AS due, $6 AS place) sought");
+                let mut rows = Vec::new();
+                for (place, SoughtPreview { account_id, task_id, shown, from }) in (0_i64..).zip(sought) {
+                    rows.extend(self.driver.read(&sql, &[&surface, task_id, account_id, shown, from, &place]).await?);
+                }
+                rows
+            }
+            Driver::Postgres(_) => {
+                let sql = previews_of(
+                    "unnest($2::text[], $3::text[], $4::bigint[], $5::float8[], $6::bigint[])
+                     AS sought (task_id, account_id, shown, due, place)",
+                );
+                let tasks = array(sought.iter().map(|sought| sought.task_id).collect::<Vec<_>>());
+                let accounts = array(sought.iter().map(|sought| sought.account_id).collect::<Vec<_>>());
+                let shown = array(sought.iter().map(|sought| sought.shown).collect::<Vec<_>>());
+                let due = array(sought.iter().map(|sought| sought.from).collect::<Vec<_>>());
+                let places = array((0_i64..).take(sought.len()).collect::<Vec<_>>());
+                self.driver.read(&sql, &[&surface, &tasks, &accounts, &shown, &due, &places]).await?
+            }
+        };
+        let found = |row: &Row| {
+            let (place, png) = (row.number("place")?, row.get::<Vec<u8>>("png")?.into());
+            Ok(FoundPreview { place, number: row.get("number")?, png })
+        };
+        rows.iter().map(found).collect()
+    }
 }

@@ -2,15 +2,14 @@
 
 use std::time::Duration;
 
-use async_trait::async_trait;
 use bytes::Bytes;
 
-use super::driver::{Driver, Row, SqlStore, Transaction};
+use super::driver::{Driver, Row, Store, Transaction};
 use super::endings::{self, GivenUp, LEASED, Loss, ready_after};
 use super::tasks::request;
 use super::{
-    Action, AttemptProgress, AuditedChange, Cancellation, Claim, Ended, EndingsElsewhere, Lease, LeaseWrite, Queue,
-    QueueDepth, Refusal, Result, Retry, StrikeRule, WaitingForEngine, WaitingTask, postgres, progress,
+    ANY_REFERENCES, Action, AuditedChange, Cancellation, Claim, Ended, EndingsElsewhere, Lease, LeaseWrite, QueueDepth,
+    Refusal, Result, Retry, StrikeRule, WaitingForEngine, WaitingTask, postgres,
 };
 use tintype_domain::model::{FailureCause, Id, Surface, TaskFailure};
 use tintype_system::clock::Timestamp;
@@ -62,9 +61,19 @@ fn done_if(done: bool) -> LeaseWrite {
     if done { LeaseWrite::Done } else { LeaseWrite::Lost }
 }
 
-#[async_trait]
-impl Queue for SqlStore {
-    async fn claim_within(
+/// Tasks that have not ended, and the leases on them.
+impl Store {
+    /// Leases up to `max` waiting tasks for `lease` that name no engine: round robin over accounts, oldest first within
+    /// one. None while the queue is paused.
+    pub async fn claim(&self, max: usize, lease: Duration) -> Result<Vec<Claim>> {
+        self.claim_within(max, "", ANY_REFERENCES, lease, &[]).await
+    }
+
+    /// [`Store::claim`] of tasks that name no engine or this one, with up to `max_references` reference images, without
+    /// the accounts `passed_over`. Once an account is no longer excluded, it is served before any other account is
+    /// served twice. Claims with different engines or `max_references` take turns of their own, so that none keeps an
+    /// account from the others.
+    pub async fn claim_within(
         &self,
         max: usize,
         engine: &str,
@@ -78,22 +87,16 @@ impl Queue for SqlStore {
         }
     }
 
-    async fn renew(&self, leases: Vec<Lease>, lease: Duration) -> Result<Vec<Lease>> {
+    /// Extends leases to `lease` from now; returns the leases that had been lost.
+    pub async fn renew(&self, leases: Vec<Lease>, lease: Duration) -> Result<Vec<Lease>> {
         match &self.driver {
             Driver::Sqlite(store) => store.renew_leases(leases, lease).await,
             Driver::Postgres(store) => store.renew_leases(leases, lease).await,
         }
     }
 
-    async fn report_progress(&self, attempts: Vec<(Lease, AttemptProgress)>) -> Result<()> {
-        progress::report(self, attempts).await
-    }
-
-    async fn report_previews(&self, previews: Vec<(Lease, Bytes)>) -> Result<()> {
-        progress::show(self, previews).await
-    }
-
-    async fn release(&self, lease: Lease, delay: Duration) -> Result<LeaseWrite> {
+    /// Returns a task to the queue, claimable after `delay`. The attempt does not count as lost.
+    pub async fn release(&self, lease: Lease, delay: Duration) -> Result<LeaseWrite> {
         let sql = "UPDATE queue SET lease_until = NULL, ready_at = $3
             WHERE task_id = $1 AND lease_epoch = $2 AND lease_until IS NOT NULL RETURNING task_id";
         let ready_at = ready_after(self.driver.now(), delay);
@@ -104,7 +107,9 @@ impl Queue for SqlStore {
         Ok(done_if(!released.is_empty()))
     }
 
-    async fn retry(&self, lease: Lease, delay: Duration, last_error: &str) -> Result<Retry> {
+    /// Ends a failed attempt. The task is queued again, claimable after `delay`; or, after [`MAX_LOST_LEASES`] lost
+    /// leases, it fails with `last_error` and is refunded.
+    pub async fn retry(&self, lease: Lease, delay: Duration, last_error: &str) -> Result<Retry> {
         let loss = Loss::attempt(last_error, delay);
         let retry = async move |begun: &Transaction<'_>| {
             let given_up = loss.give_up(begun, LEASED, &[&lease.task_id, &lease.epoch]).await?;
@@ -117,13 +122,15 @@ impl Queue for SqlStore {
         self.write(Effect::Retry, retry).await
     }
 
-    async fn complete(&self, lease: Lease, images: Vec<String>) -> Result<LeaseWrite> {
+    /// Completes a task with the names of its result files, at least one.
+    pub async fn complete(&self, lease: Lease, images: Vec<String>) -> Result<LeaseWrite> {
         let images = serde_json::to_string(&images).expect("strings are always JSON");
         let complete = async move |begun: &Transaction<'_>| endings::complete(begun, lease, &images).await;
         self.write(Effect::Complete, complete).await
     }
 
-    async fn fail(&self, lease: Lease, cause: FailureCause, error: &str) -> Result<LeaseWrite> {
+    /// Fails and refunds a task, with a message for the caller.
+    pub async fn fail(&self, lease: Lease, cause: FailureCause, error: &str) -> Result<LeaseWrite> {
         let loss = Loss::now(cause, error);
         let fail = async move |begun: &Transaction<'_>| {
             let given_up = loss.give_up(begun, LEASED, &[&lease.task_id, &lease.epoch]).await?;
@@ -132,13 +139,16 @@ impl Queue for SqlStore {
         self.write(Effect::Fail, fail).await
     }
 
-    async fn refuse(&self, lease: Lease, error: &str, rule: Option<StrikeRule>) -> Result<Refusal> {
+    /// Fails and refunds a task, with a message for the caller, because the content policy refuses it. If there is a
+    /// `rule`, its key or person gets a strike, which suspends either at the limit; the audit log tells of a person.
+    pub async fn refuse(&self, lease: Lease, error: &str, rule: Option<StrikeRule>) -> Result<Refusal> {
         let error = error.to_owned();
         let refuse = async move |begun: &Transaction<'_>| endings::refuse(begun, lease, &error, rule).await;
         self.write(Effect::Refuse, refuse).await
     }
 
-    async fn fail_unleased(&self, id: Id, cause: FailureCause, error: &str) -> Result<Option<Ended>> {
+    /// Fails and refunds a task regardless of its lease; `None` if it is not processing.
+    pub async fn fail_unleased(&self, id: Id, cause: FailureCause, error: &str) -> Result<Option<Ended>> {
         let (loss, error) = (Loss::now(cause, error), error.to_owned());
         let fail = async move |begun: &Transaction<'_>| {
             let given_up = loss.give_up(begun, "q.task_id = $1", &[&id]).await?;
@@ -152,7 +162,9 @@ impl Queue for SqlStore {
         self.change(Effect::FailUnleased, fail, audited).await
     }
 
-    async fn cancel(
+    /// Fails and refunds an unfinished task of an account and a surface, and of `author` if there is one. If a worker holds
+    /// it, the worker loses its lease, and the rule of [`Stops`](tintype_domain::ledger::Stops) may refuse it.
+    pub async fn cancel(
         &self,
         account_id: Id,
         surface: Surface,
@@ -167,11 +179,13 @@ impl Queue for SqlStore {
         self.write(Effect::Cancel, cancel).await
     }
 
-    async fn queue_depth(&self) -> Result<QueueDepth> {
+    /// Number of unfinished tasks.
+    pub async fn queue_depth(&self) -> Result<QueueDepth> {
         depth(&self.driver.read(DEPTH, &[&horizon(&self.driver)]).await?)
     }
 
-    async fn waiting_for_engines(&self) -> Result<Vec<WaitingForEngine>> {
+    /// The waiting tasks that name an engine, by engine.
+    pub async fn waiting_for_engines(&self) -> Result<Vec<WaitingForEngine>> {
         let sql = format!(
             "SELECT engine, count(*) AS tasks, CAST(max(reference_count) AS bigint) AS most FROM queue {}
              WHERE engine > '' AND task_id >= $1 AND lease_until IS NULL GROUP BY engine ORDER BY engine",
@@ -184,7 +198,8 @@ impl Queue for SqlStore {
         self.driver.list(&sql, &[&horizon(&self.driver)], waiting).await
     }
 
-    async fn waiting_tasks(&self, limit: u32) -> Result<Vec<WaitingTask>> {
+    /// The oldest waiting tasks, in order, at most `limit`.
+    pub async fn waiting_tasks(&self, limit: u32) -> Result<Vec<WaitingTask>> {
         let sql = "SELECT q.task_id, q.account_id, t.surface, nullif(q.engine, '') AS engine
             FROM queue q JOIN tasks t ON t.id = q.task_id
             WHERE q.task_id >= $1 AND q.lease_until IS NULL ORDER BY q.task_id LIMIT $2";
@@ -196,7 +211,9 @@ impl Queue for SqlStore {
         rows.iter().map(waiting).collect()
     }
 
-    async fn pause_queue(&self) -> Result<Timestamp> {
+    /// Pauses the queue: no claim by any process returns a task until [`Store::resume_queue`]. Returns the time since
+    /// which it is paused.
+    pub async fn pause_queue(&self) -> Result<Timestamp> {
         let pause = async |begun: &Transaction<'_>| {
             let sql = "INSERT INTO queue_pause AS p (id, paused_at) VALUES (1, $1)
                 ON CONFLICT (id) DO UPDATE SET paused_at = p.paused_at RETURNING paused_at";
@@ -206,7 +223,8 @@ impl Queue for SqlStore {
         self.change(None, pause, |_| Some(AuditedChange::of_queue(Action::PauseQueue))).await
     }
 
-    async fn resume_queue(&self) -> Result<Option<Timestamp>> {
+    /// Ends the pause of the queue. Returns the time since which it was paused, if it was.
+    pub async fn resume_queue(&self) -> Result<Option<Timestamp>> {
         let resume = async |begun: &Transaction<'_>| {
             begun.find("DELETE FROM queue_pause RETURNING paused_at", &[], |row| row.get("paused_at")).await
         };
@@ -214,37 +232,45 @@ impl Queue for SqlStore {
         self.change(None, resume, audited).await
     }
 
-    async fn queue_paused_at(&self) -> Result<Option<Timestamp>> {
+    /// Time since which the queue is paused.
+    pub async fn queue_paused_at(&self) -> Result<Option<Timestamp>> {
         self.driver.find("SELECT paused_at FROM queue_pause", &[], |row| row.get("paused_at")).await
     }
 
-    async fn tasks_elsewhere(&self) {
+    /// Waits until another process may have queued a task. This is only a hint: the method may return late, without
+    /// reason, or never.
+    pub async fn tasks_elsewhere(&self) {
         match &self.driver {
             Driver::Sqlite(_) => std::future::pending().await,
             Driver::Postgres(store) => store.announcer.heard().await,
         }
     }
 
-    fn announce_ending(&self, task_id: Id) {
+    /// Tells other processes soon that this one has ended a task. This is only a hint, which may be lost.
+    pub fn announce_ending(&self, task_id: Id) {
         if let Driver::Postgres(store) = &self.driver {
             store.announcer.announce_ending(task_id);
         }
     }
 
-    async fn endings_elsewhere(&self) -> EndingsElsewhere {
+    /// Waits until other processes have ended tasks.
+    pub async fn endings_elsewhere(&self) -> EndingsElsewhere {
         match &self.driver {
             Driver::Sqlite(store) => store.written_elsewhere().await,
             Driver::Postgres(store) => store.announcer.heard_endings().await,
         }
     }
 
-    fn announce_news(&self, news: String) {
+    /// Tells other processes what someone did that open pages show, in at most [`MAX_NEWS`] bytes that begin with `{`.
+    /// This is only a hint, which may be lost.
+    pub fn announce_news(&self, news: String) {
         if let Driver::Postgres(store) = &self.driver {
             store.announcer.announce_news(news);
         }
     }
 
-    async fn news_elsewhere(&self) -> String {
+    /// Waits for what another process tells.
+    pub async fn news_elsewhere(&self) -> String {
         match &self.driver {
             Driver::Sqlite(_) => std::future::pending().await,
             Driver::Postgres(store) => store.announcer.heard_news().await,

@@ -4,10 +4,8 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use async_trait::async_trait;
-
 use super::accounts::{self, account, entry};
-use super::driver::{Driver, Row, SqlStore, of_account};
+use super::driver::{Driver, Row, Store, of_account};
 use super::keys::{KEY, api_key};
 use super::people::{PERSON, person};
 use super::tasks::cause;
@@ -229,52 +227,6 @@ pub struct FoundPerson {
     pub account: String,
 }
 
-/// Look-ups that change nothing.
-#[async_trait]
-pub trait Reports: std::fmt::Debug + Send + Sync + 'static {
-    /// Accounts with `text` in their name, sorted by name, after the name `after`.
-    async fn find_accounts(&self, text: &str, after: &str, limit: u32) -> Result<Vec<AccountSummary>>;
-
-    /// People of one account, or of all, with `text` in their name, sorted by name, after the name `after`. Names have no
-    /// capitals, and those of `text` do not count.
-    async fn find_people(
-        &self,
-        account_id: Option<Id>,
-        text: &str,
-        after: &str,
-        limit: u32,
-    ) -> Result<Vec<FoundPerson>>;
-
-    /// Ledger entries of an account that pass a filter, newest first, older than the entry `before`.
-    async fn entries(
-        &self,
-        account_id: Id,
-        filter: EntryFilter,
-        before: Option<i64>,
-        limit: u32,
-    ) -> Result<Vec<LedgerEntry>>;
-
-    /// The use of credits by an account, on each day since `since` on which it was charged or refunded, in order.
-    /// Counts ledger entries with an id above `after` only.
-    async fn usage(&self, account_id: Id, since: Timestamp, after: i64) -> Result<Vec<DayUsage>>;
-
-    /// The charges and refunds that pass a filter, added up: exactly those of the ledger. Without a bound on the time
-    /// of an account, this reads its whole ledger.
-    async fn usage_by(&self, by: UsageBy, filter: UsageFilter) -> Result<Vec<UsageRow>>;
-
-    /// How the tasks went that were created within an hour from `begin`.
-    async fn hour(&self, begin: Timestamp) -> Result<Hour>;
-
-    /// The last report of each worker that has not been forgotten, with its time, the latest first.
-    async fn workers(&self) -> Result<Vec<(WorkerReport, Timestamp)>>;
-
-    /// Keys with strikes or a suspension that are not revoked, the latest suspension first.
-    async fn struck_keys(&self, limit: u32) -> Result<Vec<StruckKey>>;
-
-    /// People with strikes or a suspension, the latest suspension first.
-    async fn struck_people(&self, limit: u32) -> Result<Vec<StruckPerson>>;
-}
-
 /// One hour.
 const HOUR: Duration = Duration::from_secs(60 * 60);
 /// Milliseconds of one day.
@@ -330,9 +282,10 @@ fn position(driver: &Driver) -> &'static str {
     driver.either("instr", "strpos")
 }
 
-#[async_trait]
-impl Reports for SqlStore {
-    async fn find_accounts(&self, text: &str, after: &str, limit: u32) -> Result<Vec<AccountSummary>> {
+/// Look-ups that change nothing.
+impl Store {
+    /// Accounts with `text` in their name, sorted by name, after the name `after`.
+    pub async fn find_accounts(&self, text: &str, after: &str, limit: u32) -> Result<Vec<AccountSummary>> {
         if is_vain([text, after]) {
             return Ok(Vec::new());
         }
@@ -351,7 +304,9 @@ impl Reports for SqlStore {
         self.driver.list(&sql, &[&text, &after, &i64::from(limit)], summary).await
     }
 
-    async fn find_people(
+    /// People of one account, or of all, with `text` in their name, sorted by name, after the name `after`. Names have no
+    /// capitals, and those of `text` do not count.
+    pub async fn find_people(
         &self,
         account_id: Option<Id>,
         text: &str,
@@ -366,7 +321,8 @@ impl Reports for SqlStore {
         self.driver.list(&sql, &[&account_id, &text.to_lowercase(), &after, &i64::from(limit)], found).await
     }
 
-    async fn entries(
+    /// Ledger entries of an account that pass a filter, newest first, older than the entry `before`.
+    pub async fn entries(
         &self,
         account_id: Id,
         filter: EntryFilter,
@@ -382,7 +338,9 @@ impl Reports for SqlStore {
         self.driver.list(sql, &[&account_id, &before, &kind, &from, &until, &i64::from(limit)], entry).await
     }
 
-    async fn usage(&self, account_id: Id, since: Timestamp, after: i64) -> Result<Vec<DayUsage>> {
+    /// The use of credits by an account, on each day since `since` on which it was charged or refunded, in order.
+    /// Counts ledger entries with an id above `after` only.
+    pub async fn usage(&self, account_id: Id, since: Timestamp, after: i64) -> Result<Vec<DayUsage>> {
         let sql = "SELECT created_at / CAST($3 AS bigint) AS day, CAST(-sum(amount) AS bigint) AS used, max(id) AS last
             FROM ledger WHERE account_id = $1 AND id > $4 AND created_at >= $2 AND kind IN ('charge', 'refund')
             GROUP BY 1 ORDER BY 1";
@@ -391,13 +349,16 @@ impl Reports for SqlStore {
         self.driver.list(sql, &[&account_id, &since, &DAY_MS, &after], usage).await
     }
 
-    async fn usage_by(&self, by: UsageBy, filter: UsageFilter) -> Result<Vec<UsageRow>> {
+    /// The charges and refunds that pass a filter, added up: exactly those of the ledger. Without a bound on the time
+    /// of an account, this reads its whole ledger.
+    pub async fn usage_by(&self, by: UsageBy, filter: UsageFilter) -> Result<Vec<UsageRow>> {
         let UsageFilter { account_id, from, until } = filter;
         let rows = self.driver.read_apart(usage_by(by, account_id), &[&account_id, &from, &until]).await?;
         rows.iter().map(usage_row).collect()
     }
 
-    async fn hour(&self, begin: Timestamp) -> Result<Hour> {
+    /// How the tasks went that were created within an hour from `begin`.
+    pub async fn hour(&self, begin: Timestamp) -> Result<Hour> {
         let sql = "SELECT id, claimed_at, updated_at, CAST(n AS bigint) AS n, error, cause FROM tasks
             WHERE id >= $1 AND id < $2 AND status <> 'processing' AND cause IS DISTINCT FROM 'cancelled'";
         let (first, end) = (Id::floor(begin), Id::floor(begin.saturating_add(HOUR)));
@@ -414,14 +375,16 @@ impl Reports for SqlStore {
         Ok(hour)
     }
 
-    async fn workers(&self) -> Result<Vec<(WorkerReport, Timestamp)>> {
+    /// The last report of each worker that has not been forgotten, with its time, the latest first.
+    pub async fn workers(&self) -> Result<Vec<(WorkerReport, Timestamp)>> {
         match &self.driver {
             Driver::Sqlite(store) => Ok(store.seen_workers()),
             Driver::Postgres(store) => store.seen_workers().await,
         }
     }
 
-    async fn struck_keys(&self, limit: u32) -> Result<Vec<StruckKey>> {
+    /// Keys with strikes or a suspension that are not revoked, the latest suspension first.
+    pub async fn struck_keys(&self, limit: u32) -> Result<Vec<StruckKey>> {
         let sql = format!(
             "SELECT {KEY}, (SELECT name FROM accounts a WHERE a.id = account_id) AS account,
                  (SELECT count(*) FROM strikes s JOIN api_keys k ON k.id = s.key_id
@@ -437,7 +400,8 @@ impl Reports for SqlStore {
         self.driver.list(&sql, &[&i64::from(limit)], struck).await
     }
 
-    async fn struck_people(&self, limit: u32) -> Result<Vec<StruckPerson>> {
+    /// People with strikes or a suspension, the latest suspension first.
+    pub async fn struck_people(&self, limit: u32) -> Result<Vec<StruckPerson>> {
         let sql = format!(
             "SELECT {PERSON}, a.name AS account,
                  (SELECT count(*) FROM person_strikes s WHERE s.person_id = people.id) AS strikes

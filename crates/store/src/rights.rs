@@ -1,7 +1,7 @@
 //! The rights by which callers write.
 //!
 //! A caller's right is read when its request arrives, and the effect comes later: after a body, a hash, a queue or a
-//! download. So a store that acts by a right ([`AuditLog::with_right`](super::AuditLog::with_right)) checks it once
+//! download. So a store that acts by a right ([`Store::with_right`](super::Store::with_right)) checks it once
 //! more in the transaction of each write, and fails with [`StoreError::Revoked`](super::StoreError::Revoked) if it was
 //! lost.
 

@@ -1,24 +1,16 @@
-//! Statements for second factors.
+//! Second factors.
 
-use super::driver::{Driver, Transaction};
+use super::driver::{Store, Transaction};
 use super::people::{PERSON, person};
-use super::{FactorRemoval, Result, StoreError};
+use super::{Action, AuditedChange, FactorRemoval, Result, StoreError};
 use crate::failure::Done;
 use tintype_domain::model::Id;
 use tintype_domain::person::{Person, TokenHash};
 use tintype_domain::second_factor::{Factor, FactorCode, FactorSecret, NewFactor};
-
-pub(crate) async fn find(driver: &Driver, person_id: Id) -> Result<Option<Factor>> {
-    let sql = "SELECT factor_secret, factor_step, (SELECT count(*) FROM recovery_codes WHERE person_id = $1) AS codes
-        FROM people WHERE id = $1 AND factor_secret IS NOT NULL";
-    let Some(row) = driver.read_one(sql, &[&person_id]).await? else { return Ok(None) };
-    let secret = FactorSecret::from_bytes(&row.get::<Vec<u8>>("factor_secret")?);
-    let secret = secret.ok_or_else(|| StoreError::other("a second factor has a secret of another length"))?;
-    Ok(Some(Factor { secret, step: row.get("factor_step")?, recovery_codes: row.number("codes")? }))
-}
+use tintype_system::fault::Effect;
 
 /// Turns a second factor on, and returns the person; `None` if there is one already, or no such person.
-pub(crate) async fn add(begun: &Transaction<'_>, id: Id, new: &NewFactor, kept: Id) -> Done<Option<Person>> {
+async fn add(begun: &Transaction<'_>, id: Id, new: &NewFactor, kept: Id) -> Done<Option<Person>> {
     let sql = format!(
         "UPDATE people SET factor_secret = $2, factor_step = $3, sessions_ended_at = $4
          WHERE id = $1 AND factor_secret IS NULL RETURNING {PERSON}"
@@ -32,7 +24,7 @@ pub(crate) async fn add(begun: &Transaction<'_>, id: Id, new: &NewFactor, kept: 
 }
 
 /// Removes a second factor, and returns the person; `None` if there is none.
-pub(crate) async fn remove(begun: &Transaction<'_>, id: Id, removal: FactorRemoval) -> Done<Option<Person>> {
+async fn remove(begun: &Transaction<'_>, id: Id, removal: FactorRemoval) -> Done<Option<Person>> {
     let sql = format!(
         "UPDATE people SET factor_secret = NULL, factor_step = NULL, sessions_ended_at = $2
          WHERE id = $1 AND factor_secret IS NOT NULL RETURNING {PERSON}"
@@ -46,7 +38,7 @@ pub(crate) async fn remove(begun: &Transaction<'_>, id: Id, removal: FactorRemov
 }
 
 /// Replaces all recovery codes, and returns the person; `None` if there is no second factor.
-pub(crate) async fn replace_codes(begun: &Transaction<'_>, id: Id, codes: &[TokenHash]) -> Done<Option<Person>> {
+async fn replace_codes(begun: &Transaction<'_>, id: Id, codes: &[TokenHash]) -> Done<Option<Person>> {
     let sql = format!("SELECT {PERSON} FROM people WHERE id = $1 AND factor_secret IS NOT NULL");
     let Some(row) = begun.lock(&sql, &[&id]).await? else { return Ok(None) };
     begun.execute("DELETE FROM recovery_codes WHERE person_id = $1", &[&id]).await?;
@@ -84,4 +76,48 @@ async fn end_sessions(begun: &Transaction<'_>, person_id: Id, kept: Option<Id>) 
     let sql = "DELETE FROM sessions WHERE person_id = $1 AND id IS DISTINCT FROM $2";
     begun.execute(sql, &[&person_id, &kept]).await?;
     Ok(())
+}
+
+impl Store {
+    /// The second factor of a person; `None` if the person has none.
+    pub async fn find_factor(&self, person_id: Id) -> Result<Option<Factor>> {
+        let sql =
+            "SELECT factor_secret, factor_step, (SELECT count(*) FROM recovery_codes WHERE person_id = $1) AS codes
+            FROM people WHERE id = $1 AND factor_secret IS NOT NULL";
+        let Some(row) = self.driver.read_one(sql, &[&person_id]).await? else { return Ok(None) };
+        let secret = FactorSecret::from_bytes(&row.get::<Vec<u8>>("factor_secret")?);
+        let secret = secret.ok_or_else(|| StoreError::other("a second factor has a secret of another length"))?;
+        Ok(Some(Factor { secret, step: row.get("factor_step")?, recovery_codes: row.number("codes")? }))
+    }
+
+    /// Turns on the second factor of a person who has none, and ends all of the person's sessions but the one with the
+    /// id `kept`, and all sign-in links. Returns whether it is on now; `false` if the person has one already.
+    pub async fn add_factor(&self, person_id: Id, new: NewFactor, kept: Id) -> Result<bool> {
+        let add = async move |begun: &Transaction<'_>| add(begun, person_id, &new, kept).await;
+        let audited = |person: &Option<Person>| AuditedChange::of_found(Action::AddFactor, person.as_ref());
+        Ok(self.change(Effect::ChangePerson, add, audited).await?.is_some())
+    }
+
+    /// Removes the second factor of a person with its recovery codes, and ends sessions and sign-in links. Returns
+    /// whether there was one.
+    pub async fn remove_factor(&self, person_id: Id, removal: FactorRemoval) -> Result<bool> {
+        let remove = async move |begun: &Transaction<'_>| remove(begun, person_id, removal).await;
+        let audited = move |person: &Option<Person>| AuditedChange::of_lost_factor(removal, person.as_ref());
+        Ok(self.change(Effect::ChangePerson, remove, audited).await?.is_some())
+    }
+
+    /// Replaces all recovery codes of a person. Returns whether the person has a second factor, without which nothing
+    /// changes.
+    pub async fn replace_recovery_codes(&self, person_id: Id, codes: Vec<TokenHash>) -> Result<bool> {
+        let replace = async move |begun: &Transaction<'_>| replace_codes(begun, person_id, &codes).await;
+        let audited = |person: &Option<Person>| AuditedChange::of_found(Action::ReplaceRecoveryCodes, person.as_ref());
+        Ok(self.change(Effect::ChangePerson, replace, audited).await?.is_some())
+    }
+
+    /// Uses a code up. Returns whether it worked: it does once, and only while it belongs to the second factor of the
+    /// person.
+    pub async fn use_code(&self, person_id: Id, code: FactorCode) -> Result<bool> {
+        let used = async move |begun: &Transaction<'_>| use_code(begun, person_id, &code).await;
+        self.write(Effect::SignIn, used).await
+    }
 }

@@ -1,10 +1,8 @@
 //! Shared links: each shows one task or one board of the studio to everyone who has the link, without a sign-in.
 
-use async_trait::async_trait;
-
-use super::driver::{Row, SqlStore, Transaction};
+use super::driver::{Row, Store, Transaction};
 use super::tasks::upper;
-use super::{AuditedChange, Result, StoreError, TaskRecord, Tasks, ledger};
+use super::{AuditedChange, Result, StoreError, TaskRecord, ledger};
 use crate::failure::Done;
 use tintype_domain::model::Id;
 use tintype_system::clock::Timestamp;
@@ -83,40 +81,6 @@ pub enum SharedLinkCreation {
     TooMany,
 }
 
-/// Links that are shared. One works until it expires or is revoked, its maker is removed or may only look, its account is
-/// disabled, or its target is deleted; while its task is in the bin, it shows nothing.
-#[async_trait]
-pub trait SharedLinks: std::fmt::Debug + Send + Sync + 'static {
-    /// Makes a link, unless the account has `most`. The audit log records it.
-    async fn create_shared_link(&self, new: NewSharedLink, most: u32) -> Result<SharedLinkCreation>;
-
-    /// A link, if it works.
-    async fn find_shared_link(&self, id: Id) -> Result<Option<SharedLink>>;
-
-    /// A task that a link shows.
-    async fn find_shared_task(&self, link: Id, task: Id) -> Result<Option<TaskRecord>>;
-
-    /// Up to `limit` links of an account that work, newest first, older than the link `before`; with a `maker`, only this
-    /// person's.
-    async fn list_shared_links(
-        &self,
-        account_id: Id,
-        maker: Option<Id>,
-        before: Option<Id>,
-        limit: u32,
-    ) -> Result<Vec<SharedLink>>;
-
-    /// Counts a view of a link.
-    async fn count_view(&self, link: Id) -> Result<()>;
-
-    /// Revokes a link of an account; with a `maker`, only if it is this person's. The audit log records it. Returns whether
-    /// there was one.
-    async fn revoke_shared_link(&self, account_id: Id, link: Id, maker: Option<Id>) -> Result<bool>;
-
-    /// Deletes the links that have expired. Returns their number.
-    async fn delete_expired_links(&self) -> Result<usize>;
-}
-
 /// The links that work at the time $1.
 const WORKING: &str = "SELECT l.id, l.account_id, l.person_id, l.task_id, l.board_id, l.with_prompts, l.expires_at,
         l.views, coalesce(b.name, t.prompt) AS title, b.person_id IS NOT NULL AS is_private FROM shared_links l
@@ -171,20 +135,24 @@ async fn create(begun: &Transaction<'_>, new: NewSharedLink, most: u32) -> Done<
     Ok(if made > 0 { SharedLinkCreation::Created(id) } else { SharedLinkCreation::NoTarget })
 }
 
-#[async_trait]
-impl SharedLinks for SqlStore {
-    async fn create_shared_link(&self, new: NewSharedLink, most: u32) -> Result<SharedLinkCreation> {
+/// Links that are shared. One works until it expires or is revoked, its maker is removed or may only look, its account is
+/// disabled, or its target is deleted; while its task is in the bin, it shows nothing.
+impl Store {
+    /// Makes a link, unless the account has `most`. The audit log records it.
+    pub async fn create_shared_link(&self, new: NewSharedLink, most: u32) -> Result<SharedLinkCreation> {
         let create = async move |begun: &Transaction<'_>| create(begun, new, most).await;
         let audited = move |made: &SharedLinkCreation| AuditedChange::of_new_shared_link(&new, *made);
         self.change(Effect::ChangeSharedLink, create, audited).await
     }
 
-    async fn find_shared_link(&self, id: Id) -> Result<Option<SharedLink>> {
+    /// A link, if it works.
+    pub async fn find_shared_link(&self, id: Id) -> Result<Option<SharedLink>> {
         let sql = format!("{WORKING} AND l.id = $2");
         self.driver.find(&sql, &[&self.driver.now(), &id], link).await
     }
 
-    async fn find_shared_task(&self, link: Id, task: Id) -> Result<Option<TaskRecord>> {
+    /// A task that a link shows.
+    pub async fn find_shared_task(&self, link: Id, task: Id) -> Result<Option<TaskRecord>> {
         let sql = format!(
             "{WORKING} AND l.id = $2 AND (l.task_id = $3 OR EXISTS (
                  SELECT 1 FROM board_tasks o WHERE o.board_id = l.board_id AND o.task_id = $3))"
@@ -194,7 +162,9 @@ impl SharedLinks for SqlStore {
         Ok(record.filter(|record| record.removed_at.is_none()))
     }
 
-    async fn list_shared_links(
+    /// Up to `limit` links of an account that work, newest first, older than the link `before`; with a `maker`, only this
+    /// person's.
+    pub async fn list_shared_links(
         &self,
         account_id: Id,
         maker: Option<Id>,
@@ -209,12 +179,15 @@ impl SharedLinks for SqlStore {
         self.driver.list(&sql, &[&now, &account_id, &maker, &upper(before), &i64::from(limit)], link).await
     }
 
-    async fn count_view(&self, link: Id) -> Result<()> {
+    /// Counts a view of a link.
+    pub async fn count_view(&self, link: Id) -> Result<()> {
         let sql = "UPDATE shared_links SET views = views + 1 WHERE id = $1";
         self.statement(Effect::ChangeSharedLink, sql, &[&link]).await.map(drop)
     }
 
-    async fn revoke_shared_link(&self, account_id: Id, link: Id, maker: Option<Id>) -> Result<bool> {
+    /// Revokes a link of an account; with a `maker`, only if it is this person's. The audit log records it. Returns whether
+    /// there was one.
+    pub async fn revoke_shared_link(&self, account_id: Id, link: Id, maker: Option<Id>) -> Result<bool> {
         let revoke = async move |begun: &Transaction<'_>| {
             let sql = "DELETE FROM shared_links WHERE id = $2 AND account_id = $1
                 AND (CAST($3 AS text) IS NULL OR person_id = $3) RETURNING task_id, board_id";
@@ -226,7 +199,8 @@ impl SharedLinks for SqlStore {
         Ok(self.change(Effect::ChangeSharedLink, revoke, audited).await?.is_some())
     }
 
-    async fn delete_expired_links(&self) -> Result<usize> {
+    /// Deletes the links that have expired. Returns their number.
+    pub async fn delete_expired_links(&self) -> Result<usize> {
         let now = self.driver.now();
         // Read first: a write that changes nothing would be a commit, too.
         let due = "SELECT 1 FROM shared_links WHERE expires_at <= $1 LIMIT 1";

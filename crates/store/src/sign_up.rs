@@ -1,6 +1,6 @@
-//! Statements for people who sign up, and for those who join an account by a rule.
+//! People who sign up, and those who join an account by a rule.
 
-use super::driver::{Driver, Transaction};
+use super::driver::{Store, Transaction};
 use super::identities::{identify, with_identity};
 use super::people::{SIGN_UP_NOTE, create, with_id};
 use super::{
@@ -12,6 +12,7 @@ use tintype_domain::identity::Identity;
 use tintype_domain::ledger::check_opening;
 use tintype_domain::model::Id;
 use tintype_domain::person::{Person, Role};
+use tintype_system::fault::Effect;
 
 /// Counts an attempt from the source $1 on the day $2, unless there were $3 before. Concurrent ones wait for each
 /// other.
@@ -35,7 +36,7 @@ async fn wait(begun: &Transaction<'_>, Identity { issuer, subject }: &Identity) 
 }
 
 /// Opens an account with its owner. A refusal for the name leaves the count of the attempt.
-pub(crate) async fn sign_up(begun: &Transaction<'_>, new: &SignUp) -> Done<SigningUp> {
+async fn sign_up(begun: &Transaction<'_>, new: &SignUp) -> Done<SigningUp> {
     check_opening(new.credits).map_err(StoreError::other)?;
     let (password, identity) = new.credential.parts();
     if let Some(identity) = identity {
@@ -76,7 +77,7 @@ pub(crate) async fn sign_up(begun: &Transaction<'_>, new: &SignUp) -> Done<Signi
 }
 
 /// Adds a person with an identity to an account.
-pub(crate) async fn join(begun: &Transaction<'_>, new: &Newcomer) -> Done<Joining> {
+async fn join(begun: &Transaction<'_>, new: &Newcomer) -> Done<Joining> {
     wait(begun, &new.identity).await?;
     if let Some(person) = with_identity(begun, &new.identity).await? {
         return Ok(Joining::Known(person));
@@ -93,8 +94,29 @@ pub(crate) async fn join(begun: &Transaction<'_>, new: &Newcomer) -> Done<Joinin
     Ok(Joining::Done(person))
 }
 
-/// Attempts to sign up from a source today, in UTC.
-pub(crate) async fn count(driver: &Driver, source: &str) -> Result<u32> {
-    let sql = "SELECT count FROM sign_ups WHERE source = $1 AND day = $2";
-    Ok(driver.find(sql, &[&source, &driver.now().day()], |row| row.number("count")).await?.unwrap_or(0))
+impl Store {
+    /// Creates a non-admin account with its owner and its first credits, and counts the attempt. The audit log names the
+    /// person as the one who did it.
+    pub async fn sign_up(&self, new: SignUp) -> Result<SigningUp> {
+        let sign_up = async move |begun: &Transaction<'_>| sign_up(begun, &new).await;
+        self.write(Effect::SignUp, sign_up).await
+    }
+
+    /// Adds a person with an identity to an account. The audit log names the person as the one who did it.
+    pub async fn join(&self, new: Newcomer) -> Result<Joining> {
+        let join = async move |begun: &Transaction<'_>| join(begun, &new).await;
+        self.write(Effect::ChangePerson, join).await
+    }
+
+    /// Attempts to sign up from a source today, in UTC.
+    pub async fn sign_ups_of(&self, source: &str) -> Result<u32> {
+        let sql = "SELECT count FROM sign_ups WHERE source = $1 AND day = $2";
+        Ok(self.driver.find(sql, &[&source, &self.driver.now().day()], |row| row.number("count")).await?.unwrap_or(0))
+    }
+
+    /// Deletes the counts of the attempts of earlier days. Returns the number of counts.
+    pub async fn delete_sign_ups(&self) -> Result<usize> {
+        let (sql, today) = ("DELETE FROM sign_ups WHERE day < $1 RETURNING day", self.driver.now().day());
+        Ok(self.statement(Effect::DeleteSignUps, sql, &[&today]).await?.len())
+    }
 }

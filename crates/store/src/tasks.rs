@@ -2,14 +2,13 @@
 
 use std::cmp::Reverse;
 
-use async_trait::async_trait;
 use bytes::Bytes;
 
-use super::driver::{Driver, Row, SqlStore, Transaction, ids, on_sqlite};
+use super::driver::{Driver, Row, Store, Transaction, ids, on_sqlite};
 use super::submit::Order;
 use super::{
     AttemptProgress, CompletedTask, FoundPreview, Origin, Result, SoughtPreview, StartLimit, Submission, TaskFiles,
-    TaskRecord, Tasks, Unfinished, progress, sqlite,
+    TaskRecord, Unfinished, progress, sqlite,
 };
 use tintype_domain::model::{FailureCause, Id, Status, Surface, Task, TaskFailure};
 use tintype_domain::request::{GenerateRequest, TaskSettings};
@@ -145,9 +144,13 @@ fn task_files(row: &Row) -> Result<TaskFiles> {
     })
 }
 
-#[async_trait]
-impl Tasks for SqlStore {
-    async fn submit_before(
+/// Tasks as their owners and the operator see them.
+impl Store {
+    /// Charges and queues a task, unless the account has `max_unfinished` unfinished tasks (0: no limit) or too few
+    /// credits, too little is left of the key's budget, or the call in `origin`, which is recorded with it, repeats
+    /// one. Nothing happens unless the transaction begins before `start` is over. After [`StoreError::Unknown`] the
+    /// task may exist and be charged.
+    pub async fn submit_before(
         &self,
         start: StartLimit,
         account_id: Id,
@@ -182,7 +185,21 @@ impl Tasks for SqlStore {
         }
     }
 
-    async fn poll_task(
+    /// [`Store::submit_before`] without a time limit for the begin.
+    pub async fn submit(
+        &self,
+        account_id: Id,
+        key_id: Option<Id>,
+        surface: Surface,
+        request: GenerateRequest,
+        max_unfinished: u32,
+    ) -> Result<Submission> {
+        self.submit_before(StartLimit::none(), account_id, key_id.into(), surface, request, max_unfinished).await
+    }
+
+    /// The task if this account created it on this surface, and how far the present attempt at it is, if its worker has
+    /// reported that.
+    pub async fn poll_task(
         &self,
         account_id: Id,
         surface: Surface,
@@ -201,16 +218,37 @@ impl Tasks for SqlStore {
         self.driver.find(&sql, &[&id, &account_id, &surface.as_str(), &time], polled).await
     }
 
-    async fn list_tasks(&self, account_id: Id, surface: Surface, before: Option<Id>, limit: u32) -> Result<Vec<Task>> {
+    /// The task of [`Store::poll_task`] alone.
+    pub async fn find_task(&self, account_id: Id, surface: Surface, id: Id) -> Result<Option<Task>> {
+        Ok(self.poll_task(account_id, surface, id).await?.map(|(task, _)| task))
+    }
+
+    /// Tasks of an account on one surface, newest first, older than the task `before`.
+    pub async fn list_tasks(
+        &self,
+        account_id: Id,
+        surface: Surface,
+        before: Option<Id>,
+        limit: u32,
+    ) -> Result<Vec<Task>> {
         page(&self.driver, (account_id, surface), before, limit, TASK, task).await
     }
 
-    async fn list_task_ids(&self, account_id: Id, surface: Surface, before: Option<Id>, limit: u32) -> Result<Vec<Id>> {
+    /// The ids of the page that [`Store::list_tasks`] returns.
+    pub async fn list_task_ids(
+        &self,
+        account_id: Id,
+        surface: Surface,
+        before: Option<Id>,
+        limit: u32,
+    ) -> Result<Vec<Id>> {
         // Reads only the index, which is much cheaper than the list.
         page(&self.driver, (account_id, surface), before, limit, "id", |row| row.get("id")).await
     }
 
-    async fn list_records(
+    /// The tasks that [`Store::list_tasks`] returns, with their requests. A page with a row that cannot be read is an
+    /// error.
+    pub async fn list_records(
         &self,
         account_id: Id,
         surface: Surface,
@@ -220,7 +258,8 @@ impl Tasks for SqlStore {
         page(&self.driver, (account_id, surface), before, limit, &record_columns(), record).await
     }
 
-    async fn find_record(&self, account_id: Id, surface: Surface, id: Id) -> Result<Option<TaskRecord>> {
+    /// The task of [`Store::poll_task`] with its request.
+    pub async fn find_record(&self, account_id: Id, surface: Surface, id: Id) -> Result<Option<TaskRecord>> {
         let sql = format!(
             "SELECT {} FROM tasks WHERE id = $1 AND account_id = $2 AND surface = $3 AND removed_at IS NULL",
             record_columns()
@@ -228,17 +267,15 @@ impl Tasks for SqlStore {
         self.driver.find(&sql, &[&id, &account_id, &surface.as_str()], record).await
     }
 
-    async fn count_unfinished(&self, account_id: Id, surface: Surface) -> Result<u64> {
+    /// The number of an account's tasks on one surface that have not ended.
+    pub async fn count_unfinished(&self, account_id: Id, surface: Surface) -> Result<u64> {
         let sql = self.driver.either(UNFINISHED_ON_SQLITE, UNFINISHED_ON_POSTGRES);
         let counted = self.driver.find(sql, &[&account_id, &surface.as_str()], |row| row.number("unfinished")).await?;
         Ok(counted.unwrap_or(0))
     }
 
-    async fn unfinished(&self, accounts: &[Id], surface: Surface) -> Result<Vec<Unfinished>> {
-        progress::unfinished(&self.driver, accounts, surface).await
-    }
-
-    async fn find_preview(&self, account_id: Id, surface: Surface, id: Id) -> Result<Option<Bytes>> {
+    /// The latest preview of the present attempt at a task that this account created on this surface: a small PNG.
+    pub async fn find_preview(&self, account_id: Id, surface: Surface, id: Id) -> Result<Option<Bytes>> {
         let sql = "SELECT p.png FROM previews p
             JOIN queue q ON q.task_id = p.task_id AND q.lease_epoch = p.lease_epoch AND q.lease_until IS NOT NULL
             JOIN tasks t ON t.id = p.task_id
@@ -247,16 +284,14 @@ impl Tasks for SqlStore {
         Ok(png.map(|png: Vec<u8>| png.into()))
     }
 
-    async fn find_previews(&self, surface: Surface, sought: &[SoughtPreview]) -> Result<Vec<FoundPreview>> {
-        progress::previews(&self.driver, surface, sought).await
-    }
-
-    async fn inspect_task(&self, id: Id) -> Result<Option<TaskRecord>> {
+    /// Any task, for the operator, including removed ones.
+    pub async fn inspect_task(&self, id: Id) -> Result<Option<TaskRecord>> {
         let sql = format!("SELECT {} FROM tasks WHERE id = $1", record_columns());
         self.driver.find(&sql, &[&id], record).await
     }
 
-    async fn recent_tasks(&self, account_id: Option<Id>, limit: u32) -> Result<Vec<Task>> {
+    /// Tasks of one account or of all, newest first, for the operator.
+    pub async fn recent_tasks(&self, account_id: Option<Id>, limit: u32) -> Result<Vec<Task>> {
         let Some(account_id) = account_id else {
             let sql = format!("SELECT {TASK} FROM tasks WHERE removed_at IS NULL ORDER BY id DESC LIMIT $1");
             return self.driver.list(&sql, &[&i64::from(limit)], task).await;
@@ -268,13 +303,16 @@ impl Tasks for SqlStore {
         Ok(tasks)
     }
 
-    async fn completed_tasks(&self, after: Option<Id>, limit: u32) -> Result<Vec<CompletedTask>> {
+    /// Completed tasks and uploads of all accounts and surfaces that have their files, oldest first, newer than the
+    /// task or upload `after`, for the operator.
+    pub async fn completed_tasks(&self, after: Option<Id>, limit: u32) -> Result<Vec<CompletedTask>> {
         let after = after.map_or_else(String::new, |id| id.to_string());
         let sql = completed_after(self.driver.either(NAME_ON_SQLITE, NAME_ON_POSTGRES));
         self.driver.list(&sql, &[&after, &i64::from(limit)], completed).await
     }
 
-    async fn task_files(&self, wanted: &[Id]) -> Result<Vec<TaskFiles>> {
+    /// The state of the existing tasks and uploads among `ids`, in any order, including removed ones.
+    pub async fn task_files(&self, wanted: &[Id]) -> Result<Vec<TaskFiles>> {
         let among = self.driver.among(1);
         let sql = format!(
             "SELECT id, status = 'processing' AS is_processing, coalesce(images, '[]') AS images, updated_at,

@@ -2,74 +2,15 @@
 
 use std::time::Duration;
 
-use async_trait::async_trait;
-
-use super::driver::{Driver, Each, Parameter, SqlStore, Transaction, ids, millis};
+#[cfg(doc)]
+use super::MAX_LOST_LEASES;
+use super::driver::{Driver, Each, Parameter, Store, Transaction, ids, millis};
 use super::failure::Done;
 use super::gallery::{delete_of, forget, unsearch};
 use super::{Audit, Ended, LONGEST_PAUSE, Rescue, Rescued, Result};
-#[cfg(doc)]
-use super::{Fleet, MAX_LOST_LEASES, Tasks};
 use tintype_domain::model::Id;
 use tintype_system::clock::Timestamp;
 use tintype_system::fault::Effect;
-
-/// Ends overdue tasks, removes old tasks and audits the ledger.
-#[async_trait]
-pub trait Upkeep: std::fmt::Debug + Send + Sync + 'static {
-    /// Reclaims leases. Their tasks are queued again, or failed with `last_error` after [`MAX_LOST_LEASES`] lost
-    /// leases. Also deletes the progress of attempts that have ended.
-    async fn rescue(&self, which: Rescue, last_error: &str) -> Result<Rescued>;
-
-    /// Fails and refunds every unfinished task created at or before `cutoff` of [`Fleet::now`]; returns them in any
-    /// order.
-    async fn expire(&self, cutoff: Timestamp, error: &str) -> Result<Vec<Ended>>;
-
-    /// Fails and refunds every waiting task with more than `max_references` reference images; returns them in any
-    /// order.
-    async fn fail_beyond(&self, max_references: u32, error: &str) -> Result<Vec<Ended>>;
-
-    /// Ends the grants that have expired by [`Fleet::now`]: an entry of the kind `expiry` takes what is left of each
-    /// from its account. Returns the number of grants.
-    async fn lapse_grants(&self) -> Result<usize>;
-
-    /// Fails and refunds every waiting task that names an engine which is not among these, or has more reference images
-    /// than its engine takes; returns them in any order. Each of `engines` is a name and the most reference images that
-    /// it takes.
-    async fn fail_unmatched(&self, engines: &[(String, u32)], error: &str) -> Result<Vec<Ended>>;
-
-    /// Removes every task that ended before `cutoff` of [`Fleet::now`]: erases its request and hides it from every
-    /// lookup except [`Tasks::inspect_task`] and [`Tasks::task_files`]. Its ledger entries and the names of its files
-    /// stay. Returns the number of tasks.
-    async fn remove_tasks(&self, cutoff: Timestamp) -> Result<usize>;
-
-    /// Removes the tasks of one account that ended before `cutoff` of [`Fleet::now`], as [`Upkeep::remove_tasks`] does.
-    async fn remove_tasks_of(&self, account_id: Id, cutoff: Timestamp) -> Result<usize>;
-
-    /// Claims the first of `sweeps` that is due, by the database's time, and postpones it by `hold`, so that no other
-    /// process claims it meanwhile; `None` if none is due. A sweep that was never claimed is due.
-    async fn take_sweep(&self, sweeps: &[String], hold: Duration) -> Result<Option<String>>;
-
-    /// Postpones a sweep by `pause`, at most [`LONGEST_PAUSE`].
-    async fn postpone_sweep(&self, sweep: &str, pause: Duration) -> Result<()>;
-
-    /// Recomputes every balance and matches every task with its charge and refund.
-    async fn audit(&self) -> Result<Audit>;
-
-    /// Time of the `nth` most recent failure (1-based) of the account after `since` and up to `until`; `None` if fewer
-    /// tasks failed. Cancelled tasks did not fail.
-    async fn failed_at(
-        &self,
-        account_id: Id,
-        since: Timestamp,
-        until: Timestamp,
-        nth: u32,
-    ) -> Result<Option<Timestamp>>;
-
-    /// Erases prompts and references of tasks that failed: of all that were submitted before `cutoff` of
-    /// [`Fleet::now`], and of each account the oldest beyond `most` bytes. The tasks stay. Returns their number.
-    async fn erase_failed_prompts(&self, cutoff: Timestamp, most: u64) -> Result<usize>;
-}
 
 /// The tasks of the account $3 that ended before $1, up to $4. No task ends before its creation, so that $2 is the
 /// lowest id of that time, and they form one range of the index `tasks_of_account`, which also has the few tasks that
@@ -146,44 +87,58 @@ fn take(sweeps: &str, now: &str) -> String {
     )
 }
 
-#[async_trait]
-impl Upkeep for SqlStore {
-    async fn rescue(&self, which: Rescue, last_error: &str) -> Result<Rescued> {
+/// Ends overdue tasks, removes old tasks and audits the ledger.
+impl Store {
+    /// Reclaims leases. Their tasks are queued again, or failed with `last_error` after [`MAX_LOST_LEASES`] lost
+    /// leases. Also deletes the progress of attempts that have ended.
+    pub async fn rescue(&self, which: Rescue, last_error: &str) -> Result<Rescued> {
         match &self.driver {
             Driver::Sqlite(store) => store.rescue_tasks(which, last_error).await,
             Driver::Postgres(store) => store.rescue_tasks(which, last_error).await,
         }
     }
 
-    async fn expire(&self, cutoff: Timestamp, error: &str) -> Result<Vec<Ended>> {
+    /// Fails and refunds every unfinished task created at or before `cutoff` of [`Store::now`]; returns them in any
+    /// order.
+    pub async fn expire(&self, cutoff: Timestamp, error: &str) -> Result<Vec<Ended>> {
         match &self.driver {
             Driver::Sqlite(store) => store.expire_tasks(cutoff, error).await,
             Driver::Postgres(store) => store.expire_tasks(cutoff, error).await,
         }
     }
 
-    async fn fail_beyond(&self, max_references: u32, error: &str) -> Result<Vec<Ended>> {
+    /// Fails and refunds every waiting task with more than `max_references` reference images; returns them in any
+    /// order.
+    pub async fn fail_beyond(&self, max_references: u32, error: &str) -> Result<Vec<Ended>> {
         match &self.driver {
             Driver::Sqlite(store) => store.fail_tasks_beyond(max_references, error).await,
             Driver::Postgres(store) => store.fail_tasks_beyond(max_references, error).await,
         }
     }
 
-    async fn lapse_grants(&self) -> Result<usize> {
+    /// Ends the grants that have expired by [`Store::now`]: an entry of the kind `expiry` takes what is left of each
+    /// from its account. Returns the number of grants.
+    pub async fn lapse_grants(&self) -> Result<usize> {
         match &self.driver {
             Driver::Sqlite(store) => store.lapse_all_grants().await,
             Driver::Postgres(store) => store.lapse_all_grants().await,
         }
     }
 
-    async fn fail_unmatched(&self, engines: &[(String, u32)], error: &str) -> Result<Vec<Ended>> {
+    /// Fails and refunds every waiting task that names an engine which is not among these, or has more reference images
+    /// than its engine takes; returns them in any order. Each of `engines` is a name and the most reference images that
+    /// it takes.
+    pub async fn fail_unmatched(&self, engines: &[(String, u32)], error: &str) -> Result<Vec<Ended>> {
         match &self.driver {
             Driver::Sqlite(store) => store.fail_unmatched_tasks(engines, error).await,
             Driver::Postgres(store) => store.fail_unmatched_tasks(engines, error).await,
         }
     }
 
-    async fn remove_tasks(&self, cutoff: Timestamp) -> Result<usize> {
+    /// Removes every task that ended before `cutoff` of [`Store::now`]: erases its request and hides it from every
+    /// lookup except [`Store::inspect_task`] and [`Store::task_files`]. Its ledger entries and the names of its files
+    /// stay. Returns the number of tasks.
+    pub async fn remove_tasks(&self, cutoff: Timestamp) -> Result<usize> {
         let mut all = 0;
         let mut last = String::new();
         loop {
@@ -197,7 +152,8 @@ impl Upkeep for SqlStore {
         }
     }
 
-    async fn remove_tasks_of(&self, account_id: Id, cutoff: Timestamp) -> Result<usize> {
+    /// Removes the tasks of one account that ended before `cutoff` of [`Store::now`], as [`Store::remove_tasks`] does.
+    pub async fn remove_tasks_of(&self, account_id: Id, cutoff: Timestamp) -> Result<usize> {
         let due = self.driver.either(REMOVABLE_ON_SQLITE, REMOVABLE_ON_POSTGRES);
         let floor = Id::floor(cutoff);
         // Read first: a write that changes nothing would be a commit, too.
@@ -215,7 +171,9 @@ impl Upkeep for SqlStore {
         }
     }
 
-    async fn take_sweep(&self, sweeps: &[String], hold: Duration) -> Result<Option<String>> {
+    /// Claims the first of `sweeps` that is due, by the database's time, and postpones it by `hold`, so that no other
+    /// process claims it meanwhile; `None` if none is due. A sweep that was never claimed is due.
+    pub async fn take_sweep(&self, sweeps: &[String], hold: Duration) -> Result<Option<String>> {
         let wanted = self.driver.either(
             "(SELECT value AS name, key AS place FROM json_each($1)) wanted",
             "unnest(CAST($1 AS text[])) WITH ORDINALITY AS wanted (name, place)",
@@ -227,7 +185,8 @@ impl Upkeep for SqlStore {
         taken.first().map(|row| row.get("name")).transpose()
     }
 
-    async fn postpone_sweep(&self, sweep: &str, pause: Duration) -> Result<()> {
+    /// Postpones a sweep by `pause`, at most [`LONGEST_PAUSE`].
+    pub async fn postpone_sweep(&self, sweep: &str, pause: Duration) -> Result<()> {
         let sweep = sweep.to_owned();
         let postpone = async move |begun: &Transaction<'_>| {
             // The day of a sweep that has long been due has no files any more, or it is due with or without a row.
@@ -240,14 +199,17 @@ impl Upkeep for SqlStore {
         self.write(None, postpone).await
     }
 
-    async fn audit(&self) -> Result<Audit> {
+    /// Recomputes every balance and matches every task with its charge and refund.
+    pub async fn audit(&self) -> Result<Audit> {
         match &self.driver {
             Driver::Sqlite(store) => store.audit_credits(),
             Driver::Postgres(store) => store.audit_credits().await,
         }
     }
 
-    async fn failed_at(
+    /// Time of the `nth` most recent failure (1-based) of the account after `since` and up to `until`; `None` if fewer
+    /// tasks failed. Cancelled tasks did not fail.
+    pub async fn failed_at(
         &self,
         account_id: Id,
         since: Timestamp,
@@ -265,7 +227,9 @@ impl Upkeep for SqlStore {
         self.driver.find(&sql, &parameters, |row| row.get("created_at")).await
     }
 
-    async fn erase_failed_prompts(&self, cutoff: Timestamp, most: u64) -> Result<usize> {
+    /// Erases prompts and references of tasks that failed: of all that were submitted before `cutoff` of
+    /// [`Store::now`], and of each account the oldest beyond `most` bytes. The tasks stay. Returns their number.
+    pub async fn erase_failed_prompts(&self, cutoff: Timestamp, most: u64) -> Result<usize> {
         // The accounts with prompts to erase, and the latest task of each whose prompt goes.
         let due = "SELECT account_id, max(task_id) AS latest FROM (
                 SELECT account_id, task_id, sum(bytes) OVER (PARTITION BY account_id ORDER BY task_id DESC) AS kept

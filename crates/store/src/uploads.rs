@@ -1,8 +1,6 @@
 //! Pictures that people bring, which tasks use as references.
 
-use async_trait::async_trait;
-
-use super::driver::{Row, SqlStore, Transaction};
+use super::driver::{Row, Store, Transaction};
 use super::tasks::upper;
 use super::{AuditedChange, Result};
 use tintype_domain::model::{Id, Surface};
@@ -60,52 +58,6 @@ pub struct UploadedPicture {
     pub height: u32,
 }
 
-/// Uploads. An upload is begun, which reserves its place among those of its account, and finished when its file is
-/// stored.
-#[async_trait]
-pub trait Uploads: std::fmt::Debug + Send + Sync + 'static {
-    /// Begins an upload. `None` if the account has `most` uploads, is disabled or does not exist.
-    async fn begin_upload(&self, new: NewUpload, most: u32) -> Result<Option<Id>>;
-
-    /// Finishes an upload, whose file is stored. `false` if it is unknown, finished or removed; nothing refers to the
-    /// file then.
-    async fn finish_upload(&self, id: Id, picture: UploadedPicture) -> Result<bool>;
-
-    /// The number of an account's uploads that were not removed, including those that are not finished.
-    async fn count_uploads(&self, account_id: Id) -> Result<u32>;
-
-    /// The finished upload of this account and surface, even if it was removed.
-    async fn held_upload(&self, account_id: Id, surface: Surface, id: Id) -> Result<Option<Upload>>;
-
-    /// The finished upload of this account and surface, unless it was removed.
-    async fn find_upload(&self, account_id: Id, surface: Surface, id: Id) -> Result<Option<Upload>> {
-        Ok(self.held_upload(account_id, surface, id).await?.filter(|upload| upload.removed_at.is_none()))
-    }
-
-    /// The finished uploads of an account on one surface, newest first, older than the upload `before`.
-    async fn list_uploads(
-        &self,
-        account_id: Id,
-        surface: Surface,
-        before: Option<Id>,
-        limit: u32,
-    ) -> Result<Vec<Upload>>;
-
-    /// Removes the upload of this account and surface, if it is `author`'s; anyone's without an author. Returns whether
-    /// there was one. The audit log records the removal of another person's.
-    async fn remove_upload(&self, account_id: Id, surface: Surface, id: Id, author: Option<Id>) -> Result<bool>;
-
-    /// Removes the finished uploads of the studio that began before `finished_before`, and the others that began before
-    /// `begun_before`: an upload of the API is for one task, which is submitted at once. Returns their number.
-    async fn remove_uploads(&self, finished_before: Timestamp, begun_before: Timestamp) -> Result<usize>;
-
-    /// Up to `limit` finished uploads that were removed before `cutoff`.
-    async fn removed_uploads(&self, cutoff: Timestamp, limit: u32) -> Result<Vec<Upload>>;
-
-    /// Deletes a removed upload, whose file is gone.
-    async fn forget_upload(&self, id: Id) -> Result<()>;
-}
-
 /// The columns of an [`Upload`].
 const COLUMNS: &str = "id, account_id, surface, name, width, height, removed_at, person_id, is_mask";
 
@@ -121,9 +73,11 @@ fn upload(row: &Row) -> Result<Upload> {
     })
 }
 
-#[async_trait]
-impl Uploads for SqlStore {
-    async fn begin_upload(&self, new: NewUpload, most: u32) -> Result<Option<Id>> {
+/// Uploads. An upload is begun, which reserves its place among those of its account, and finished when its file is
+/// stored.
+impl Store {
+    /// Begins an upload. `None` if the account has `most` uploads, is disabled or does not exist.
+    pub async fn begin_upload(&self, new: NewUpload, most: u32) -> Result<Option<Id>> {
         let begin = async move |begun: &Transaction<'_>| {
             let NewUpload { account_id, surface, person_id, is_mask } = new;
             // Several that begin at once wait for each other here, and see each other in the next statement.
@@ -138,7 +92,9 @@ impl Uploads for SqlStore {
         self.write(Effect::BeginUpload, begin).await
     }
 
-    async fn finish_upload(&self, id: Id, picture: UploadedPicture) -> Result<bool> {
+    /// Finishes an upload, whose file is stored. `false` if it is unknown, finished or removed; nothing refers to the
+    /// file then.
+    pub async fn finish_upload(&self, id: Id, picture: UploadedPicture) -> Result<bool> {
         let sql = "UPDATE uploads SET name = $2, width = $3, height = $4, updated_at = $5
             WHERE id = $1 AND name IS NULL AND removed_at IS NULL RETURNING id";
         let UploadedPicture { name, width, height } = picture;
@@ -147,19 +103,27 @@ impl Uploads for SqlStore {
         Ok(!finished.is_empty())
     }
 
-    async fn count_uploads(&self, account_id: Id) -> Result<u32> {
+    /// The number of an account's uploads that were not removed, including those that are not finished.
+    pub async fn count_uploads(&self, account_id: Id) -> Result<u32> {
         let sql = "SELECT count(*) AS uploads FROM uploads WHERE account_id = $1 AND removed_at IS NULL";
         Ok(self.driver.find(sql, &[&account_id], |row| row.number("uploads")).await?.unwrap_or(0))
     }
 
-    async fn held_upload(&self, account_id: Id, surface: Surface, id: Id) -> Result<Option<Upload>> {
+    /// The finished upload of this account and surface, even if it was removed.
+    pub async fn held_upload(&self, account_id: Id, surface: Surface, id: Id) -> Result<Option<Upload>> {
         let sql = format!(
             "SELECT {COLUMNS} FROM uploads WHERE id = $1 AND account_id = $2 AND surface = $3 AND name IS NOT NULL"
         );
         self.driver.find(&sql, &[&id, &account_id, &surface.as_str()], upload).await
     }
 
-    async fn list_uploads(
+    /// The finished upload of this account and surface, unless it was removed.
+    pub async fn find_upload(&self, account_id: Id, surface: Surface, id: Id) -> Result<Option<Upload>> {
+        Ok(self.held_upload(account_id, surface, id).await?.filter(|upload| upload.removed_at.is_none()))
+    }
+
+    /// The finished uploads of an account on one surface, newest first, older than the upload `before`.
+    pub async fn list_uploads(
         &self,
         account_id: Id,
         surface: Surface,
@@ -173,7 +137,9 @@ impl Uploads for SqlStore {
         self.driver.list(&sql, &[&account_id, &surface.as_str(), &upper(before), &i64::from(limit)], upload).await
     }
 
-    async fn remove_upload(&self, account_id: Id, surface: Surface, id: Id, author: Option<Id>) -> Result<bool> {
+    /// Removes the upload of this account and surface, if it is `author`'s; anyone's without an author. Returns whether
+    /// there was one. The audit log records the removal of another person's.
+    pub async fn remove_upload(&self, account_id: Id, surface: Surface, id: Id, author: Option<Id>) -> Result<bool> {
         let remove = async move |begun: &Transaction<'_>| {
             let sql = format!(
                 "UPDATE uploads SET removed_at = $4 WHERE id = $1 AND account_id = $2 AND surface = $3
@@ -189,7 +155,9 @@ impl Uploads for SqlStore {
         Ok(self.change(Effect::RemoveUploads, remove, audited).await?.is_some())
     }
 
-    async fn remove_uploads(&self, finished_before: Timestamp, begun_before: Timestamp) -> Result<usize> {
+    /// Removes the finished uploads of the studio that began before `finished_before`, and the others that began before
+    /// `begun_before`: an upload of the API is for one task, which is submitted at once. Returns their number.
+    pub async fn remove_uploads(&self, finished_before: Timestamp, begun_before: Timestamp) -> Result<usize> {
         let sql = "UPDATE uploads SET removed_at = $3 WHERE removed_at IS NULL
             AND id < CASE WHEN name IS NULL OR surface = 'api' THEN CAST($2 AS text) ELSE CAST($1 AS text) END
             RETURNING id";
@@ -197,14 +165,16 @@ impl Uploads for SqlStore {
         Ok(self.statement(Effect::RemoveUploads, sql, &[&finished, &begun, &now]).await?.len())
     }
 
-    async fn removed_uploads(&self, cutoff: Timestamp, limit: u32) -> Result<Vec<Upload>> {
+    /// Up to `limit` finished uploads that were removed before `cutoff`.
+    pub async fn removed_uploads(&self, cutoff: Timestamp, limit: u32) -> Result<Vec<Upload>> {
         let sql = format!(
             "SELECT {COLUMNS} FROM uploads WHERE removed_at < $1 AND name IS NOT NULL ORDER BY removed_at LIMIT $2"
         );
         self.driver.list(&sql, &[&cutoff, &i64::from(limit)], upload).await
     }
 
-    async fn forget_upload(&self, id: Id) -> Result<()> {
+    /// Deletes a removed upload, whose file is gone.
+    pub async fn forget_upload(&self, id: Id) -> Result<()> {
         let sql = "DELETE FROM uploads WHERE id = $1 AND removed_at IS NOT NULL";
         self.statement(Effect::RemoveUploads, sql, &[&id]).await.map(drop)
     }

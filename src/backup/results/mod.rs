@@ -87,7 +87,7 @@ pub fn begin(progress: &ProgressBar, message: &'static str, tasks: u64) {
 }
 
 /// Checks that every image of the tasks exists and starts and ends like a PNG; it does not read the bytes in between.
-/// `page` fetches tasks as [`tintype_store::Tasks::completed_tasks`] does.
+/// `page` fetches tasks as [`tintype_store::Store::completed_tasks`] does.
 ///
 /// # Errors
 /// A message for the operator: the tasks could not be read, or there are completed tasks but no result files.

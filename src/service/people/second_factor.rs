@@ -46,7 +46,7 @@ impl People {
     }
 
     /// Uses up the code that a person types, for `store`. Returns whether it is right.
-    pub async fn use_code(&self, store: &dyn Store, person: Id, typed: &str) -> Result<bool> {
+    pub async fn use_code(&self, store: &Store, person: Id, typed: &str) -> Result<bool> {
         match self.right_code(person, typed).await? {
             Some(code) => store.use_code(person, code).await,
             None => Ok(false),
@@ -70,7 +70,7 @@ impl People {
     /// `store`. `None` if it is not, or the person has a second factor already.
     pub async fn add_factor(
         &self,
-        store: &dyn Store,
+        store: &Store,
         (person, kept): (Id, Id),
         secret: FactorSecret,
         code: &str,
@@ -83,7 +83,7 @@ impl People {
     }
 
     /// Gives a person new recovery codes; recorded by `store`. `None` if the person has no second factor.
-    pub async fn new_recovery_codes(&self, store: &dyn Store, person: Id) -> Result<Option<RecoveryCodes>> {
+    pub async fn new_recovery_codes(&self, store: &Store, person: Id) -> Result<Option<RecoveryCodes>> {
         let codes = RecoveryCodes::random();
         Ok(store.replace_recovery_codes(person, codes.hashes()).await?.then_some(codes))
     }

@@ -21,7 +21,7 @@ pub enum EndpointRefusal {
 /// # Errors
 /// [`StoreError`](tintype_store::StoreError); in it [`EndpointRefusal`].
 pub async fn add(
-    store: &dyn Store,
+    store: &Store,
     account_id: Id,
     url: EndpointUrl,
     events: Subscription,

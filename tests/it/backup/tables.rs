@@ -10,8 +10,7 @@ use tintype_domain::model::{Status, Surface};
 use tintype_domain::person::Role;
 use tintype_store::sqlite;
 use tintype_store::{
-    BoardWrite, Fleet as _, Gallery as _, GalleryFilter, Invitations as _, NewInvitation, NewSession, NewSharedLink,
-    NewUpload, People as _, SharedLinks as _, Target, Tasks as _, UploadedPicture, Uploads as _,
+    BoardWrite, GalleryFilter, NewInvitation, NewSession, NewSharedLink, NewUpload, Target, UploadedPicture,
 };
 use tintype_system::clock::Clock;
 

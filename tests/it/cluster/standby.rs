@@ -4,7 +4,7 @@ use tempfile::TempDir;
 use tintype_domain::model::Surface;
 use tintype_domain::request::GenerateRequest;
 use tintype_store::postgres;
-use tintype_store::{AccountCreation, Accounts as _, Fleet as _, Submission, Tasks as _, Upkeep as _};
+use tintype_store::{AccountCreation, Submission};
 use tintype_system::clock::Clock;
 use tintype_system::fault::Faults;
 

@@ -8,10 +8,7 @@ use tintype_domain::key::KeySecret;
 use tintype_domain::model::{Id, Status, Surface};
 use tintype_domain::request::GenerateRequest;
 use tintype_store::postgres;
-use tintype_store::{
-    AccountCreation, Accounts as _, Keys as _, LeaseWrite, NewKey, Queue as _, SqlStore, StoreError, Submission,
-    Tasks as _,
-};
+use tintype_store::{AccountCreation, LeaseWrite, NewKey, Store, StoreError, Submission};
 use tintype_system::clock::Clock;
 use tintype_system::fault::Faults;
 
@@ -24,7 +21,7 @@ const LEASE: Duration = Duration::from_secs(60);
 const TASKS: usize = 20;
 
 /// A store behind a relay, with an account of 100 credits.
-async fn store(directory: &TempDir) -> (Relay, SqlStore, Id) {
+async fn store(directory: &TempDir) -> (Relay, Store, Id) {
     let relay = Relay::to(&cluster().directory);
     cluster().url(directory.path());
     let url = url(relay.directory.path(), directory.path());
@@ -35,12 +32,12 @@ async fn store(directory: &TempDir) -> (Relay, SqlStore, Id) {
     (relay, store, account.id)
 }
 
-async fn submit(store: &SqlStore, account: Id, prompt: &str) -> Result<Submission, StoreError> {
+async fn submit(store: &Store, account: Id, prompt: &str) -> Result<Submission, StoreError> {
     let request = GenerateRequest::new(prompt);
     store.submit(account, None, Surface::Api, request, 0).await
 }
 
-async fn credits(store: &SqlStore) -> i64 {
+async fn credits(store: &Store) -> i64 {
     store.find_account("ada").await.expect("a store").expect("an account").credits
 }
 

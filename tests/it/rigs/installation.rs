@@ -56,7 +56,7 @@ impl Installation {
     }
 
     /// The store as another process opens it.
-    pub async fn store(&self, clock: Clock) -> Arc<dyn Store> {
+    pub async fn store(&self, clock: Clock) -> Arc<Store> {
         match &self.database {
             None => Arc::new(sqlite::open(&self.data.join("tintype.db"), clock).expect("a database")),
             Some(url) => Arc::new(postgres::open(url, None, clock, Faults::default()).await.expect("a database")),

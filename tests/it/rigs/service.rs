@@ -111,7 +111,7 @@ impl Process {
     }
 
     /// A process with the same settings, but a clock, a store and files of its own, that listens nowhere.
-    pub async fn beside(&self, clock: Clock, store: Arc<dyn Store>, files: Files) -> Self {
+    pub async fn beside(&self, clock: Clock, store: Arc<Store>, files: Files) -> Self {
         let shared = Shared::new(&self.settings, clock, store, files, Vec::new());
         Self::build(self.settings.clone(), self.api.settings.clone(), shared).await
     }
@@ -313,7 +313,7 @@ impl Service {
         settings: ServerSettings,
         change: impl FnOnce(&mut ConnectionLimits),
         clock: Clock,
-        store: Arc<dyn Store>,
+        store: Arc<Store>,
         files: Files,
         directory: TempDir,
     ) -> Self {

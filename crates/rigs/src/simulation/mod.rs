@@ -109,7 +109,7 @@ enum Worker {
 /// A run.
 struct Run<'a> {
     plan: &'a Plan,
-    store: Arc<dyn Store>,
+    store: Arc<Store>,
     clock: Clock,
     start: Timestamp,
     dice: Dice,
@@ -133,9 +133,9 @@ struct Run<'a> {
 /// If a task is lost, ends twice, or the credits are wrong.
 pub async fn run(
     plan: &Plan,
-    store: Arc<dyn Store>,
+    store: Arc<Store>,
     clock: Clock,
-    fail_over: impl FnOnce(Arc<dyn Store>) -> Arc<dyn Store>,
+    fail_over: impl FnOnce(Arc<Store>) -> Arc<Store>,
 ) -> Result<Report> {
     let crowd = Crowd::new(plan);
     let accounts = open_accounts(crowd.accounts(), &*store).await?;
@@ -173,7 +173,7 @@ pub async fn run(
     Ok(run.report)
 }
 
-async fn open_accounts(many: usize, store: &dyn Store) -> Result<Vec<Id>> {
+async fn open_accounts(many: usize, store: &Store) -> Result<Vec<Id>> {
     let names: Vec<String> = (0..many).map(|number| format!("account {number}")).collect();
     let mut accounts = Vec::with_capacity(many);
     for names in names.chunks(AT_ONCE) {

@@ -34,11 +34,11 @@ impl Database<'_> {
     }
 
     /// Opens it, and brings its schema up to date.
-    pub async fn open(&self) -> Outcome<Arc<dyn Store>> {
+    pub async fn open(&self) -> Outcome<Arc<Store>> {
         self.open_with(if self.cluster.is_some() { &postgres::SCHEMA } else { &sqlite::SCHEMA }).await
     }
 
-    async fn open_with(&self, schema: &Schema) -> Outcome<Arc<dyn Store>> {
+    async fn open_with(&self, schema: &Schema) -> Outcome<Arc<Store>> {
         let (clock, faults) = (Clock::system(), Faults::default());
         Ok(match self.cluster {
             None => Arc::new(sqlite::open_with(&self.path(), clock, faults, schema)?),

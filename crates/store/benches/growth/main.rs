@@ -120,7 +120,7 @@ async fn month(cluster: Option<&'static Cluster>, options: &Options) -> Outcome<
     let begun = now();
     let report = match cluster {
         None => {
-            let open = || -> Arc<dyn Store> {
+            let open = || -> Arc<Store> {
                 Arc::new(sqlite::open(&path, clock.clone()).expect("the file opens, as it did before"))
             };
             let fail_over = |store| {

@@ -72,7 +72,7 @@ async fn figures(database: &Database<'_>, tasks: u64) -> Outcome<Vec<Figure>> {
 }
 
 /// The short calls, one after the other: their medians, and on PostgreSQL the pages that each touches.
-async fn calls(database: &Database<'_>, store: &dyn Store, tasks: u64) -> Outcome<Vec<Figure>> {
+async fn calls(database: &Database<'_>, store: &Store, tasks: u64) -> Outcome<Vec<Figure>> {
     let mut found = Vec::new();
     // Spread over all, and the same in each run.
     let task_of = |turn: u64| turn * 7_919 * 104_729 % tasks;
@@ -114,7 +114,7 @@ async fn calls(database: &Database<'_>, store: &dyn Store, tasks: u64) -> Outcom
     Ok(found)
 }
 
-async fn submit(store: &dyn Store, turn: u64) -> Outcome<()> {
+async fn submit(store: &Store, turn: u64) -> Outcome<()> {
     let (account, request) = (history::id(turn * 7_919 % history::ACCOUNTS), "A red fox in the snow at dawn");
     match store.submit(account, None, Surface::Api, GenerateRequest::new(request), 0).await? {
         Submission::Accepted(_) => Ok(()),

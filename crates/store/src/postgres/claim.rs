@@ -120,7 +120,7 @@ fn statement() -> String {
 }
 
 impl PostgresStore {
-    /// See [`crate::Queue::claim_within`].
+    /// See [`crate::Store::claim_within`].
     pub(crate) async fn claim_tasks(
         &self,
         max: usize,

@@ -174,12 +174,12 @@ impl Database {
 
     /// Runs one writing statement in a transaction of its own.
     pub(crate) async fn write(&self, sql: &str, parameters: &[Parameter<'_>]) -> Done<Vec<Row>> {
-        self.query(&self.writers, sql, Some(parameters), |failure| failure).await.map(|(_, rows)| rows)
+        Box::pin(self.query(&self.writers, sql, Some(parameters), |failure| failure)).await.map(|(_, rows)| rows)
     }
 
     /// Runs one reading statement.
     pub(crate) async fn read(&self, sql: &str, parameters: &[Parameter<'_>]) -> Result<Vec<Row>> {
-        Ok(self.query(&self.readers, sql, Some(parameters), Failure::without_effect).await?.1)
+        Ok(Box::pin(self.query(&self.readers, sql, Some(parameters), Failure::without_effect)).await?.1)
     }
 
     /// Runs one statement, or several without parameters; `of_statement` judges the failure. Repeats it on another
@@ -225,7 +225,7 @@ impl Database {
 
     /// Runs `work` in one transaction and commits it. An error of `work` rolls it back.
     pub(super) async fn transaction<T>(&self, work: impl AsyncFnOnce(&Transaction<'_>) -> Done<T>) -> Done<T> {
-        let (mut connection, _) = self.query(&self.writers, BEGIN, None, Failure::without_effect).await?;
+        let (mut connection, _) = Box::pin(self.query(&self.writers, BEGIN, None, Failure::without_effect)).await?;
         let transaction = async |client: &mut Client| {
             let done = self.answered(TRANSACTION_TIMEOUT, work(&Transaction(client))).await;
             match done.map_err(Failure::without_effect) {
@@ -244,7 +244,7 @@ impl Database {
                 }
             }
         };
-        connection.run(transaction).await
+        Box::pin(connection.run(transaction)).await
     }
 
     /// Awaits the response to `work`, for at most `limit`.

@@ -3,7 +3,7 @@
 //! A method is one transaction. The rules of credits are in `domain::ledger`: a transaction locks an account, loads it,
 //! and writes what they decide (`ledger.rs`). Locks are taken in one order, so that transactions do not wait in a
 //! circle: people, rows of the queue, one account, keys, endpoints. A write by the right of a key locks that key first;
-//! if that ends in a deadlock, `SqlStore::write` repeats it.
+//! if that ends in a deadlock, `Store::write` repeats it.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -15,7 +15,7 @@ pub(crate) use self::connection::{Database, Parameter, Transaction};
 use self::listen_notify::Announcer;
 use self::submit::Submitter;
 use super::driver::{self, Driver};
-use super::{Cause, OpenError, Result, Right, Schema, SqlStore, StoreError};
+use super::{Cause, OpenError, Result, Right, Schema, Store, StoreError};
 use crate::failure::Done;
 use tintype_system::clock::Clock;
 use tintype_system::fault::{Effect, Faults, Point};
@@ -82,12 +82,7 @@ async fn connect(url: &str, ca: Option<&Path>, clock: Clock) -> std::result::Res
 ///
 /// # Errors
 /// [`OpenError`], with the database left as it was.
-pub async fn open(
-    url: &str,
-    ca: Option<&Path>,
-    clock: Clock,
-    faults: Faults,
-) -> std::result::Result<SqlStore, OpenError> {
+pub async fn open(url: &str, ca: Option<&Path>, clock: Clock, faults: Faults) -> std::result::Result<Store, OpenError> {
     open_with(url, ca, clock, faults, &SCHEMA).await
 }
 
@@ -101,7 +96,7 @@ pub async fn open_with(
     clock: Clock,
     faults: Faults,
     schema: &Schema,
-) -> std::result::Result<SqlStore, OpenError> {
+) -> std::result::Result<Store, OpenError> {
     let database = connect(url, ca, clock).await?;
     schema::migrate(&database, schema).await?;
     let database = Arc::new(database);
@@ -125,7 +120,7 @@ pub async fn open_with(
 ///
 /// # Errors
 /// [`OpenError`].
-pub async fn open_current(url: &str, ca: Option<&Path>) -> std::result::Result<Option<SqlStore>, OpenError> {
+pub async fn open_current(url: &str, ca: Option<&Path>) -> std::result::Result<Option<Store>, OpenError> {
     let database = connect(url, ca, Clock::system()).await?;
     match schema::is_current(&database).await? {
         true => open(url, ca, Clock::system(), Faults::default()).await.map(Some),

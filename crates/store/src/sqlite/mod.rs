@@ -10,7 +10,7 @@ use rusqlite::{Connection, ErrorCode, OpenFlags};
 
 use self::writer::Writer;
 pub(crate) use self::writer::Writing;
-use super::driver::{Driver, SqlStore, Transaction, on_sqlite};
+use super::driver::{Driver, Store, Transaction, on_sqlite};
 use super::{Cause, OpenError, Result, Right, Schema, StoreError, WorkerReport};
 use tintype_domain::model::{Id, IdSource};
 use tintype_system::clock::{Clock, Timestamp};
@@ -75,7 +75,7 @@ impl From<std::io::Error> for StoreError {
 ///
 /// # Errors
 /// [`OpenError`]; the file is then unchanged.
-pub fn open(path: &Path, clock: Clock) -> std::result::Result<SqlStore, OpenError> {
+pub fn open(path: &Path, clock: Clock) -> std::result::Result<Store, OpenError> {
     open_with_faults(path, clock, Faults::default())
 }
 
@@ -83,7 +83,7 @@ pub fn open(path: &Path, clock: Clock) -> std::result::Result<SqlStore, OpenErro
 ///
 /// # Errors
 /// [`OpenError`]; the file is then unchanged.
-pub fn open_with_faults(path: &Path, clock: Clock, faults: Faults) -> std::result::Result<SqlStore, OpenError> {
+pub fn open_with_faults(path: &Path, clock: Clock, faults: Faults) -> std::result::Result<Store, OpenError> {
     open_with(path, clock, faults, &SCHEMA)
 }
 
@@ -91,12 +91,7 @@ pub fn open_with_faults(path: &Path, clock: Clock, faults: Faults) -> std::resul
 ///
 /// # Errors
 /// [`OpenError`]; the file is then unchanged.
-pub fn open_with(
-    path: &Path,
-    clock: Clock,
-    faults: Faults,
-    schema: &Schema,
-) -> std::result::Result<SqlStore, OpenError> {
+pub fn open_with(path: &Path, clock: Clock, faults: Faults, schema: &Schema) -> std::result::Result<Store, OpenError> {
     if is_a_fragment(path).map_err(|error| unusable(path, error))? {
         return Err(unusable(path, "the file is not a database"));
     }

@@ -102,7 +102,7 @@ impl Snapshot {
         integrity(self.connection.query_row("PRAGMA integrity_check(1)", [], |row| row.get(0))?)
     }
 
-    /// See [`crate::Upkeep::audit`].
+    /// See [`crate::Store::audit`].
     ///
     /// # Errors
     /// [`crate::StoreError`].
@@ -110,7 +110,7 @@ impl Snapshot {
         audit::on_sqlite(&self.connection)
     }
 
-    /// See [`crate::Queue::queue_depth`].
+    /// See [`crate::Store::queue_depth`].
     ///
     /// # Errors
     /// [`crate::StoreError`].
@@ -118,7 +118,7 @@ impl Snapshot {
         queue::depth(&query(&self.connection, queue::DEPTH, [""])?)
     }
 
-    /// See [`crate::Fleet::files_marker`].
+    /// See [`crate::Store::files_marker`].
     ///
     /// # Errors
     /// [`crate::StoreError`].
@@ -148,7 +148,7 @@ impl Snapshot {
         Ok(rows.collect::<rusqlite::Result<_>>()?)
     }
 
-    /// See [`crate::Tasks::completed_tasks`].
+    /// See [`crate::Store::completed_tasks`].
     ///
     /// # Errors
     /// [`crate::StoreError`].

@@ -12,7 +12,7 @@ use tintype_system::clock::Clock;
 async fn simulate(backend: Backend, plan: &Plan) -> Report {
     let (directory, clock) = (TempDir::new().expect("a directory"), Clock::manual(NOON));
     let store = backend.open(&directory, &clock);
-    let fail_over = |store: Arc<dyn Store>| {
+    let fail_over = |store: Arc<Store>| {
         drop(store);
         backend.open(&directory, &clock)
     };

@@ -158,7 +158,7 @@ impl Visitor {
 }
 
 /// The tasks that an account has created in the studio, in the form of the API.
-pub async fn tasks_of_studio(store: &dyn Store, account: &str) -> HashMap<String, Value> {
+pub async fn tasks_of_studio(store: &Store, account: &str) -> HashMap<String, Value> {
     let account = store.find_account(account).await.expect("a store").expect("an account");
     let tasks = store.list_tasks(account.id, Surface::Web, None, u32::MAX).await.expect("a store");
     let shown = tasks.into_iter().map(|task| {

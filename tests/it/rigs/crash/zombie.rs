@@ -8,7 +8,7 @@ use tintype::files::Files;
 use tintype_domain::model::FailureCause;
 use tintype_engine::picture::Picture;
 use tintype_store::sqlite;
-use tintype_store::{LeaseWrite, Queue as _, Rescue, Result, SqlStore, Upkeep as _};
+use tintype_store::{LeaseWrite, Rescue, Result, Store};
 use tintype_system::clock::Clock;
 
 use super::Tally;
@@ -20,7 +20,7 @@ const TAKEN: usize = 16;
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// The store as another process opens it.
-pub fn store_beside(data: &Path, clock: Clock) -> SqlStore {
+pub fn store_beside(data: &Path, clock: Clock) -> Store {
     sqlite::open(&data.join("tintype.db"), clock).expect("a database")
 }
 

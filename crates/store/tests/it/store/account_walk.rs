@@ -19,7 +19,7 @@ use tintype_store::{
 const MINUTE: Duration = Duration::from_secs(60);
 
 /// Calls each of them. The account has a row in every table, where that is easily had.
-pub async fn walk(store: &dyn Store) -> Result<()> {
+pub async fn walk(store: &Store) -> Result<()> {
     let account = new_account(store, "ada").await?;
     new_account(store, "bob").await?;
     money(store, account).await?;
@@ -50,14 +50,14 @@ pub async fn walk(store: &dyn Store) -> Result<()> {
     Ok(())
 }
 
-async fn new_account(store: &dyn Store, name: &str) -> Result<Id> {
+async fn new_account(store: &Store, name: &str) -> Result<Id> {
     match store.create_account(name, 100).await? {
         AccountCreation::Created(account) => Ok(account.id),
         AccountCreation::NameTaken => panic!("the name {name} is taken"),
     }
 }
 
-async fn invitations(store: &dyn Store, account_id: Id) -> Result<()> {
+async fn invitations(store: &Store, account_id: Id) -> Result<()> {
     let owner = store.find_person("ada.lovelace").await?.expect("a person").person.id;
     let (hash, expires_at) = ([1; 32], store.now().saturating_add(MINUTE));
     let new = NewInvitation { account_id, person_id: owner, hash, role: Role::Member, places: 2, expires_at };
@@ -70,7 +70,7 @@ async fn invitations(store: &dyn Store, account_id: Id) -> Result<()> {
     Ok(())
 }
 
-async fn money(store: &dyn Store, account: Id) -> Result<()> {
+async fn money(store: &Store, account: Id) -> Result<()> {
     let now = store.now();
     store.grant_until(account, 5, None, Some(now.saturating_add(MINUTE))).await?;
     store.grant_once(account, None, 1, None, None).await?;
@@ -89,7 +89,7 @@ async fn money(store: &dyn Store, account: Id) -> Result<()> {
     Ok(())
 }
 
-async fn keys(store: &dyn Store, account: Id) -> Result<Id> {
+async fn keys(store: &Store, account: Id) -> Result<Id> {
     let new = || {
         let budget = Some(Budget { credits: 50, period: Period::Day });
         NewKey { budget, ..NewKey::new(&KeySecret::random()) }
@@ -104,7 +104,7 @@ async fn keys(store: &dyn Store, account: Id) -> Result<Id> {
 }
 
 /// Returns tasks of the studio that have ended: a completed and a failed one.
-async fn tasks(store: &dyn Store, account: Id, key: Id) -> Result<[Id; 2]> {
+async fn tasks(store: &Store, account: Id, key: Id) -> Result<[Id; 2]> {
     let mut ids = Vec::new();
     for surface in [Surface::Api, Surface::Web, Surface::Web, Surface::Web, Surface::Api] {
         let request = GenerateRequest::parse(br#"{"prompt": "a paper boat"}"#, &[443]).expect("a request");
@@ -141,7 +141,7 @@ async fn tasks(store: &dyn Store, account: Id, key: Id) -> Result<[Id; 2]> {
 }
 
 /// Stops tasks until their share is used up.
-async fn stops(store: &dyn Store, account: Id) -> Result<()> {
+async fn stops(store: &Store, account: Id) -> Result<()> {
     loop {
         let request = GenerateRequest::parse(br#"{"prompt": "a paper boat", "n": 4}"#, &[443]).expect("a request");
         let Submission::Accepted(task) = store.submit(account, None, Surface::Web, request, 9).await? else {
@@ -159,7 +159,7 @@ async fn stops(store: &dyn Store, account: Id) -> Result<()> {
     }
 }
 
-async fn gallery(store: &dyn Store, account: Id, tasks: &[Id]) -> Result<()> {
+async fn gallery(store: &Store, account: Id, tasks: &[Id]) -> Result<()> {
     store.index_prompts().await?;
     store.star_tasks(account, account, tasks, true).await?;
     store.starred(account, tasks).await?;
@@ -203,7 +203,7 @@ async fn gallery(store: &dyn Store, account: Id, tasks: &[Id]) -> Result<()> {
     Ok(())
 }
 
-async fn uploads(store: &dyn Store, account: Id) -> Result<()> {
+async fn uploads(store: &Store, account: Id) -> Result<()> {
     let upload = store.begin_upload(NewUpload::of(account, Surface::Web), 9).await?.expect("there is room");
     store.finish_upload(upload, UploadedPicture { name: "boat.png".into(), width: 1, height: 1 }).await?;
     store.count_uploads(account).await?;

@@ -21,7 +21,7 @@ fn grace() -> Actor {
 
 impl Fixture {
     /// The store for an actor.
-    fn acting(&self) -> Arc<dyn Store> {
+    fn acting(&self) -> Arc<Store> {
         self.store.acting(grace())
     }
 

@@ -159,7 +159,7 @@ pub async fn concurrent_submits_never_exceed_a_budget(fx: &Fixture) -> Result<()
     let key = limited(fx, ada, "50/day").await?;
     let rotated = fx.store.rotate_key(key, new_key("").hash, "", DAY).await?.expect("the key is in force").id;
     let (here, there) = (fx.store.clone(), fx.another_process());
-    let submits = |store: &std::sync::Arc<dyn tintype_store::Store>, key| {
+    let submits = |store: &std::sync::Arc<tintype_store::Store>, key| {
         let store = store.clone();
         try_join_all((0..20).map(move |turn| {
             let store = store.clone();

@@ -22,7 +22,7 @@ fn named(name: u8, digest: u8) -> Call {
     Call { digest: [digest; 32], idempotency: Some([name; 32]), holder: 1, ..Call::default() }
 }
 
-async fn submit(store: &dyn Store, account: Id, key_id: Id, call: Call) -> Result<Submission> {
+async fn submit(store: &Store, account: Id, key_id: Id, call: Call) -> Result<Submission> {
     let origin = Origin { key_id: Some(key_id), call: Some(call), ..Origin::default() };
     store.submit_before(StartLimit::none(), account, origin, Surface::Api, images(1), UNLIMITED).await
 }
@@ -142,7 +142,7 @@ pub async fn an_idempotency_key_names_one_task_whatever_becomes_of_it(fx: &Fixtu
 }
 
 /// Attaches or submits until one of both succeeds, as the service does.
-async fn repeated(store: Arc<dyn Store>, account: Id, key_id: Id, call: Call) -> Result<Id> {
+async fn repeated(store: Arc<Store>, account: Id, key_id: Id, call: Call) -> Result<Id> {
     loop {
         if let Attachment::Task(id) = store.attach_call(key_id, call).await? {
             return Ok(id);

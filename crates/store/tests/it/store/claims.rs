@@ -16,7 +16,7 @@ async fn claimed(fx: &Fixture, max: usize) -> Result<Vec<Id>> {
 }
 
 /// Claims up to `max` tasks of accounts that are not in `skipped`, and returns their ids.
-async fn claimed_except(store: &dyn Store, max: usize, skipped: &[Id]) -> Result<Vec<Id>> {
+async fn claimed_except(store: &Store, max: usize, skipped: &[Id]) -> Result<Vec<Id>> {
     let claims = store.claim_within(max, "", ANY_REFERENCES, LEASE, skipped).await?;
     assert!(claims.iter().all(|claim| !skipped.contains(&claim.account_id)), "{claims:?}");
     Ok(claims.iter().map(|claim| claim.lease.task_id).collect())

@@ -25,7 +25,7 @@ async fn fail(fx: &Fixture, claim: &DeliveryClaim, failure: AttemptFailure) -> R
     fx.store.end_attempt(claim.id, claim.attempt, AttemptEnd::Failed(failure)).await
 }
 
-async fn due(store: &dyn Store) -> Result<Vec<Id>> {
+async fn due(store: &Store) -> Result<Vec<Id>> {
     Ok(store.due_endpoints(None, 100).await?.iter().map(|due| due.id).collect())
 }
 

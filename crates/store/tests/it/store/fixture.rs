@@ -23,7 +23,7 @@ pub const UNLIMITED: u32 = 0;
 
 /// An empty database and its clock.
 pub struct Fixture {
-    pub store: Arc<dyn Store>,
+    pub store: Arc<Store>,
     pub clock: Clock,
     pub backend: Backend,
     pub directory: TempDir,
@@ -63,12 +63,12 @@ impl Fixture {
     }
 
     /// Opens the same database as another process does.
-    pub fn another_process(&self) -> Arc<dyn Store> {
+    pub fn another_process(&self) -> Arc<Store> {
         self.process_with_clock(&self.clock)
     }
 
     /// Opens the same database as a process with another clock does.
-    pub fn process_with_clock(&self, clock: &Clock) -> Arc<dyn Store> {
+    pub fn process_with_clock(&self, clock: &Clock) -> Arc<Store> {
         self.backend.open(&self.directory, clock)
     }
 

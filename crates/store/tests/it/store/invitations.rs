@@ -118,7 +118,7 @@ pub async fn people_join_while_the_rights_of_the_maker_end(fx: &Fixture) -> Resu
     Ok(())
 }
 
-async fn end(store: &dyn Store, loss: &str, account: Id, maker: Id, id: Id) -> Result<()> {
+async fn end(store: &Store, loss: &str, account: Id, maker: Id, id: Id) -> Result<()> {
     match loss {
         "demoted" => drop(store.change_person(maker, PersonChange::Role(Role::Member)).await?),
         "removed" => assert!(store.remove_person(maker).await?),

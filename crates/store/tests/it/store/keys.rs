@@ -299,7 +299,7 @@ pub async fn revoked_and_expired_keys_make_room_for_others(fx: &Fixture) -> Resu
 }
 
 /// The stores of two processes, or the only one.
-fn processes(fx: &Fixture) -> Vec<Arc<dyn Store>> {
+fn processes(fx: &Fixture) -> Vec<Arc<Store>> {
     match fx.backend {
         Backend::Sqlite => vec![fx.store.clone()],
         Backend::Postgres => vec![fx.store.clone(), fx.another_process()],

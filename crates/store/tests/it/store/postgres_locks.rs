@@ -6,9 +6,8 @@ use tintype_domain::key::KeySecret;
 use tintype_domain::model::{FailureCause, Status, Surface};
 use tintype_store::postgres;
 use tintype_store::{
-    AccountCreation, Accounts as _, AttemptEnd, AttemptFailure, AttemptProgress, AttemptWrite, AuditLog as _, Ended,
-    EndpointChange, Keys as _, Lease, LeaseWrite, NewKey, NewUpload, Rescue, Result, Right, StartLimit, Submission,
-    Verdict,
+    AccountCreation, AttemptEnd, AttemptFailure, AttemptProgress, AttemptWrite, Ended, EndpointChange, Lease,
+    LeaseWrite, NewKey, NewUpload, Rescue, Result, Right, StartLimit, Submission, Verdict,
 };
 
 use super::endpoints::{claim, claim_one, complete, endpoint};

@@ -63,7 +63,7 @@ fn scans(step: &Value, found: &mut Vec<String>) {
 }
 
 /// Gives another account so many tasks that no plan reads all.
-async fn fill(cluster: &Cluster, directory: &Path, store: &dyn Store) {
+async fn fill(cluster: &Cluster, directory: &Path, store: &Store) {
     let AccountCreation::Created(other) = store.create_account("eve", 100).await.expect("a store") else {
         panic!("the name is taken")
     };

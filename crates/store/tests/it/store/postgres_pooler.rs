@@ -3,7 +3,7 @@
 use std::net::TcpListener;
 
 use tintype_store::postgres;
-use tintype_store::{Accounts as _, Fleet as _, OpenError, SqlStore};
+use tintype_store::{OpenError, Store};
 use tintype_system::clock::Clock;
 use tintype_system::fault::Faults;
 
@@ -11,7 +11,7 @@ use tintype_rigs::database::NOON;
 use tintype_rigs::pgbouncer::PgBouncer;
 use tintype_rigs::postgres::{Cluster, Database, Durability, cluster, path};
 
-async fn open(url: &str) -> Result<SqlStore, OpenError> {
+async fn open(url: &str) -> Result<Store, OpenError> {
     postgres::open(url, None, Clock::manual(NOON), Faults::default()).await
 }
 

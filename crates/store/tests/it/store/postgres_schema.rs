@@ -2,7 +2,7 @@
 
 use futures::future::join_all;
 use tempfile::TempDir;
-use tintype_store::{Fleet as _, OpenError};
+use tintype_store::OpenError;
 
 use super::postgres_server::open;
 use tintype_rigs::postgres::{cluster, schema};

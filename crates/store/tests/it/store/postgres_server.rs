@@ -8,8 +8,8 @@ use tempfile::TempDir;
 use tintype_domain::model::{FailureCause, Id, Surface, Task};
 use tintype_store::postgres;
 use tintype_store::{
-    EndingsElsewhere, Fleet as _, MAX_LOST_LEASES, MAX_NEWS, OpenError, Rescue, Result, SqlStore, StartLimit, Store,
-    StoreError, Submission, WORKER_SILENCE, WorkerReport,
+    EndingsElsewhere, MAX_LOST_LEASES, MAX_NEWS, OpenError, Rescue, Result, StartLimit, Store, StoreError, Submission,
+    WORKER_SILENCE, WorkerReport,
 };
 use tintype_system::clock::{Clock, Timestamp};
 use tintype_system::fault::Faults;
@@ -24,7 +24,7 @@ use tintype_rigs::postgres::{Cluster, Database, Durability, cluster, schema, wai
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Opens the store in the schema of a directory.
-pub async fn open(directory: &TempDir) -> std::result::Result<SqlStore, OpenError> {
+pub async fn open(directory: &TempDir) -> std::result::Result<Store, OpenError> {
     let url = cluster().url(directory.path());
     postgres::open(&url, None, Clock::manual(NOON), Faults::default()).await
 }
@@ -165,14 +165,15 @@ async fn a_locked_account_delays_no_submit_of_another() -> Result<()> {
     let fx = fixture_with("");
     let schema = schema(fx.directory.path());
     let (ada, bob) = (fx.account("ada", 100).await?, fx.account("bob", 100).await?);
-    let submit = |account| fx.store.submit(account, None, Surface::Api, images(1), UNLIMITED);
+    let submit = |account| Box::pin(fx.store.submit(account, None, Surface::Api, images(1), UNLIMITED));
     let holder = holding(&format!("SELECT * FROM {schema}.accounts WHERE id = '{ada}' FOR UPDATE")).await;
     // Ada's submits are more than one batch holds; bob submits between them.
     let mut of_ada: Vec<_> = (0..40).map(|_| submit(ada)).collect();
     assert!(join_all(&mut of_ada).now_or_never().is_none(), "every submit has started");
     accepted(submit(bob).await?);
     let limit = StartLimit { deadline: fx.clock.elapsed(), hung_up: CancellationToken::new() };
-    let mut late = fx.store.submit_before(limit.clone(), ada, None.into(), Surface::Api, images(1), UNLIMITED);
+    let mut late =
+        Box::pin(fx.store.submit_before(limit.clone(), ada, None.into(), Surface::Api, images(1), UNLIMITED));
     assert!((&mut late).now_or_never().is_none());
     accepted(submit(bob).await?);
     assert!(join_all(&mut of_ada).now_or_never().is_none(), "the submits of ada still wait for the lock");
@@ -250,9 +251,8 @@ async fn a_submit_notifies_another_process() -> Result<()> {
 async fn an_ending_is_announced_to_other_processes() -> Result<()> {
     let fx = fixture_with("");
     let elsewhere = fx.another_process();
-    let heard = async |store: &dyn Store| {
-        tokio::time::timeout(PATIENCE, store.endings_elsewhere()).await.expect("a notification")
-    };
+    let heard =
+        async |store: &Store| tokio::time::timeout(PATIENCE, store.endings_elsewhere()).await.expect("a notification");
     // A process that begins to listen has missed earlier notifications.
     for store in [&fx.store, &elsewhere] {
         assert_eq!(heard(&**store).await, EndingsElsewhere::Missed);

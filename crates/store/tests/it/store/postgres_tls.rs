@@ -4,9 +4,8 @@ use std::path::{Path, PathBuf};
 
 use rcgen::{BasicConstraints, CertificateParams, IsCa, KeyPair};
 use tempfile::TempDir;
-use tintype_store::Accounts as _;
 use tintype_store::OpenError;
-use tintype_store::SqlStore;
+use tintype_store::Store;
 use tintype_store::postgres;
 use tintype_system::clock::Clock;
 use tintype_system::fault::Faults;
@@ -43,7 +42,7 @@ impl Server {
         Self { cluster, port, ca, _directory: directory }
     }
 
-    async fn open(&self, parameters: &str, ca: Option<&Path>) -> Result<SqlStore, OpenError> {
+    async fn open(&self, parameters: &str, ca: Option<&Path>) -> Result<Store, OpenError> {
         let url = format!("postgres://tintype@{}/postgres{parameters}", self.port.address);
         postgres::open(&url, ca, Clock::manual(NOON), Faults::default()).await
     }

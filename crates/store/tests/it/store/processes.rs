@@ -22,7 +22,7 @@ where
 }
 
 /// Submits a task for `n` images.
-async fn submit(store: Arc<dyn Store>, account: Id, n: u8, max_unfinished: u32) -> Result<Submission> {
+async fn submit(store: Arc<Store>, account: Id, n: u8, max_unfinished: u32) -> Result<Submission> {
     store.submit(account, None, Surface::Api, images(n), max_unfinished).await
 }
 
@@ -144,7 +144,7 @@ pub async fn a_cancelled_submit_is_committed_entirely_or_not_at_all(fx: &Fixture
 }
 
 /// Claims until no task waits, or more than `most` tasks were claimed.
-async fn claim_all(store: Arc<dyn Store>, most: usize) -> Result<Vec<Id>> {
+async fn claim_all(store: Arc<Store>, most: usize) -> Result<Vec<Id>> {
     let mut tasks = Vec::new();
     while tasks.len() <= most {
         let claims = store.claim(3, LEASE).await?;

@@ -76,7 +76,7 @@ async fn lose(fixture: &Fixture, owner: &Owner, loss: &str) -> Result<()> {
 }
 
 /// Tries one write of each kind, and returns how many of them took place.
-async fn writes(store: &Arc<dyn Store>, account: Id, other: Id) -> usize {
+async fn writes(store: &Arc<Store>, account: Id, other: Id) -> usize {
     let outcomes = [
         store.grant(account, 1, None).await.map(drop),
         store

@@ -39,11 +39,7 @@ fn later(backend: Backend, change: &'static str) -> Schema {
 }
 
 /// Opens the database in `directory` as a release with this schema does.
-async fn open(
-    backend: Backend,
-    directory: &TempDir,
-    schema: &Schema,
-) -> std::result::Result<Box<dyn Store>, OpenError> {
+async fn open(backend: Backend, directory: &TempDir, schema: &Schema) -> std::result::Result<Box<Store>, OpenError> {
     let (clock, faults) = (Clock::manual(NOON), Faults::default());
     Ok(match backend {
         Backend::Sqlite => Box::new(sqlite::open_with(&directory.path().join("tintype.db"), clock, faults, schema)?),

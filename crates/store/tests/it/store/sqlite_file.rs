@@ -12,13 +12,13 @@ use tempfile::TempDir;
 use tintype_domain::model::{FailureCause, Id, Surface};
 use tintype_domain::request::GenerateRequest;
 use tintype_store::sqlite;
-use tintype_store::{GalleryFilter, KeyChange, OpenError, Result, SqlStore, StoreError};
+use tintype_store::{GalleryFilter, KeyChange, OpenError, Result, Store, StoreError};
 use tintype_system::clock::Clock;
 
 use super::fixture::{Fixture, LEASE, UNLIMITED, accepted, ids, images, new_key, one_file};
 use tintype_rigs::database::{Backend, NOON};
 
-fn open(path: &Path) -> std::result::Result<SqlStore, OpenError> {
+fn open(path: &Path) -> std::result::Result<Store, OpenError> {
     sqlite::open(path, Clock::manual(NOON))
 }
 

@@ -22,7 +22,7 @@ pub struct Real {
     directory: TempDir,
     clocks: [Clock; 2],
     /// None only while a process restarts.
-    stores: [Option<Arc<dyn Store>>; 2],
+    stores: [Option<Arc<Store>>; 2],
 }
 
 impl Real {
@@ -34,7 +34,7 @@ impl Real {
     }
 
     /// The store of one process.
-    pub fn store(&self, process: usize) -> &Arc<dyn Store> {
+    pub fn store(&self, process: usize) -> &Arc<Store> {
         self.stores[process].as_ref().expect("the process runs")
     }
 
@@ -54,7 +54,7 @@ impl Real {
     }
 }
 
-async fn work(store: &dyn Store, model: &Model, act: Act) -> Outcome {
+async fn work(store: &Store, model: &Model, act: Act) -> Outcome {
     match act {
         Act::Submit { account, surface, order, max_unfinished } => {
             let key = model.account(account).and_then(|account| key_id(model, account, order));
@@ -95,7 +95,7 @@ async fn work(store: &dyn Store, model: &Model, act: Act) -> Outcome {
     }
 }
 
-async fn administer(store: &dyn Store, model: &Model, act: Act) -> Outcome {
+async fn administer(store: &Store, model: &Model, act: Act) -> Outcome {
     match act {
         Act::CreateAccount { name, credits } => match store.create_account(&model.name(name), credits).await {
             Ok(AccountCreation::Created(account)) => {
@@ -130,7 +130,7 @@ async fn administer(store: &dyn Store, model: &Model, act: Act) -> Outcome {
 }
 
 /// Adds an endpoint for all events of a new account, and sets the threshold of its low credits.
-async fn listen(store: &dyn Store, account: Account) -> Account {
+async fn listen(store: &Store, account: Account) -> Account {
     let url = "https://hooks.example/".parse().expect("a URL");
     let (events, secret) = (Subscription::to_all(), SigningSecret::random());
     let endpoint = NewEndpoint { url, events, added_by: AddedBy::Operator, secret };

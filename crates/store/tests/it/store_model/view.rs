@@ -13,7 +13,7 @@ use super::model::Model;
 use tintype_rigs::database::NOON;
 
 /// Compares the store with the model, reading lists in pages of `page` items.
-pub async fn compare(store: &dyn Store, model: &Model, page: u32) -> Result<Shown> {
+pub async fn compare(store: &Store, model: &Model, page: u32) -> Result<Shown> {
     keys(store, model).await?;
     let mut shown = Shown { tasks: tasks(store, model).await?, books: Vec::new() };
     for (index, account) in accounts(store, model).await?.into_iter().enumerate() {
@@ -32,7 +32,7 @@ pub async fn compare(store: &dyn Store, model: &Model, page: u32) -> Result<Show
     Ok(shown)
 }
 
-async fn accounts(store: &dyn Store, model: &Model) -> Result<Vec<Account>> {
+async fn accounts(store: &Store, model: &Model) -> Result<Vec<Account>> {
     let mut found = Vec::new();
     for account in &model.accounts {
         assert_eq!(store.find_account(&account.name).await?.as_ref(), Some(account));
@@ -46,7 +46,7 @@ async fn accounts(store: &dyn Store, model: &Model) -> Result<Vec<Account>> {
     Ok(found)
 }
 
-async fn keys(store: &dyn Store, model: &Model) -> Result<()> {
+async fn keys(store: &Store, model: &Model) -> Result<()> {
     let mut all: Vec<_> = model.keys.iter().map(|key| key.key.clone()).collect();
     for (index, key) in model.keys.iter().enumerate() {
         assert_eq!(store.find_allowance(key.key.id).await?, model.allowance(index, store.now()));
@@ -70,7 +70,7 @@ fn newest_first(model: &Model, belongs: impl Fn(usize) -> bool) -> Vec<Task> {
     tasks.into_iter().map(|index| model.shown_task(index)).collect()
 }
 
-async fn tasks(store: &dyn Store, model: &Model) -> Result<Vec<TaskRecord>> {
+async fn tasks(store: &Store, model: &Model) -> Result<Vec<TaskRecord>> {
     let mut records = Vec::new();
     for (index, expected) in model.tasks.iter().enumerate() {
         let record = store.inspect_task(expected.id).await?.expect("an accepted task");
@@ -97,7 +97,7 @@ async fn tasks(store: &dyn Store, model: &Model) -> Result<Vec<TaskRecord>> {
 }
 
 /// Reads a list to its end; then starts at a task that may not be in the list.
-async fn list(store: &dyn Store, model: &Model, (account, surface): (usize, Surface), page: u32) -> Result<()> {
+async fn list(store: &Store, model: &Model, (account, surface): (usize, Surface), page: u32) -> Result<()> {
     let id = model.accounts[account].id;
     let expected =
         newest_first(model, |task| (model.tasks[task].account, model.tasks[task].surface) == (account, surface));
@@ -121,7 +121,7 @@ async fn list(store: &dyn Store, model: &Model, (account, surface): (usize, Surf
     Ok(())
 }
 
-async fn grants(store: &dyn Store, model: &Model, account: usize) -> Result<Vec<ExpiringGrant>> {
+async fn grants(store: &Store, model: &Model, account: usize) -> Result<Vec<ExpiringGrant>> {
     let mut expected: Vec<_> = model.grants.iter().filter(|grant| grant.account == account).collect();
     expected.sort_by_key(|grant| (grant.remaining == 0, grant.expires_at, grant.entry));
     let found = store.expiring_grants(model.accounts[account].id, u32::MAX).await?;
@@ -132,7 +132,7 @@ async fn grants(store: &dyn Store, model: &Model, account: usize) -> Result<Vec<
 }
 
 /// The events of an account, which its endpoint has in the order of the ids that two processes gave them.
-async fn events(store: &dyn Store, model: &Model, account: usize) -> Result<()> {
+async fn events(store: &Store, model: &Model, account: usize) -> Result<()> {
     let of_account = model.events.iter().filter(|event| event.account == account);
     let task_id = |event: &Event| event.task.map(|task| model.tasks[task].id);
     let mut due: Vec<_> = of_account.map(|event| (event.kind.as_str(), task_id(event), event.at)).collect();
@@ -150,7 +150,7 @@ async fn events(store: &dyn Store, model: &Model, account: usize) -> Result<()> 
 }
 
 /// The figures of usage are the sums of the ledger, however they are grouped.
-async fn usage(store: &dyn Store, model: &Model) -> Result<()> {
+async fn usage(store: &Store, model: &Model) -> Result<()> {
     type Figures = (u64, i64, i64);
     let mut expected: [BTreeMap<String, Figures>; 3] = Default::default();
     for entry in &model.entries {
@@ -182,7 +182,7 @@ async fn usage(store: &dyn Store, model: &Model) -> Result<()> {
 /// An entry without the values that the store may choose; entries sort by step and task.
 type Line = (usize, Option<Id>, EntryKind, i64, Option<String>, Timestamp);
 
-async fn history(store: &dyn Store, model: &Model, account: usize, page: u32) -> Result<Vec<LedgerEntry>> {
+async fn history(store: &Store, model: &Model, account: usize, page: u32) -> Result<Vec<LedgerEntry>> {
     let id = model.accounts[account].id;
     let expected: Vec<&Entry> = model.entries.iter().filter(|entry| entry.account == account).collect();
     let mut found: Vec<LedgerEntry> = Vec::new();
