@@ -265,6 +265,19 @@ pub enum EngineError {
     },
 }
 
+impl EngineError {
+    /// The cause alone, without the words that say what the error means.
+    pub fn into_cause(self) -> String {
+        match self {
+            Self::Refused(cause)
+            | Self::Permanent(cause)
+            | Self::Temporary(cause)
+            | Self::NotAvailable(cause)
+            | Self::TurnedAway { cause, .. } => cause,
+        }
+    }
+}
+
 /// An engine, in a process that renders.
 ///
 /// A panic inside `render` costs one attempt of one task, like [`EngineError::Temporary`].

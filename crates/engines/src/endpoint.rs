@@ -289,10 +289,7 @@ impl Endpoint {
 
     /// The words of a server for the operator. The log must not show its message, which may repeat the prompt.
     pub fn quoted(&self, words: &Words) -> String {
-        let is_code = |code: &&String| {
-            let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"_-.".contains(&byte);
-            (1..=MAX_CODE).contains(&code.len()) && code.bytes().all(plain)
-        };
+        let is_code = |code: &&String| is_plain(code, MAX_CODE, b"_-.");
         let code = words.code.as_ref().filter(is_code).map(|code| format!(" ({code})")).unwrap_or_default();
         match words.message.as_ref().filter(|_| self.quotes_server) {
             Some(message) => {
@@ -303,4 +300,21 @@ impl Endpoint {
             None => code,
         }
     }
+
+    /// The error of a render that failed at the server.
+    pub fn failed(&self, words: &Words) -> EngineError {
+        EngineError::Temporary(format!("{} failed to render{}", self.name(), self.quoted(words)))
+    }
+
+    /// The fault of a server whose answer makes no sense; `what` is the rest of a message that begins with its name.
+    pub fn unclear(&self, what: &str) -> Fault {
+        EngineError::Temporary(format!("{} {what}", self.name())).into()
+    }
+}
+
+/// Whether a text has 1 to `most` bytes, each a letter or a digit of ASCII or one of `others`. A server's id must be so
+/// before it becomes a part of a path.
+pub fn is_plain(text: &str, most: usize, others: &[u8]) -> bool {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || others.contains(&byte);
+    (1..=most).contains(&text.len()) && text.bytes().all(plain)
 }

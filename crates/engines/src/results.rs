@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use reqwest::Method;
+use reqwest::multipart::Part;
 use tintype_engine::picture::PictureError;
 use tintype_engine::{EngineError, Mask, Picture};
 use tracing::Instrument as _;
@@ -105,13 +106,17 @@ impl Downloads {
     }
 }
 
+/// Runs an encoder on a thread where it may take its time.
+async fn encoded<T: Send + 'static>(encode: impl FnOnce() -> T + Send + 'static) -> Result<T, EngineError> {
+    tokio::task::spawn_blocking(encode).await.map_err(|error| EngineError::Temporary(error.to_string()))
+}
+
 /// References as PNGs.
 ///
 /// # Errors
 /// [`EngineError::Temporary`]: the encoder panicked.
 pub async fn to_pngs(references: Vec<Picture>) -> Result<Vec<Bytes>, EngineError> {
-    let encode = move || references.iter().map(|picture| Bytes::from(picture.to_png())).collect();
-    tokio::task::spawn_blocking(encode).await.map_err(|error| EngineError::Temporary(error.to_string()))
+    encoded(move || references.iter().map(|picture| Bytes::from(picture.to_png())).collect()).await
 }
 
 /// A mask as a PNG.
@@ -119,8 +124,7 @@ pub async fn to_pngs(references: Vec<Picture>) -> Result<Vec<Bytes>, EngineError
 /// # Errors
 /// [`EngineError::Temporary`]: the encoder panicked.
 pub async fn mask_to_png(mask: Option<Mask>) -> Result<Option<Bytes>, EngineError> {
-    let encode = move || mask.map(|mask| Bytes::from(mask.to_png()));
-    tokio::task::spawn_blocking(encode).await.map_err(|error| EngineError::Temporary(error.to_string()))
+    encoded(move || mask.map(|mask| Bytes::from(mask.to_png()))).await
 }
 
 /// A reference as a PNG that is transparent where its mask lets it change.
@@ -128,9 +132,17 @@ pub async fn mask_to_png(mask: Option<Mask>) -> Result<Option<Bytes>, EngineErro
 /// # Errors
 /// [`EngineError::Temporary`]: the encoder panicked. [`EngineError::Permanent`]: their sizes differ.
 pub async fn cut_out(reference: Picture, mask: Mask) -> Result<Bytes, EngineError> {
-    let cut = tokio::task::spawn_blocking(move || mask.cut_out(&reference).map(Bytes::from));
-    let cut = cut.await.map_err(|error| EngineError::Temporary(error.to_string()))?;
+    let cut = encoded(move || mask.cut_out(&reference).map(Bytes::from)).await?;
     cut.ok_or_else(|| EngineError::Permanent("the mask has another size than its picture".into()))
+}
+
+/// The part of a form that is a PNG.
+///
+/// # Errors
+/// [`EngineError::Permanent`]: the media type is not valid.
+pub fn png_part(png: &Bytes, name: String) -> Result<Part, EngineError> {
+    let part = Part::stream_with_length(png.clone(), png.len() as u64).file_name(name).mime_str("image/png");
+    part.map_err(|error| EngineError::Permanent(error.to_string()))
 }
 
 /// The error of a file that can't be used.

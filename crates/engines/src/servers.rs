@@ -226,9 +226,9 @@ impl<S: Server> Servers<S> {
             match aside {
                 Some(cause) => Err(cause),
                 None => {
-                    server.known().map_err(cause_of)?;
+                    server.known().map_err(EngineError::into_cause)?;
                     ask(&**server).await.map_err(|fault| {
-                        let cause = cause_of(fault.error);
+                        let cause = fault.error.into_cause();
                         self.shared.set_aside(index, cause.clone(), fault.pause);
                         cause
                     })
@@ -267,7 +267,7 @@ impl<S: Server> Shared<S> {
         let reason = |(index, (server, state)): (usize, (&Arc<S>, &ServerLoad))| match (&state.aside, tried.get(&index))
         {
             (Some(cause), _) | (None, Some(TurnedAway { cause, .. })) => Some(cause.clone()),
-            (None, None) => server.known().err().map(cause_of),
+            (None, None) => server.known().err().map(EngineError::into_cause),
         };
         let both = self.servers.iter().zip(states.iter());
         let reasons: Vec<Option<String>> = both.enumerate().map(reason).collect();
@@ -335,20 +335,9 @@ async fn bring_back<S: Server>(shared: Weak<Shared<S>>, index: usize, pause: Dur
                 shared.changed.notify_waiters();
                 return;
             }
-            Err(fault) => shared.states.locked()[index].aside = Some(cause_of(fault.error)),
+            Err(fault) => shared.states.locked()[index].aside = Some(fault.error.into_cause()),
         }
         drop(shared);
         tokio::time::sleep(PROBE_EVERY).await;
-    }
-}
-
-/// The cause alone, without the words that say what it means.
-fn cause_of(error: EngineError) -> String {
-    match error {
-        EngineError::Refused(cause)
-        | EngineError::Permanent(cause)
-        | EngineError::Temporary(cause)
-        | EngineError::NotAvailable(cause)
-        | EngineError::TurnedAway { cause, .. } => cause,
     }
 }

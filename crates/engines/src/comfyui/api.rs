@@ -6,7 +6,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use futures::{StreamExt as _, TryStreamExt as _, stream};
 use reqwest::header::CONTENT_TYPE;
-use reqwest::multipart::{Form, Part};
+use reqwest::multipart::Form;
 use reqwest::{Method, StatusCode};
 use serde::Deserialize;
 use serde_json::value::RawValue;
@@ -14,8 +14,8 @@ use serde_json::{Value, json};
 use tintype_engine::{Device, EngineError};
 
 use super::answers::{self, Accepted, File, Job, Queue, Stats, Uploaded, entry_of};
-use crate::endpoint::{Endpoint, EngineResponse, Fault, Words};
-use crate::results::MAX_FILE_BYTES;
+use crate::endpoint::{Endpoint, EngineResponse, Fault, Words, is_plain};
+use crate::results::{MAX_FILE_BYTES, png_part};
 use crate::servers::Server;
 
 /// Longest answer about a run, which holds its whole workflow, or about the queue, which holds those of all runs that wait.
@@ -71,7 +71,7 @@ impl Server for ComfyServer {
         let answer = self.get("system_stats", MAX_ANSWER, ANSWER_LIMIT).await?;
         if !self.json::<Stats<'_>>(&answer).map(|stats| stats.are_of_comfyui())? {
             let what = "does not answer as ComfyUI does: give its base URL, such as http://127.0.0.1:8188";
-            return Err(self.unclear(what));
+            return Err(self.endpoint.unclear(what));
         }
         let asked = self.node_classes.iter().map(async |class| {
             let path = format!("object_info/{}", encoded(class));
@@ -84,7 +84,7 @@ impl Server for ComfyServer {
         let missing: Vec<_> = answered.into_iter().flatten().collect();
         match missing.is_empty() {
             true => Ok(()),
-            false => Err(self.unclear(&format!("lacks nodes of the workflow: {}", missing.join(", ")))),
+            false => Err(self.endpoint.unclear(&format!("lacks nodes of the workflow: {}", missing.join(", ")))),
         }
     }
 }
@@ -121,16 +121,12 @@ impl ComfyServer {
         }
         let parsed = serde_json::from_slice::<&RawValue>(&answer.body).map_err(|_| {
             let kind = answer.media_type();
-            self.unclear(&format!(
+            self.endpoint.unclear(&format!(
                 "answered 200 with {} instead of JSON",
                 if kind.is_empty() { "bytes" } else { &kind }
             ))
         })?;
-        serde_json::from_str(parsed.get()).map_err(|_| self.unclear("answered 200 with JSON of another shape"))
-    }
-
-    fn unclear(&self, what: &str) -> Fault {
-        EngineError::Temporary(format!("{} {what}", self.endpoint.name())).into()
+        serde_json::from_str(parsed.get()).map_err(|_| self.endpoint.unclear("answered 200 with JSON of another shape"))
     }
 
     /// Uploads a PNG, and returns the name by which the workflow finds it.
@@ -138,14 +134,14 @@ impl ComfyServer {
     /// # Errors
     /// [`Fault`].
     pub(super) async fn upload(&self, name: String, png: Bytes, limit: Duration) -> Result<String, Fault> {
-        let part = Part::stream_with_length(png.clone(), png.len() as u64).file_name(name).mime_str("image/png");
-        let part = part.map_err(|error| EngineError::Permanent(error.to_string()))?;
         let request = self.endpoint.request(Method::POST, "upload/image")?;
-        let request = request.multipart(Form::new().part("image", part).text("type", "input"));
+        let form = Form::new().part("image", png_part(&png, name)?).text("type", "input");
+        let request = request.multipart(form);
         let answer = self.endpoint.send(request, MAX_ANSWER, limit).await?;
         let uploaded = serde_json::from_str(self.json::<&RawValue>(&answer)?.get());
         // Another name, if a file of this one had another content.
-        let Uploaded { name, subfolder } = uploaded.map_err(|_| self.unclear("did not name a file that it took"))?;
+        let Uploaded { name, subfolder } =
+            uploaded.map_err(|_| self.endpoint.unclear("did not name a file that it took"))?;
         Ok(if subfolder.is_empty() { name } else { format!("{subfolder}/{name}") })
     }
 
@@ -157,13 +153,8 @@ impl ComfyServer {
         let body = json!({ "prompt": graph, "prompt_id": id, "client_id": id });
         let answer = self.post("prompt", &body, limit).await?;
         let accepted: Option<Accepted<'_>> = serde_json::from_str(self.json::<&RawValue>(&answer)?.get()).ok();
-        // The id becomes part of a path.
-        let is_id = |id: &str| {
-            let plain = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-';
-            (1..=64).contains(&id.len()) && id.bytes().all(plain)
-        };
-        let accepted = accepted.filter(|accepted| is_id(&accepted.prompt_id));
-        let accepted = accepted.ok_or_else(|| self.unclear("accepted a workflow without a valid id"))?;
+        let accepted = accepted.filter(|accepted| is_plain(&accepted.prompt_id, 64, b"-"));
+        let accepted = accepted.ok_or_else(|| self.endpoint.unclear("accepted a workflow without a valid id"))?;
         Ok(Queued { left_out: accepted.left_out(), id: accepted.prompt_id })
     }
 
@@ -171,12 +162,6 @@ impl ComfyServer {
     pub(super) fn incomplete(&self, words: &Words) -> EngineError {
         let (name, quoted) = (self.endpoint.name(), self.endpoint.quoted(words));
         EngineError::NotAvailable(format!("{name} does not run the whole workflow{quoted}: check it in ComfyUI"))
-    }
-
-    /// The error of a run that failed.
-    pub(super) fn failed(&self, words: &Words) -> EngineError {
-        let (name, quoted) = (self.endpoint.name(), self.endpoint.quoted(words));
-        EngineError::Temporary(format!("{name} failed to render{quoted}"))
     }
 
     /// The state of a run.
@@ -189,7 +174,7 @@ impl ComfyServer {
         if answer.status == StatusCode::NOT_FOUND {
             return self.run_of_old(id, limit).await;
         }
-        self.json::<Job<'_>>(&answer)?.run().ok_or_else(|| self.unclear("gave a run in an unknown state"))
+        self.json::<Job<'_>>(&answer)?.run().ok_or_else(|| self.endpoint.unclear("gave a run in an unknown state"))
     }
 
     /// The state of a run in the history and the queue, which old servers have too.

@@ -235,7 +235,7 @@ impl ComfyUi {
         let file = match ended {
             Run::Completed(Some(file)) => file,
             Run::Completed(None) => return Ok(None),
-            Run::Failed(words) => return Err(server.failed(&words).into()),
+            Run::Failed(words) => return Err(server.endpoint().failed(&words).into()),
             Run::Unfinished | Run::Gone => {
                 let cause = format!("{} lost a run, most likely because it was started again", server.name());
                 return Err(EngineError::Temporary(cause).into());

@@ -18,7 +18,7 @@ use bytes::Bytes;
 use futures::future::try_join_all;
 use futures::{StreamExt as _, TryStreamExt as _, stream};
 use reqwest::header::CONTENT_TYPE;
-use reqwest::multipart::{Form, Part};
+use reqwest::multipart::Form;
 use reqwest::{Method, RequestBuilder};
 use serde::Deserialize;
 use serde::de::IgnoredAny;
@@ -33,7 +33,7 @@ use self::dialect::{Dialect, References};
 use self::server_error::ServerError;
 use super::driver::{Driver, DriverEngine};
 use super::endpoint::{Endpoint, Fault};
-use super::results::{Downloads, MAX_FILE_BYTES, Results, mask_to_png, to_pngs};
+use super::results::{Downloads, MAX_FILE_BYTES, Results, mask_to_png, png_part, to_pngs};
 use super::servers::{BriefHash, Server, Servers};
 use super::{EngineChoice, EngineContext, TYPICAL_DURATION, sizes};
 use tintype_config::{EngineProfile, EngineSettings};
@@ -262,11 +262,6 @@ fn edit_form(
     references.iter().enumerate().try_fold(form, |form, (index, png)| {
         Ok(form.part(name, png_part(png, format!("reference-{}.png", index + 1))?))
     })
-}
-
-fn png_part(png: &Bytes, name: String) -> Result<Part, EngineError> {
-    let part = Part::stream_with_length(png.clone(), png.len() as u64).file_name(name).mime_str("image/png");
-    part.map_err(|error| EngineError::Permanent(error.to_string()))
 }
 
 /// One server with OpenAI's Images API. It takes work if it lists its models, among them the one to ask for.

@@ -12,7 +12,7 @@ use serde::Deserialize;
 use serde_json::Value;
 use tintype_engine::{EngineError, RenderSettings};
 
-use crate::endpoint::{Endpoint, EngineResponse, Fault, Words};
+use crate::endpoint::{Endpoint, EngineResponse, Fault, Words, is_plain};
 use crate::results::MAX_FILE_BYTES;
 
 /// Answers without a picture are small, except that the capabilities list every LoRA file of the server.
@@ -149,8 +149,7 @@ impl Api {
     /// [`EngineError::NotAvailable`]: it does not answer, answers something else, or has no model for pictures.
     pub(super) async fn capabilities(&self) -> Result<Capabilities, EngineError> {
         let request = self.endpoint.request(Method::GET, "sdcpp/v1/capabilities")?;
-        let answer =
-            self.endpoint.send(request, MAX_ANSWER, ANSWER_LIMIT).await.map_err(|fault| unavailable(fault.error))?;
+        let answer = self.endpoint.send(request, MAX_ANSWER, ANSWER_LIMIT).await.map_err(unavailable)?;
         let not_ours = |what: &str| {
             EngineError::NotAvailable(format!(
                 "{} {what}: give the base URL of stable-diffusion.cpp's sd-server, such as http://127.0.0.1:1234",
@@ -160,7 +159,7 @@ impl Api {
         match answer.status {
             StatusCode::OK => {}
             StatusCode::NOT_FOUND => return Err(not_ours("has no route /sdcpp/v1/capabilities")),
-            _ => return Err(unavailable(self.endpoint.failure(&answer, &words(&answer)).error)),
+            _ => return Err(unavailable(self.endpoint.failure(&answer, &words(&answer)))),
         }
         let capabilities: Capabilities =
             serde_json::from_slice(&answer.body).map_err(|_| not_ours("does not describe its capabilities"))?;
@@ -183,13 +182,8 @@ impl Api {
             return Err(self.endpoint.failure(&answer, &words(&answer)));
         }
         let submitted: Option<SubmittedAnswer> = serde_json::from_slice(&answer.body).ok();
-        // The id becomes part of a path.
-        let is_id = |id: &String| {
-            let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"_-".contains(&byte);
-            (1..=128).contains(&id.len()) && id.bytes().all(plain)
-        };
-        let id = submitted.map(|submitted| submitted.id).filter(is_id);
-        id.ok_or_else(|| self.unclear("accepted a job without a valid id"))
+        let id = submitted.map(|submitted| submitted.id).filter(|id| is_plain(id, 128, b"_-"));
+        id.ok_or_else(|| self.endpoint.unclear("accepted a job without a valid id"))
     }
 
     /// The state of a job.
@@ -204,8 +198,8 @@ impl Api {
             StatusCode::NOT_FOUND | StatusCode::GONE => return Ok(Job::Gone),
             _ => return Err(self.endpoint.failure(&answer, &words(&answer))),
         }
-        let job: JobAnswer =
-            serde_json::from_slice(&answer.body).map_err(|_| self.unclear("returned something that is not a job"))?;
+        let job: JobAnswer = serde_json::from_slice(&answer.body)
+            .map_err(|_| self.endpoint.unclear("returned something that is not a job"))?;
         match (job.status.as_str(), job.result, job.error) {
             ("queued" | "generating", _, _) => Ok(Job::Unfinished),
             ("completed", Some(result), _) => Ok(Job::Completed(self.files(result.images)?)),
@@ -213,7 +207,7 @@ impl Api {
                 let ErrorAnswer { code, message } = error.unwrap_or(ErrorAnswer { code: None, message: None });
                 Ok(Job::Failed(Words { code: code.or(Some(job.status)), message, advice: None }))
             }
-            _ => Err(self.unclear("gave a job in an unknown state")),
+            _ => Err(self.endpoint.unclear("gave a job in an unknown state")),
         }
     }
 
@@ -222,7 +216,7 @@ impl Api {
         images.sort_by_key(|image| image.index);
         let decode = |image: ImageAnswer| BASE64_STANDARD.decode(image.b64_json);
         let files = images.into_iter().map(decode).collect::<Result<_, _>>();
-        files.map_err(|_| self.unclear("gave a picture that is not valid base64"))
+        files.map_err(|_| self.endpoint.unclear("gave a picture that is not valid base64"))
     }
 
     /// Cancels a job.
@@ -241,23 +235,13 @@ impl Api {
 
     /// The error of a failed job.
     pub(super) fn failed(&self, words: &Words) -> EngineError {
-        EngineError::Temporary(format!("{} failed to render{}", self.name(), self.endpoint.quoted(words)))
-    }
-
-    fn unclear(&self, what: &str) -> Fault {
-        EngineError::Temporary(format!("{} {what}", self.name())).into()
+        self.endpoint.failed(words)
     }
 }
 
-/// An error of a server that was only asked whether it takes work.
-fn unavailable(error: EngineError) -> EngineError {
-    match error {
-        EngineError::NotAvailable(cause)
-        | EngineError::Refused(cause)
-        | EngineError::Permanent(cause)
-        | EngineError::Temporary(cause)
-        | EngineError::TurnedAway { cause, .. } => EngineError::NotAvailable(cause),
-    }
+/// The error of a server that was only asked whether it takes work.
+fn unavailable(fault: Fault) -> EngineError {
+    EngineError::NotAvailable(fault.error.into_cause())
 }
 
 /// The words of an error: `{"error": …}`, with a message in `message` where `error` is a code.
