@@ -7,7 +7,7 @@ use std::borrow::Cow;
 use std::path::PathBuf;
 use std::pin::pin;
 use std::str::FromStr;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
@@ -20,6 +20,7 @@ use crate::failure::{Attempts, Done, Failure};
 use tintype_domain::model::Id;
 use tintype_system::clock::Timestamp;
 use tintype_system::fault::Effect;
+use tintype_system::locked::Locked as _;
 
 /// A parameter of a statement.
 pub(crate) trait Parameter: Sync {
@@ -155,19 +156,15 @@ pub(crate) fn query(
 
 /// A transaction that has begun.
 pub(crate) enum Transaction<'a> {
+    /// The lock never waits: a transaction runs one statement at a time.
     Sqlite(Mutex<&'a mut sqlite::Writing>),
     Postgres(&'a postgres::Database, &'a postgres::Transaction<'a>),
-}
-
-/// The writer of SQLite. The lock never waits: a transaction runs one statement at a time.
-fn held<'a, 'b>(writing: &'a Mutex<&'b mut sqlite::Writing>) -> MutexGuard<'a, &'b mut sqlite::Writing> {
-    writing.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Transaction<'_> {
     pub(crate) fn now(&self) -> Timestamp {
         match self {
-            Self::Sqlite(writing) => held(writing).clock.now(),
+            Self::Sqlite(writing) => writing.locked().clock.now(),
             Self::Postgres(database, _) => database.now(),
         }
     }
@@ -175,7 +172,7 @@ impl Transaction<'_> {
     /// The present time of the monotonic clock.
     pub(crate) fn elapsed(&self) -> Duration {
         match self {
-            Self::Sqlite(writing) => held(writing).clock.elapsed(),
+            Self::Sqlite(writing) => writing.locked().clock.elapsed(),
             Self::Postgres(database, _) => database.clock.elapsed(),
         }
     }
@@ -183,7 +180,7 @@ impl Transaction<'_> {
     pub(crate) fn new_id(&self) -> Id {
         match self {
             Self::Sqlite(writing) => {
-                let writing = held(writing);
+                let writing = writing.locked();
                 writing.ids.next(writing.clock.now())
             }
             Self::Postgres(database, _) => database.new_id(),
@@ -193,7 +190,7 @@ impl Transaction<'_> {
     /// Runs a statement and returns its rows.
     pub(crate) async fn query(&self, sql: &str, parameters: &[&dyn Parameter]) -> Done<Vec<Row>> {
         match self {
-            Self::Sqlite(writing) => Ok(query(&held(writing).connection, sql, for_sqlite(parameters))?),
+            Self::Sqlite(writing) => Ok(query(&writing.locked().connection, sql, for_sqlite(parameters))?),
             Self::Postgres(_, begun) => {
                 let rows = begun.query(sql, &for_postgres(parameters)).await?;
                 Ok(rows.into_iter().map(Row::Postgres).collect())
@@ -236,7 +233,7 @@ impl Transaction<'_> {
     pub(crate) async fn execute(&self, sql: &str, parameters: &[&dyn Parameter]) -> Done<u64> {
         match self {
             Self::Sqlite(writing) => {
-                Ok(prepare(&held(writing).connection, sql, for_sqlite(parameters))?.raw_execute()? as u64)
+                Ok(prepare(&writing.locked().connection, sql, for_sqlite(parameters))?.raw_execute()? as u64)
             }
             Self::Postgres(_, begun) => Ok(begun.execute(sql, &for_postgres(parameters)).await?),
         }
@@ -268,7 +265,7 @@ impl Transaction<'_> {
     /// Keeps no prompt that this transaction erases in the write-ahead log.
     pub(crate) fn erases(&self) {
         if let Self::Sqlite(writing) = self {
-            held(writing).empties_log = true;
+            writing.locked().empties_log = true;
         }
     }
 }

@@ -102,7 +102,7 @@ impl Store {
         let ready_at = ready_after(self.driver.now(), delay);
         let released = self.statement(Effect::Release, sql, &[&lease.task_id, &lease.epoch, &ready_at]).await?;
         if let Driver::Postgres(store) = &self.driver {
-            store.announcer.announce();
+            store.notifier.task_queued();
         }
         Ok(done_if(!released.is_empty()))
     }
@@ -242,14 +242,14 @@ impl Store {
     pub async fn tasks_elsewhere(&self) {
         match &self.driver {
             Driver::Sqlite(_) => std::future::pending().await,
-            Driver::Postgres(store) => store.announcer.heard().await,
+            Driver::Postgres(store) => store.notifier.queued_elsewhere().await,
         }
     }
 
     /// Tells other processes soon that this one has ended a task. This is only a hint, which may be lost.
     pub fn announce_ending(&self, task_id: Id) {
         if let Driver::Postgres(store) = &self.driver {
-            store.announcer.announce_ending(task_id);
+            store.notifier.task_ended(task_id);
         }
     }
 
@@ -257,7 +257,7 @@ impl Store {
     pub async fn endings_elsewhere(&self) -> EndingsElsewhere {
         match &self.driver {
             Driver::Sqlite(store) => store.written_elsewhere().await,
-            Driver::Postgres(store) => store.announcer.heard_endings().await,
+            Driver::Postgres(store) => store.notifier.ended_elsewhere().await,
         }
     }
 
@@ -265,7 +265,7 @@ impl Store {
     /// This is only a hint, which may be lost.
     pub fn announce_news(&self, news: String) {
         if let Driver::Postgres(store) = &self.driver {
-            store.announcer.announce_news(news);
+            store.notifier.send_update(news);
         }
     }
 
@@ -273,7 +273,7 @@ impl Store {
     pub async fn news_elsewhere(&self) -> String {
         match &self.driver {
             Driver::Sqlite(_) => std::future::pending().await,
-            Driver::Postgres(store) => store.announcer.heard_news().await,
+            Driver::Postgres(store) => store.notifier.update_elsewhere().await,
         }
     }
 }

@@ -178,7 +178,7 @@ impl Store {
                 let order = Order { account_id, origin, surface, request, max_unfinished, start };
                 let submission = store.write(Effect::Submit, store.submitter.submit(order)).await?;
                 if matches!(submission, Submission::Accepted(_)) {
-                    store.announcer.announce();
+                    store.notifier.task_queued();
                 }
                 Ok(submission)
             }

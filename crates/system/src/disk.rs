@@ -2,13 +2,14 @@
 //! the tasks that it has accepted.
 
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 use std::time::Duration;
 
 use bytesize::ByteSize;
 use rustix::fs::statvfs;
 
 use crate::clock::Clock;
+use crate::locked::Locked as _;
 
 /// Interval at which the disks are checked.
 const CHECK_EVERY: Duration = Duration::from_millis(500);
@@ -58,7 +59,7 @@ impl Disk {
     /// Whether there is too little free space to accept tasks.
     pub fn is_low(&self) -> bool {
         let now = self.clock.elapsed();
-        let mut last = self.last_check.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut last = self.last_check.locked();
         if last.at.is_none_or(|at| now.saturating_sub(at) >= CHECK_EVERY) {
             let low = self.spaces().any(|space| space.free < self.floor(space));
             if low != last.low {

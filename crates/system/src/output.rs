@@ -10,10 +10,12 @@ use std::fs::File;
 use std::io::{self, ErrorKind, Write};
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Condvar, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, poll};
+
+use crate::locked::Locked as _;
 
 /// Bytes that wait in one queue.
 const MAX_WAITING: usize = 1024 * 1024;
@@ -80,13 +82,9 @@ impl QueuedOutput {
         Ok(outlet)
     }
 
-    fn queue(&self) -> MutexGuard<'_, Queue> {
-        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Queues a line, or drops it.
     fn push(&self, line: Vec<u8>) {
-        let mut queue = self.queue();
+        let mut queue = self.queue.locked();
         let size = line.len() + LINE_OVERHEAD;
         if queue.bytes + size <= MAX_WAITING {
             queue.bytes += size;
@@ -103,7 +101,7 @@ impl QueuedOutput {
 
     /// Waits for the next entry.
     fn pop(&self) -> QueuedLine {
-        let mut queue = self.queue();
+        let mut queue = self.queue.locked();
         queue.writes = false;
         loop {
             if let Some(entry) = queue.entries.pop_front() {
@@ -151,7 +149,7 @@ impl QueuedOutput {
     fn flush(&self) {
         let unfinished = |queue: &mut Queue| queue.writes || !queue.entries.is_empty();
         // A reader that takes nothing must not keep the process alive.
-        drop(self.emptied.wait_timeout_while(self.queue(), FLUSH_LIMIT, unfinished));
+        drop(self.emptied.wait_timeout_while(self.queue.locked(), FLUSH_LIMIT, unfinished));
     }
 }
 

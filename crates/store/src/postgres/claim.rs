@@ -1,7 +1,7 @@
 //! Claiming: round robin over accounts, oldest first within one.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::Mutex;
 use std::time::Duration;
 
 use super::PostgresStore;
@@ -12,6 +12,7 @@ use crate::tasks::REQUEST;
 use crate::{Claim, LONGEST_DELAY, Result, StoreError};
 use tintype_domain::model::Id;
 use tintype_system::fault::Effect;
+use tintype_system::locked::Locked as _;
 
 /// Condition for a task `q` that can be claimed. Below the horizon ($2) are only dead tuples. The collation is that of
 /// the index `queue_of_account`, which tells the number of references too.
@@ -137,7 +138,7 @@ impl PostgresStore {
             // Accounts with less than their share leave a rest to the others.
             while claims.len() < max {
                 let most = (max - claims.len()) as i64;
-                let served = self.served_last().get(&turns).cloned().unwrap_or_default();
+                let served = self.served_last.locked().get(&turns).cloned().unwrap_or_default();
                 let (horizon, given) = (self.database.horizon(), self.database.given_time());
                 let parameters: [Parameter<'_>; 9] =
                     [&served, &horizon, &given, &most, &passed_over, &lease, &references, &engine, &longest];
@@ -151,16 +152,12 @@ impl PostgresStore {
                 };
                 let rows: Vec<Row> = rows.into_iter().map(Row::Postgres).collect();
                 let Some(row) = rows.last() else { break };
-                self.served_last().insert(turns.clone(), row.get("account_id")?);
+                self.served_last.locked().insert(turns.clone(), row.get("account_id")?);
                 claims.extend(rows.iter().filter_map(readable));
             }
             Ok(claims)
         };
         self.write(Effect::Claim, claim).await
-    }
-
-    fn served_last(&self) -> MutexGuard<'_, HashMap<(String, u32), String>> {
-        self.served_last.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -12,7 +12,7 @@ use tokio_util::task::AbortOnDropHandle;
 
 use self::claim::ServedLast;
 pub(crate) use self::connection::{Database, Parameter, Transaction};
-use self::listen_notify::Announcer;
+use self::listen_notify::Notifier;
 use self::submit::Submitter;
 use super::driver::{self, Driver};
 use super::{Cause, OpenError, Result, Right, Schema, Store, StoreError};
@@ -47,7 +47,7 @@ pub use self::schema::SCHEMA;
 pub(crate) struct PostgresStore {
     pub(crate) database: Arc<Database>,
     faults: Faults,
-    pub(crate) announcer: Announcer,
+    pub(crate) notifier: Notifier,
     _upkeep: AbortOnDropHandle<()>,
     pub(crate) submitter: Submitter,
     /// Held during a health check. They may come from anywhere, and all together take a writer and two readers at a
@@ -107,7 +107,7 @@ pub async fn open_with(
         submitter: Submitter::new(database.clone(), faults.clone()),
         ping: tokio::sync::Mutex::default(),
         served_last: ServedLast::default(),
-        announcer: Announcer::start(database.clone()),
+        notifier: Notifier::start(database.clone()),
         _upkeep: AbortOnDropHandle::new(upkeep),
         database,
         faults,

@@ -4,7 +4,7 @@
 //! many of them leaves the others to its neighbours.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tokio::sync::{Mutex as Gate, OwnedMutexGuard};
@@ -15,6 +15,7 @@ use crate::submit::Order;
 use crate::{Result, StoreError, Submission, driver, ledger};
 use tintype_domain::model::Id;
 use tintype_system::fault::{Effect, Faults, Point};
+use tintype_system::locked::Locked as _;
 
 /// How long the database is asked what became of a submit without an answer, and the pause between two attempts.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -66,8 +67,7 @@ impl Submitter {
 
     /// Waits for the submits of the account that came before; `None` if this one must not start any more.
     async fn place(&self, order: &Order) -> Option<SubmitTurn> {
-        let gate =
-            self.gates.lock().unwrap_or_else(PoisonError::into_inner).entry(order.account_id).or_default().clone();
+        let gate = self.gates.locked().entry(order.account_id).or_default().clone();
         let mut place = SubmitTurn { submitter: self.clone(), account_id: order.account_id, guard: None };
         let limit = order.start.deadline.saturating_sub(self.database.clock.elapsed());
         let guard = tokio::select! {
@@ -128,7 +128,7 @@ struct SubmitTurn {
 impl Drop for SubmitTurn {
     fn drop(&mut self) {
         drop(self.guard.take());
-        let mut gates = self.submitter.gates.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut gates = self.submitter.gates.locked();
         // Nobody else holds the gate or waits for it.
         if gates.get(&self.account_id).is_some_and(|gate| Arc::strong_count(gate) == 1) {
             gates.remove(&self.account_id);

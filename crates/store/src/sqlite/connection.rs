@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, OpenFlags};
+use tintype_system::locked::Locked as _;
 
 /// Longest wait for the write lock while another process holds it, such as the command line.
 pub(super) const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
@@ -43,14 +44,13 @@ pub(super) struct Readers {
 
 impl Readers {
     pub(super) fn read<T>(&self, query: impl FnOnce(&Connection) -> rusqlite::Result<T>) -> rusqlite::Result<T> {
-        let idle = || self.idle.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        let taken = idle().pop();
-        let connection = match taken {
+        let free = self.idle.locked().pop();
+        let connection = match free {
             Some(connection) => connection,
             None => connect(&self.path, OpenFlags::SQLITE_OPEN_READ_WRITE)?,
         };
         let outcome = query(&connection);
-        idle().push(connection);
+        self.idle.locked().push(connection);
         outcome
     }
 }

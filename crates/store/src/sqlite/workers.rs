@@ -1,37 +1,33 @@
 //! The workers of this process: all there are, as only one server uses the file.
 
 use std::collections::BTreeMap;
-use std::sync::{MutexGuard, PoisonError};
 
 use super::SqliteStore;
 use super::writer::Writing;
 use crate::{EngineState, Result, WorkerReport};
 use tintype_domain::model::Id;
 use tintype_system::clock::Timestamp;
+use tintype_system::locked::Locked as _;
 
 impl SqliteStore {
-    fn workers(&self) -> MutexGuard<'_, BTreeMap<Id, (WorkerReport, Timestamp)>> {
-        self.workers.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     pub(crate) fn keep_report(&self, report: WorkerReport) {
-        self.workers().insert(report.id, (report, self.clock.now()));
+        self.workers.locked().insert(report.id, (report, self.clock.now()));
     }
 
     pub(crate) fn forget_reports(&self, id: Id) {
-        self.workers().remove(&id);
+        self.workers.locked().remove(&id);
     }
 
     /// The last reports of the workers, the latest first.
     pub(crate) fn seen_workers(&self) -> Vec<(WorkerReport, Timestamp)> {
-        let mut workers: Vec<_> = self.workers().values().cloned().collect();
+        let mut workers: Vec<_> = self.workers.locked().values().cloned().collect();
         workers.sort_by_key(|(_, seen_at)| std::cmp::Reverse(*seen_at));
         workers
     }
 
     pub(crate) fn seen_engines(&self) -> Vec<EngineState> {
         let mut engines: BTreeMap<String, EngineState> = BTreeMap::new();
-        for (report, seen_at) in self.workers().values() {
+        for (report, seen_at) in self.workers.locked().values() {
             let name = report.engine.clone();
             let unseen =
                 EngineState { name: name.clone(), max_references: 0, masks: true, workers: 0, seen_at: *seen_at };

@@ -13,7 +13,7 @@ use std::os::fd::AsFd;
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{ExitStatus, Stdio};
-use std::sync::{Arc, Mutex, Once, PoisonError};
+use std::sync::{Arc, Mutex, Once};
 use std::time::Duration;
 
 use rustix::pipe::fcntl_setpipe_size;
@@ -22,6 +22,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::process::{Child, Command};
 use tokio::sync::Semaphore;
 
+use crate::locked::Locked as _;
 use tintype_engine::Mask;
 use tintype_engine::picture::{Picture, PictureError, REFERENCE_SIDE, RESULT_SIDE};
 
@@ -199,7 +200,7 @@ impl Decoder {
         let decoder = Self { ready: None, ..self.clone() };
         tokio::spawn(async move {
             tokio::time::sleep(REFILL_AFTER).await;
-            let mut ready = ready.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut ready = ready.locked();
             while ready.len() < MAX_DECODERS {
                 match decoder.start(RESULT_SIDE, false) {
                     Ok(child) => ready.push(child),
@@ -235,7 +236,7 @@ impl Decoder {
 
 /// A process that waits for a picture. One that the machine has killed meanwhile is left out.
 fn take_ready(ready: &Arc<Mutex<Vec<Child>>>) -> Option<Child> {
-    let mut ready = ready.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut ready = ready.locked();
     while let Some(mut child) = ready.pop() {
         if matches!(child.try_wait(), Ok(None)) {
             return Some(child);
