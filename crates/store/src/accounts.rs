@@ -6,7 +6,7 @@ use super::{AuditedChange, NewKey, Result, StoreError, keys};
 use crate::failure::Done;
 use crate::postgres::LOCK;
 use tintype_domain::ledger::{OPENING_NOTE, check_opening, check_positive};
-use tintype_domain::model::{Account, EntryKind, ExpiringGrant, Id, LedgerEntry, TaskId};
+use tintype_domain::model::{Account, EntryKind, Id, LedgerEntry, TaskId};
 use tintype_system::clock::Timestamp;
 use tintype_system::fault::Effect;
 

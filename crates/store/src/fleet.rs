@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde::Serialize;
 
 use super::driver::{Driver, Row, Store};
-use super::{Lease, Result, StoreError, progress};
+use super::{Result, StoreError};
 use tintype_domain::files_marker::FilesMarker;
 use tintype_domain::model::{Id, Surface};
 use tintype_system::clock::Timestamp;
@@ -92,13 +92,6 @@ impl WaitingForEngine {
     pub fn lacks_worker(&self, engines: &[EngineState]) -> bool {
         !engines.iter().any(|engine| engine.name == self.engine && engine.workers > 0)
     }
-}
-
-/// Engines with the most reference images that each takes, as an object of JSON, which statements read.
-pub(super) fn engines_in_json(engines: &[(String, u32)]) -> String {
-    let engines: serde_json::Map<String, serde_json::Value> =
-        engines.iter().map(|(name, most)| (name.clone(), (*most).into())).collect();
-    serde_json::Value::from(engines).to_string()
 }
 
 /// The tasks that some engines can do together.

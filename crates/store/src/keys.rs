@@ -9,7 +9,7 @@ use super::people::suspension;
 use super::strikes::{OF_LINE, lock_line};
 use super::{AuditedChange, Result, ledger};
 use crate::failure::Done;
-use tintype_domain::budget::{Allowance, Budget};
+use tintype_domain::budget::Budget;
 use tintype_domain::key::{ApiKey, KeyHash, KeySecret};
 use tintype_domain::model::Id;
 use tintype_system::clock::Timestamp;

@@ -15,7 +15,7 @@ use serde::Serialize;
 use tokio_util::sync::CancellationToken;
 
 use tintype_domain::ledger::NotCharged;
-use tintype_domain::model::{FailureCause, Id, Surface, Task};
+use tintype_domain::model::{Id, Task};
 use tintype_domain::request::{GenerateRequest, MAX_REFERENCES};
 use tintype_system::clock::Timestamp;
 

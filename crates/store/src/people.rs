@@ -2,14 +2,14 @@
 
 use std::time::Duration;
 
-use super::driver::{Driver, Each, Parameter, Row, Store, Transaction, of_account};
+use super::driver::{Each, Parameter, Row, Store, Transaction, of_account};
 use super::{Action, AuditedChange, Result, second_factor};
 use crate::failure::Done;
 use tintype_domain::identity::Identity;
 use tintype_domain::key::Suspension;
 use tintype_domain::model::Id;
 use tintype_domain::person::{MAX_PEOPLE, Person, Role, Session, TokenHash};
-use tintype_domain::second_factor::{Factor, FactorCode, NewFactor};
+use tintype_domain::second_factor::FactorCode;
 use tintype_domain::text::MAX_NAME_CHARS;
 use tintype_system::clock::Timestamp;
 use tintype_system::fault::Effect;

@@ -2,8 +2,6 @@
 
 use std::time::Duration;
 
-use bytes::Bytes;
-
 use super::driver::{Driver, Row, Store, Transaction};
 use super::endings::{self, GivenUp, LEASED, Loss, ready_after};
 use super::tasks::request;

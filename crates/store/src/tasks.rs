@@ -7,8 +7,7 @@ use bytes::Bytes;
 use super::driver::{Driver, Row, Store, Transaction, ids, on_sqlite};
 use super::submit::Order;
 use super::{
-    AttemptProgress, CompletedTask, FoundPreview, Origin, Result, SoughtPreview, StartLimit, Submission, TaskFiles,
-    TaskRecord, Unfinished, progress, sqlite,
+    AttemptProgress, CompletedTask, Origin, Result, StartLimit, Submission, TaskFiles, TaskRecord, progress, sqlite,
 };
 use tintype_domain::model::{FailureCause, Id, Status, Surface, Task, TaskFailure};
 use tintype_domain::request::{GenerateRequest, TaskSettings};

@@ -5,10 +5,11 @@ use std::time::Duration;
 #[cfg(doc)]
 use super::MAX_LOST_LEASES;
 use super::driver::{Driver, Each, Parameter, Store, Transaction, ids, millis};
+use super::endings::Loss;
 use super::failure::Done;
 use super::gallery::{delete_of, forget, unsearch};
 use super::{Audit, Ended, LONGEST_PAUSE, Rescue, Rescued, Result};
-use tintype_domain::model::Id;
+use tintype_domain::model::{FailureCause, Id};
 use tintype_system::clock::Timestamp;
 use tintype_system::fault::Effect;
 
@@ -87,33 +88,43 @@ fn take(sweeps: &str, now: &str) -> String {
     )
 }
 
+/// A sweep of the queue, which ends tasks or queues them again.
+#[derive(Debug, Clone)]
+pub(crate) enum Sweep {
+    /// Tasks whose leases are reclaimed.
+    Leases(Rescue),
+    /// Tasks with an id below this one.
+    Before(Id),
+    /// Waiting tasks with more references than this.
+    Beyond(u32),
+    /// Waiting tasks whose engine is not in this JSON object, or takes fewer references than they have: the object has
+    /// the most references of each engine.
+    Unmatched(String),
+}
+
 /// Ends overdue tasks, removes old tasks and audits the ledger.
 impl Store {
     /// Reclaims leases. Their tasks are queued again, or failed with `last_error` after [`MAX_LOST_LEASES`] lost
     /// leases. Also deletes the progress of attempts that have ended.
     pub async fn rescue(&self, which: Rescue, last_error: &str) -> Result<Rescued> {
-        match &self.driver {
-            Driver::Sqlite(store) => store.rescue_tasks(which, last_error).await,
-            Driver::Postgres(store) => store.rescue_tasks(which, last_error).await,
-        }
+        let loss = Loss::attempt(last_error, Duration::ZERO);
+        self.sweep(Effect::Rescue, Sweep::Leases(which), loss).await
     }
 
     /// Fails and refunds every unfinished task created at or before `cutoff` of [`Store::now`]; returns them in any
     /// order.
     pub async fn expire(&self, cutoff: Timestamp, error: &str) -> Result<Vec<Ended>> {
-        match &self.driver {
-            Driver::Sqlite(store) => store.expire_tasks(cutoff, error).await,
-            Driver::Postgres(store) => store.expire_tasks(cutoff, error).await,
-        }
+        // Ids begin with the time of creation, so the first id after the cutoff bounds a range of them.
+        let end = Id::floor(Timestamp::from_millis(cutoff.as_millis().saturating_add(1)));
+        let loss = Loss::now(FailureCause::Expired, error);
+        Ok(self.sweep(Effect::Expire, Sweep::Before(end), loss).await?.failed)
     }
 
     /// Fails and refunds every waiting task with more than `max_references` reference images; returns them in any
     /// order.
     pub async fn fail_beyond(&self, max_references: u32, error: &str) -> Result<Vec<Ended>> {
-        match &self.driver {
-            Driver::Sqlite(store) => store.fail_tasks_beyond(max_references, error).await,
-            Driver::Postgres(store) => store.fail_tasks_beyond(max_references, error).await,
-        }
+        let loss = Loss::now(FailureCause::TooManyReferences(max_references), error);
+        Ok(self.sweep(Effect::FailBeyond, Sweep::Beyond(max_references), loss).await?.failed)
     }
 
     /// Ends the grants that have expired by [`Store::now`]: an entry of the kind `expiry` takes what is left of each
@@ -129,9 +140,17 @@ impl Store {
     /// than its engine takes; returns them in any order. Each of `engines` is a name and the most reference images that
     /// it takes.
     pub async fn fail_unmatched(&self, engines: &[(String, u32)], error: &str) -> Result<Vec<Ended>> {
+        let engines: serde_json::Map<String, serde_json::Value> =
+            engines.iter().map(|(name, most)| (name.clone(), (*most).into())).collect();
+        let engines = serde_json::Value::from(engines).to_string();
+        let loss = Loss::now(FailureCause::NoEngine, error);
+        Ok(self.sweep(Effect::FailUnmatched, Sweep::Unmatched(engines), loss).await?.failed)
+    }
+
+    async fn sweep(&self, effect: Effect, sweep: Sweep, loss: Loss) -> Result<Rescued> {
         match &self.driver {
-            Driver::Sqlite(store) => store.fail_unmatched_tasks(engines, error).await,
-            Driver::Postgres(store) => store.fail_unmatched_tasks(engines, error).await,
+            Driver::Sqlite(store) => store.sweep(effect, sweep, loss).await,
+            Driver::Postgres(store) => store.sweep(effect, &sweep, &loss).await,
         }
     }
 

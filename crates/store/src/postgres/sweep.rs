@@ -1,5 +1,5 @@
-//! Sweeps: taking away lost leases, and failing overdue tasks. Account by account, so that one whose rows are damaged
-//! or locked delays no other.
+//! Sweeps: reclaiming lost leases, and failing overdue tasks. Account by account, so that an account whose rows are
+//! damaged or locked delays no other.
 
 use tokio_postgres::types::ToSql;
 
@@ -7,7 +7,7 @@ use super::connection::{Database, Transaction};
 use crate::driver::{self, Row, millis};
 use crate::endings::{GivenUp, Loss, select_lost};
 use crate::failure::{Done, Failure};
-use crate::fleet::engines_in_json;
+use crate::upkeep::Sweep;
 use crate::{LONGEST_LEASE, Rescue, Rescued, Result};
 use tintype_domain::model::Id;
 use tintype_system::clock::Timestamp;
@@ -15,54 +15,46 @@ use tintype_system::clock::Timestamp;
 /// Most tasks that a sweep ends in one transaction.
 const BATCH: usize = 32;
 
-/// A sweep.
-pub(super) struct Sweep {
-    /// Condition for a row `q` of the queue, in which `$bound` stands for the parameter `bound`.
-    sought: String,
+/// The tasks that a sweep looks for.
+pub(super) struct Search<'a> {
+    /// Condition for a row `q` of the queue, with the parameter $1.
+    condition: String,
     bound: Box<dyn ToSql + Send + Sync>,
     /// No unfinished task is below this id.
     horizon: Id,
-    loss: Loss,
+    loss: &'a Loss,
 }
 
-impl Sweep {
-    /// Takes away leases that have ended, or last longer than any lease: the server's clock was set back since.
-    pub(super) fn rescue(database: &Database, which: Rescue, loss: Loss) -> Self {
-        let until = match which {
-            Rescue::Expired => database.given_time(),
-            Rescue::All => Some(Timestamp::MAX.saturating_sub(LONGEST_LEASE)),
+impl<'a> Search<'a> {
+    pub(super) fn new(database: &Database, sweep: &Sweep, loss: &'a Loss) -> Self {
+        let (condition, bound): (String, Box<dyn ToSql + Send + Sync>) = match sweep {
+            // Leases that have ended, or last longer than any lease: the server's clock was set back since.
+            Sweep::Leases(which) => {
+                let until = match which {
+                    Rescue::Expired => database.given_time(),
+                    Rescue::All => Some(Timestamp::MAX.saturating_sub(LONGEST_LEASE)),
+                };
+                let (now, longest) = ("tintype_now($1)", millis(LONGEST_LEASE));
+                (format!("(q.lease_until <= {now} OR q.lease_until > {now} + {longest})"), Box::new(until))
+            }
+            Sweep::Before(end) => ("q.task_id < $1".into(), Box::new(*end)),
+            Sweep::Beyond(most) => {
+                let beyond = "q.reference_count > $1::bigint AND q.lease_until IS NULL";
+                (beyond.into(), Box::new(i64::from(*most)))
+            }
+            Sweep::Unmatched(engines) => {
+                let unmatched = "q.engine > '' AND q.lease_until IS NULL AND q.reference_count > coalesce(
+                    (SELECT e.value::bigint FROM json_each_text($1::text::json) e WHERE e.key = q.engine), -1)";
+                (unmatched.into(), Box::new(engines.clone()))
+            }
         };
-        let (now, longest) = ("tintype_now($bound)", millis(LONGEST_LEASE));
-        let sought = format!("(q.lease_until <= {now} OR q.lease_until > {now} + {longest})");
-        Self { sought, bound: Box::new(until), horizon: database.horizon(), loss }
-    }
-
-    /// Fails the tasks created at or before `cutoff`.
-    pub(super) fn expire(database: &Database, cutoff: Timestamp, loss: Loss) -> Self {
-        // Ids begin with the time of creation, so the first id after the cutoff bounds a range of them.
-        let end = Id::floor(Timestamp::from_millis(cutoff.as_millis().saturating_add(1)));
-        Self { sought: "q.task_id < $bound".into(), bound: Box::new(end), horizon: database.horizon(), loss }
-    }
-
-    /// Fails the waiting tasks with more references than this.
-    pub(super) fn beyond(database: &Database, max_references: u32, loss: Loss) -> Self {
-        let sought = "q.reference_count > $bound::bigint AND q.lease_until IS NULL".into();
-        Self { sought, bound: Box::new(i64::from(max_references)), horizon: database.horizon(), loss }
-    }
-
-    /// Fails the waiting tasks whose engine is not among these, or takes fewer references than they have.
-    pub(super) fn unmatched(database: &Database, engines: &[(String, u32)], loss: Loss) -> Self {
-        let sought = "q.engine > '' AND q.lease_until IS NULL AND q.reference_count > coalesce(
-            (SELECT e.value::bigint FROM json_each_text($bound::text::json) e WHERE e.key = q.engine), -1)";
-        let engines = engines_in_json(engines);
-        Self { sought: sought.into(), bound: Box::new(engines), horizon: database.horizon(), loss }
+        Self { condition, bound, horizon: database.horizon(), loss }
     }
 
     /// Gives up the tasks, in one or more transactions for each account.
     pub(super) async fn run(&self, database: &Database) -> Result<Rescued> {
         // On a connection for writing, whose plan begins at the horizon.
-        let sought = self.sought.replace("$bound", "$1");
-        let sql = format!("SELECT DISTINCT q.account_id FROM queue q WHERE {sought} AND q.task_id >= $2");
+        let sql = format!("SELECT DISTINCT q.account_id FROM queue q WHERE {} AND q.task_id >= $2", self.condition);
         let mut all = Rescued::default();
         for row in database.write(&sql, &[&*self.bound, &self.horizon]).await? {
             let account: &str = row.try_get(0)?;
@@ -83,7 +75,7 @@ impl Sweep {
     async fn sweep_account(&self, database: &Database, account: &str) -> Done<Rescued> {
         let condition = format!(
             "{} AND q.task_id COLLATE \"POSIX\" >= $2 AND q.account_id = $3 ORDER BY q.task_id COLLATE \"POSIX\"",
-            self.sought.replace("$bound", "$1")
+            self.condition
         );
         let locking = format!("LIMIT {BATCH} FOR UPDATE OF q SKIP LOCKED FOR NO KEY UPDATE OF a SKIP LOCKED");
         let lost = select_lost(&condition, &locking);

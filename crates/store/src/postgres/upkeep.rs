@@ -8,12 +8,13 @@ use std::time::Duration;
 use tokio_postgres::IsolationLevel;
 
 use super::connection::{Database, Transaction};
-use super::sweep::Sweep;
+use super::sweep::Search;
 use super::{PostgresStore, ledger};
 use crate::driver;
 use crate::endings::Loss;
-use crate::{Audit, Ended, Rescue, Rescued, Result, StoreError, audit, progress};
-use tintype_domain::model::{FailureCause, Id};
+use crate::upkeep::Sweep;
+use crate::{Audit, Rescued, Result, StoreError, audit, progress};
+use tintype_domain::model::Id;
 use tintype_system::clock::Timestamp;
 use tintype_system::fault::Effect;
 
@@ -107,40 +108,24 @@ impl Database {
 }
 
 impl PostgresStore {
-    pub(crate) async fn rescue_tasks(&self, which: Rescue, last_error: &str) -> Result<Rescued> {
-        let loss = Loss::attempt(last_error, Duration::ZERO);
-        let rescued =
-            self.write(Effect::Rescue, Sweep::rescue(&self.database, which, loss).run(&self.database)).await?;
-        // The tasks are rescued all the same.
-        let forget = async |begun: &Transaction<'_>| {
-            progress::forget_ended(&driver::Transaction::Postgres(&self.database, begun)).await
-        };
-        if let Err(failure) = self.database.transaction(forget).await {
-            let error = StoreError::from(failure);
-            tracing::debug!(%error, "could not delete the progress of attempts that have ended; \
-                the next sweep tries again");
+    pub(crate) async fn sweep(&self, effect: Effect, sweep: &Sweep, loss: &Loss) -> Result<Rescued> {
+        let rescued = self.write(effect, Search::new(&self.database, sweep, loss).run(&self.database)).await?;
+        if let Sweep::Leases(_) = sweep {
+            // The tasks are rescued all the same.
+            let forget = async |begun: &Transaction<'_>| {
+                progress::forget_ended(&driver::Transaction::Postgres(&self.database, begun)).await
+            };
+            if let Err(failure) = self.database.transaction(forget).await {
+                let error = StoreError::from(failure);
+                tracing::debug!(%error, "could not delete the progress of attempts that have ended; \
+                    the next sweep tries again");
+            }
         }
         Ok(rescued)
     }
 
-    pub(crate) async fn expire_tasks(&self, cutoff: Timestamp, error: &str) -> Result<Vec<Ended>> {
-        let sweep = Sweep::expire(&self.database, cutoff, Loss::now(FailureCause::Expired, error));
-        Ok(self.write(Effect::Expire, sweep.run(&self.database)).await?.failed)
-    }
-
-    pub(crate) async fn fail_tasks_beyond(&self, most: u32, error: &str) -> Result<Vec<Ended>> {
-        let loss = Loss::now(FailureCause::TooManyReferences(most), error);
-        let sweep = Sweep::beyond(&self.database, most, loss);
-        Ok(self.write(Effect::FailBeyond, sweep.run(&self.database)).await?.failed)
-    }
-
     pub(crate) async fn lapse_all_grants(&self) -> Result<usize> {
         self.write(Effect::LapseGrants, ledger::lapse(&self.database)).await
-    }
-
-    pub(crate) async fn fail_unmatched_tasks(&self, engines: &[(String, u32)], error: &str) -> Result<Vec<Ended>> {
-        let sweep = Sweep::unmatched(&self.database, engines, Loss::now(FailureCause::NoEngine, error));
-        Ok(self.write(Effect::FailUnmatched, sweep.run(&self.database)).await?.failed)
     }
 
     pub(crate) async fn audit_credits(&self) -> Result<Audit> {

@@ -8,12 +8,12 @@ use rusqlite::{Connection, OptionalExtension as _, ToSql, params};
 
 use super::SqliteStore;
 use super::writer::{Writing, in_savepoint};
-use crate::driver::{Parameter, Transaction, on_sqlite, query};
-use crate::endings::{GivenUp, LEASED, Loss};
+use crate::driver::{Transaction, on_sqlite, query};
+use crate::endings::{GivenUp, Loss};
 use crate::tasks::REQUEST;
+use crate::upkeep::Sweep;
 use crate::{
-    Claim, Ended, EndingsElsewhere, LONGEST_DELAY, LONGEST_LEASE, Lease, Rescue, Rescued, Result, StoreError, progress,
-    queue,
+    Claim, EndingsElsewhere, LONGEST_DELAY, LONGEST_LEASE, Lease, Rescue, Rescued, Result, StoreError, progress, queue,
 };
 use tintype_domain::model::Id;
 use tintype_system::clock::Timestamp;
@@ -117,17 +117,11 @@ fn renew(writing: &mut Writing, leases: &[Lease], lease: Duration) -> rusqlite::
     Ok(lost)
 }
 
-/// Gives up the task of a row of the queue that meets a condition, in a savepoint. If that fails, for example on a damaged
-/// row, the writes for the other tasks continue, unless SQLite has rolled back the whole transaction.
-fn give_up(
-    writing: &mut Writing,
-    loss: &Loss,
-    condition: &str,
-    task_id: Id,
-    parameters: &[&dyn Parameter],
-) -> Result<Rescued> {
+/// Gives up a task in a savepoint. If that fails, for example on a damaged row, the writes for the other tasks continue,
+/// unless SQLite has rolled back the whole transaction.
+fn give_up(writing: &mut Writing, loss: &Loss, task_id: Id) -> Result<Rescued> {
     let give_up = |writing: &mut Writing| {
-        on_sqlite(writing, async |begun: &Transaction<'_>| loss.give_up(begun, condition, parameters).await)
+        on_sqlite(writing, async |begun: &Transaction<'_>| loss.give_up(begun, "q.task_id = $1", &[&task_id]).await)
     };
     let damaged = || StoreError::other("its row in the queue has no task that is processing");
     let given_up = in_savepoint(writing, give_up).and_then(|given_up| match given_up {
@@ -146,47 +140,46 @@ fn give_up(
     }
 }
 
-/// Takes away up to [`SWEEP_BATCH`] leases.
-pub(super) fn rescue(writing: &mut Writing, which: Rescue, loss: &Loss) -> Result<Rescued> {
-    let now = writing.clock.now();
-    let (ended, impossible) = match which {
-        Rescue::Expired => (now, now.saturating_add(LONGEST_LEASE)),
-        Rescue::All => (Timestamp::MAX, Timestamp::MAX),
+/// Ends or requeues up to [`SWEEP_BATCH`] tasks that a sweep looks for, each by itself.
+pub(super) fn sweep(writing: &mut Writing, sweep: &Sweep, loss: &Loss) -> Result<Rescued> {
+    let connection = &writing.connection;
+    let select = |sql: &str, parameters: &[&dyn ToSql]| -> rusqlite::Result<Vec<Id>> {
+        connection.prepare_cached(sql)?.query_map(parameters, |row| row.get(0))?.collect()
     };
-    let mut lost: Vec<Lease> = writing
-        .connection
-        .prepare_cached(
-            "SELECT task_id, lease_epoch FROM queue INDEXED BY queue_leased WHERE lease_until <= ?1
-             UNION ALL SELECT task_id, lease_epoch FROM queue INDEXED BY queue_leased WHERE lease_until > ?2 LIMIT ?3",
-        )?
-        .query_map(params![ended, impossible, SWEEP_BATCH], |row| {
-            Ok(Lease { task_id: row.get(0)?, epoch: row.get(1)? })
-        })?
-        .collect::<rusqlite::Result<_>>()?;
-    // Refunds come in the order of their tasks, as those of every sweep.
-    lost.sort_unstable_by_key(|lease| lease.task_id);
-    let mut rescued = Rescued::default();
-    for Lease { task_id, epoch } in lost {
-        rescued.add(give_up(writing, loss, LEASED, task_id, &[&task_id, &epoch])?);
-    }
-    on_sqlite(writing, async |begun: &Transaction<'_>| progress::forget_ended(begun).await)?;
-    Ok(rescued)
-}
-
-/// Fails and refunds up to [`SWEEP_BATCH`] tasks, each for itself: those that a statement selects, with the parameter
-/// ?1 and up to ?2.
-pub(super) fn fail(writing: &mut Writing, sql: &str, bound: &impl ToSql, loss: &Loss) -> Result<Vec<Ended>> {
-    let mut tasks: Vec<Id> = writing
-        .connection
-        .prepare_cached(sql)?
-        .query_map(params![bound, SWEEP_BATCH], |row| row.get(0))?
-        .collect::<rusqlite::Result<_>>()?;
+    let mut tasks = match sweep {
+        Sweep::Leases(which) => {
+            let now = writing.clock.now();
+            let (ended, impossible) = match which {
+                Rescue::Expired => (now, now.saturating_add(LONGEST_LEASE)),
+                Rescue::All => (Timestamp::MAX, Timestamp::MAX),
+            };
+            let leased = "SELECT task_id FROM queue INDEXED BY queue_leased WHERE lease_until <= ?1
+                UNION ALL SELECT task_id FROM queue INDEXED BY queue_leased WHERE lease_until > ?2 LIMIT ?3";
+            select(leased, &[&ended, &impossible, &SWEEP_BATCH])?
+        }
+        Sweep::Before(end) => select("SELECT task_id FROM queue WHERE task_id < ?1 LIMIT ?2", &[end, &SWEEP_BATCH])?,
+        Sweep::Beyond(most) => {
+            let beyond = "SELECT task_id FROM queue INDEXED BY queue_with_references
+                WHERE reference_count > 0 AND reference_count > ?1 AND lease_until IS NULL LIMIT ?2";
+            select(beyond, &[most, &SWEEP_BATCH])?
+        }
+        Sweep::Unmatched(engines) => {
+            let unmatched = "SELECT task_id FROM queue INDEXED BY queue_named
+                WHERE lease_until IS NULL AND engine > ''
+                    AND reference_count > coalesce((SELECT value FROM json_each(?1) WHERE key = engine), -1) LIMIT ?2";
+            select(unmatched, &[engines, &SWEEP_BATCH])?
+        }
+    };
+    // Refunds come in the order of their tasks.
     tasks.sort_unstable();
     let mut all = Rescued::default();
     for id in tasks {
-        all.add(give_up(writing, loss, "q.task_id = $1", id, &[&id])?);
+        all.add(give_up(writing, loss, id)?);
     }
-    Ok(all.failed)
+    if let Sweep::Leases(_) = sweep {
+        on_sqlite(writing, async |begun: &Transaction<'_>| progress::forget_ended(begun).await)?;
+    }
+    Ok(all)
 }
 
 impl SqliteStore {
