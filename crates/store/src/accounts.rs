@@ -300,11 +300,11 @@ impl Store {
         expires_at: Option<Timestamp>,
     ) -> Result<Option<i64>> {
         let note = note.map(str::to_owned);
-        let noted = note.clone();
+        let audited_note = note.clone();
         let grant =
             async move |begun: &Transaction<'_>| grant(begun, account_id, amount, note.as_deref(), expires_at).await;
         let audited = move |balance: &Option<i64>| {
-            AuditedChange::of_grant(account_id, amount, noted.as_deref(), expires_at, *balance)
+            AuditedChange::of_grant(account_id, amount, audited_note.as_deref(), expires_at, *balance)
         };
         self.change(Effect::Grant, grant, audited).await
     }
@@ -320,7 +320,7 @@ impl Store {
         expires_at: Option<Timestamp>,
     ) -> Result<GrantOutcome> {
         let note = note.map(str::to_owned);
-        let noted = note.clone();
+        let audited_note = note.clone();
         let grant = async move |begun: &Transaction<'_>| {
             // The next statement sees every grant that was made before the lock.
             if ledger::lock(begun, account_id).await? && !is_newest(begun, account_id, newest).await? {
@@ -331,7 +331,7 @@ impl Store {
         };
         let audited = move |outcome: &GrantOutcome| {
             let GrantOutcome::Granted(balance) = *outcome else { return None };
-            AuditedChange::of_grant(account_id, amount, noted.as_deref(), expires_at, Some(balance))
+            AuditedChange::of_grant(account_id, amount, audited_note.as_deref(), expires_at, Some(balance))
         };
         self.change(Effect::Grant, grant, audited).await
     }
@@ -339,9 +339,10 @@ impl Store {
     /// Takes credits away, which is a grant with a negative amount in the ledger: first those that never expire, then
     /// those that expire last. `None` if the account does not exist. An amount that is not positive is an error.
     pub async fn take(&self, account_id: Id, amount: i64, note: &str) -> Result<Option<TakeOutcome>> {
-        let (note, noted) = (note.to_owned(), note.to_owned());
+        let (note, audited_note) = (note.to_owned(), note.to_owned());
         let take = async move |begun: &Transaction<'_>| take(begun, account_id, amount, &note).await;
-        let audited = move |taking: &Option<TakeOutcome>| AuditedChange::of_taking(account_id, amount, &noted, *taking);
+        let audited =
+            move |taking: &Option<TakeOutcome>| AuditedChange::of_taking(account_id, amount, &audited_note, *taking);
         self.change(Effect::Grant, take, audited).await
     }
 

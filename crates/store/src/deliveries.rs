@@ -1,5 +1,5 @@
-//! Deliveries of events to endpoints. Events are written by the methods that make them happen: the end of a task and
-//! the suspension of a key are told in their own commit.
+//! Deliveries of events to endpoints. The method that causes an event queues it in the same commit, such as the end of a
+//! task or the suspension of a key.
 //!
 //! A transaction that locks an endpoint and deliveries to it locks the endpoint first; others wait for no lock on a
 //! delivery while they hold one.
@@ -105,8 +105,8 @@ const BATCH: i64 = 1_000;
 /// A delivery that is due at this time goes before all others.
 const AT_ONCE: Timestamp = Timestamp::from_millis(0);
 
-/// Tells the endpoints of an account of an event that is not the end of a task.
-pub(super) async fn tell(
+/// Queues an event that is not the end of a task for the endpoints of an account.
+pub(super) async fn queue_event(
     begun: &Transaction<'_>,
     account_id: Id,
     kind: EventType,
@@ -114,11 +114,11 @@ pub(super) async fn tell(
     happened_at: Timestamp,
 ) -> Done {
     let event_id = begun.new_id();
-    write(begun, account_id, &Written { kind, event_id, data: Some(data), happened_at, due_at: happened_at }).await
+    write(begun, account_id, &NewEvent { kind, event_id, data: Some(data), happened_at, due_at: happened_at }).await
 }
 
-/// Tells the endpoints of an account of the end of a task, if it is one of the API.
-pub(super) async fn tell_end(
+/// Queues the end of a task for the endpoints of an account, if it is a task of the API.
+pub(super) async fn queue_task_event(
     begun: &Transaction<'_>,
     account_id: Id,
     surface: Surface,
@@ -129,12 +129,12 @@ pub(super) async fn tell_end(
     if surface == Surface::Web {
         return Ok(());
     }
-    let event = Written { kind, event_id: task_id, data: None, happened_at: ended_at, due_at: ended_at };
+    let event = NewEvent { kind, event_id: task_id, data: None, happened_at: ended_at, due_at: ended_at };
     write(begun, account_id, &event).await
 }
 
-/// An event as a delivery has it. The end of a task has no data of its own: they are those of the task.
-struct Written<'a> {
+/// An event to queue. The end of a task has no data: they are read from the task.
+struct NewEvent<'a> {
     kind: EventType,
     event_id: Id,
     data: Option<&'a str>,
@@ -144,7 +144,7 @@ struct Written<'a> {
 
 /// Writes a delivery to each endpoint of an account that subscribes to a type of events. It comes last in a
 /// transaction, when all other locks are held.
-async fn write(begun: &Transaction<'_>, account_id: Id, event: &Written<'_>) -> Done {
+async fn write(begun: &Transaction<'_>, account_id: Id, event: &NewEvent<'_>) -> Done {
     // One that someone removes at the same time is passed over.
     let subscribed = format!(
         "SELECT id FROM endpoints WHERE account_id = $1 AND disabled_at IS NULL
@@ -158,8 +158,8 @@ async fn write(begun: &Transaction<'_>, account_id: Id, event: &Written<'_>) -> 
     Ok(())
 }
 
-async fn add(begun: &Transaction<'_>, endpoint_id: Id, event: &Written<'_>) -> Done<Id> {
-    let (id, Written { kind, event_id, data, happened_at, due_at }) = (begun.new_id(), event);
+async fn add(begun: &Transaction<'_>, endpoint_id: Id, event: &NewEvent<'_>) -> Done<Id> {
+    let (id, NewEvent { kind, event_id, data, happened_at, due_at }) = (begun.new_id(), event);
     let sql = "INSERT INTO deliveries (id, endpoint_id, event_id, type, data, happened_at, next_attempt_at)
         VALUES ($1, $2, $3, $4, $5, $6, $7)";
     begun.execute(sql, &[&id, &endpoint_id, event_id, &kind.as_str(), data, happened_at, due_at]).await?;
@@ -199,7 +199,7 @@ async fn test(begun: &Transaction<'_>, id: Id) -> Done<Option<Id>> {
         return Ok(waiting);
     }
     let (event_id, data) = (begun.new_id(), event::of_test(id).to_string());
-    let event = Written { kind, event_id, data: Some(&data), happened_at: begun.now(), due_at: AT_ONCE };
+    let event = NewEvent { kind, event_id, data: Some(&data), happened_at: begun.now(), due_at: AT_ONCE };
     Ok(Some(add(begun, id, &event).await?))
 }
 

@@ -77,7 +77,7 @@ pub(crate) enum Row {
 }
 
 /// The error for a column with a value that this code never writes.
-fn odd(column: &str, error: impl std::fmt::Display) -> StoreError {
+fn invalid(column: &str, error: impl std::fmt::Display) -> StoreError {
     StoreError::other(format!("the column {column} contains an invalid value: {error}"))
 }
 
@@ -93,34 +93,34 @@ impl Row {
                 let place = columns.iter().position(|name| name == column);
                 let value = place.and_then(|place| values.get(place)).map(ValueRef::from);
                 let value = value.ok_or_else(|| StoreError::other(format!("no column is called {column}")))?;
-                T::column_result(value).map_err(|error| odd(column, error))
+                T::column_result(value).map_err(|error| invalid(column, error))
             }
         }
     }
 
     /// A column with the word of an enum variant.
     pub(crate) fn word<T: FromStr<Err: std::fmt::Display>>(&self, column: &str) -> Result<T> {
-        self.get::<String>(column)?.parse().map_err(|error| odd(column, error))
+        self.get::<String>(column)?.parse().map_err(|error| invalid(column, error))
     }
 
     /// A number whose width differs from that of the domain type.
     pub(crate) fn number<T: TryFrom<i64, Error: std::fmt::Display>>(&self, column: &str) -> Result<T> {
-        self.get::<i64>(column)?.try_into().map_err(|error| odd(column, error))
+        self.get::<i64>(column)?.try_into().map_err(|error| invalid(column, error))
     }
 
     /// [`Row::word`], if there is one.
     pub(crate) fn some_word<T: FromStr<Err: std::fmt::Display>>(&self, column: &str) -> Result<Option<T>> {
-        self.get::<Option<String>>(column)?.map(|word| word.parse()).transpose().map_err(|error| odd(column, error))
+        self.get::<Option<String>>(column)?.map(|word| word.parse()).transpose().map_err(|error| invalid(column, error))
     }
 
     /// [`Row::number`], if there is one.
     pub(crate) fn some_number<T: TryFrom<i64, Error: std::fmt::Display>>(&self, column: &str) -> Result<Option<T>> {
-        self.get::<Option<i64>>(column)?.map(T::try_from).transpose().map_err(|error| odd(column, error))
+        self.get::<Option<i64>>(column)?.map(T::try_from).transpose().map_err(|error| invalid(column, error))
     }
 
     /// A column with JSON.
     pub(crate) fn json<T: serde::de::DeserializeOwned>(&self, column: &str) -> Result<T> {
-        serde_json::from_str(&self.get::<String>(column)?).map_err(|error| odd(column, error))
+        serde_json::from_str(&self.get::<String>(column)?).map_err(|error| invalid(column, error))
     }
 }
 
@@ -448,7 +448,7 @@ impl Store {
                 let statement = async {
                     loop {
                         match store.statement(self.right, &sql, &parameters).await {
-                            Err(Failure::Deadlock(error)) if attempts.again(&error) => {}
+                            Err(Failure::Deadlock(error)) if attempts.may_retry(&error) => {}
                             outcome => return Ok(outcome?),
                         }
                     }
@@ -478,7 +478,7 @@ impl Store {
                             work(&Transaction::Postgres(&store.database, begun)).await
                         };
                         match store.transaction(self.right, work).await {
-                            Err(Failure::Deadlock(error)) if attempts.again(&error) => {}
+                            Err(Failure::Deadlock(error)) if attempts.may_retry(&error) => {}
                             outcome => return Ok(outcome?),
                         }
                     }

@@ -118,7 +118,7 @@ impl LostLease {
         let amount = n * CREDITS_PER_IMAGE;
         let refund = NewEntry { task_id: Some(*task_id), key_id, ..NewEntry::new(EntryKind::Refund, amount) };
         ledger::refund(begun, *account_id, &holding, &refund, taken.as_deref(), begun.now()).await?;
-        deliveries::tell_end(begun, *account_id, surface, EventType::TaskFailed, *task_id, ended_at).await?;
+        deliveries::queue_task_event(begun, *account_id, surface, EventType::TaskFailed, *task_id, ended_at).await?;
         Ok(Some(Ended { task_id: *task_id, account_id: *account_id, surface }))
     }
 }
@@ -132,7 +132,7 @@ pub(super) async fn complete(begun: &Transaction<'_>, lease: Lease, images: &str
     let set = "status = $4, images = $5";
     let (_, ended_at) = try_join!(biased; found.leave_queue(begun), found.end(begun, set, [&"completed", &images]))?;
     let (account_id, kind) = (found.account_id, EventType::TaskCompleted);
-    deliveries::tell_end(begun, account_id, surface, kind, lease.task_id, ended_at).await?;
+    deliveries::queue_task_event(begun, account_id, surface, kind, lease.task_id, ended_at).await?;
     Ok(LeaseWrite::Done)
 }
 

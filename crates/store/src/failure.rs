@@ -29,7 +29,7 @@ pub(crate) enum Failure {
 pub(crate) type Done<T = ()> = Result<T, Failure>;
 
 /// The cause of an error, without its outcome.
-pub(crate) fn words(error: StoreError) -> Cause {
+pub(crate) fn cause_of(error: StoreError) -> Cause {
     match error {
         StoreError::Full(cause) | StoreError::Other(cause) | StoreError::Unknown(cause) => cause,
         StoreError::Revoked => error.to_string().into(),
@@ -39,7 +39,7 @@ pub(crate) fn words(error: StoreError) -> Cause {
 impl From<Failure> for StoreError {
     fn from(failure: Failure) -> Self {
         match failure {
-            Failure::Unknown(error) => Self::Unknown(words(error)),
+            Failure::Unknown(error) => Self::Unknown(cause_of(error)),
             Failure::Refused(error) | Failure::Busy(error) | Failure::Deadlock(error) | Failure::Broken(error) => error,
         }
     }
@@ -97,7 +97,7 @@ pub(crate) struct Attempts(u32);
 
 impl Attempts {
     /// Whether to repeat a write that a deadlock has ended.
-    pub(crate) fn again(&mut self, error: &StoreError) -> bool {
+    pub(crate) fn may_retry(&mut self, error: &StoreError) -> bool {
         self.0 += 1;
         tracing::debug!(%error, attempt = self.0, "a write ended in a deadlock");
         self.0 < ATTEMPTS

@@ -160,7 +160,7 @@ pub(crate) async fn debit(
     let spent: Vec<Part> = debit.parts.iter().map(|part| Part { credits: -part.credits, ..*part }).collect();
     let spend = add_to_grants(begun, &spent);
     let (_, ()) = try_join!(biased; record(begun, entry, account_id, debit.balance, now), spend)?;
-    tell_if_low(begun, account_id, debit.low, debit.balance, now).await
+    queue_low_credits_event(begun, account_id, debit.low, debit.balance, now).await
 }
 
 async fn add_to_grants(begun: &Transaction<'_>, parts: &[Part]) -> Done {
@@ -251,11 +251,17 @@ async fn give_back(
     Ok(())
 }
 
-/// Tells the endpoints of an account that its balance has fallen below its threshold.
-async fn tell_if_low(begun: &Transaction<'_>, account_id: Id, low: Option<i64>, balance: i64, now: Timestamp) -> Done {
+/// Queues a `credits.low` event if the balance of an account has fallen below its threshold.
+async fn queue_low_credits_event(
+    begun: &Transaction<'_>,
+    account_id: Id,
+    low: Option<i64>,
+    balance: i64,
+    now: Timestamp,
+) -> Done {
     let Some(threshold) = low else { return Ok(()) };
     let data = event::of_low_credits(balance, threshold).to_string();
-    deliveries::tell(begun, account_id, EventType::CreditsLow, &data, now).await
+    deliveries::queue_event(begun, account_id, EventType::CreditsLow, &data, now).await
 }
 
 /// Ends grants of a locked account that have expired, and returns their number. Of each that has credits left, an entry
@@ -274,7 +280,7 @@ pub(crate) async fn end_grants(
         if part.credits > 0 {
             let expiry = NewEntry { grant_id: Some(part.grant), ..NewEntry::new(EntryKind::Expiry, -part.credits) };
             record(begun, &expiry, account_id, *balance, now).await?;
-            tell_if_low(begun, account_id, *low, *balance, now).await?;
+            queue_low_credits_event(begun, account_id, *low, *balance, now).await?;
         }
     }
     Ok(lapses.len())

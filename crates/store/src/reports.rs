@@ -263,21 +263,12 @@ fn usage_row(row: &Row) -> Result<UsageRow> {
     })
 }
 
-/// People of one account, which an index finds, or of all. `position` gives the place of a text in another.
-fn find_people(account_id: Option<Id>, position: &str) -> String {
-    format!(
-        "SELECT {PERSON}, a.name AS account FROM people JOIN accounts a ON a.id = people.account_id
-         WHERE {} AND people.name > $3 AND {position}(people.name, $2) > 0 ORDER BY people.name LIMIT $4",
-        of_account(account_id)
-    )
-}
-
-/// Whether a search can find nothing: no name contains U+0000, and PostgreSQL refuses every text that does.
-fn is_vain(texts: [&str; 2]) -> bool {
+/// Whether a search cannot find anything: no name contains U+0000, and PostgreSQL rejects every text that does.
+fn finds_nothing(texts: [&str; 2]) -> bool {
     texts.iter().any(|text| text.contains('\0'))
 }
 
-/// The place of a text in another, from 1, is what this function gives.
+/// The SQL function that returns the position of a text in another, from 1.
 fn position(driver: &Driver) -> &'static str {
     driver.either("instr", "strpos")
 }
@@ -286,7 +277,7 @@ fn position(driver: &Driver) -> &'static str {
 impl Store {
     /// Accounts with `text` in their name, sorted by name, after the name `after`.
     pub async fn find_accounts(&self, text: &str, after: &str, limit: u32) -> Result<Vec<AccountSummary>> {
-        if is_vain([text, after]) {
+        if finds_nothing([text, after]) {
             return Ok(Vec::new());
         }
         let sql = format!(
@@ -313,10 +304,15 @@ impl Store {
         after: &str,
         limit: u32,
     ) -> Result<Vec<FoundPerson>> {
-        if is_vain([text, after]) {
+        if finds_nothing([text, after]) {
             return Ok(Vec::new());
         }
-        let sql = find_people(account_id, position(&self.driver));
+        let sql = format!(
+            "SELECT {PERSON}, a.name AS account FROM people JOIN accounts a ON a.id = people.account_id
+             WHERE {} AND people.name > $3 AND {}(people.name, $2) > 0 ORDER BY people.name LIMIT $4",
+            of_account(account_id),
+            position(&self.driver)
+        );
         let found = |row: &Row| Ok(FoundPerson { person: person(row)?, account: row.get("account")? });
         self.driver.list(&sql, &[&account_id, &text.to_lowercase(), &after, &i64::from(limit)], found).await
     }
@@ -413,37 +409,5 @@ impl Store {
             Ok(StruckPerson { person: person(row)?, account: row.get("account")?, strikes: row.number("strikes")? })
         };
         self.driver.list(&sql, &[&i64::from(limit)], struck).await
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use rusqlite::Connection;
-
-    use super::super::sqlite::SCHEMA;
-    use super::*;
-
-    #[test]
-    fn reports_about_one_account_read_its_rows_alone() {
-        let connection = Connection::open_in_memory().expect("a database");
-        connection.execute_batch(SCHEMA.in_force).expect("valid SQL");
-        let account: Id = "FAAAAAAAAAAAAAAAAAAAA".parse().expect("an id");
-        let own = of_account(Some(account));
-        let mut statements: Vec<String> =
-            [UsageBy::Day, UsageBy::Key, UsageBy::Account].into_iter().map(|by| usage_by(by, Some(account))).collect();
-        statements.push(format!("SELECT {KEY} FROM api_keys WHERE {own} ORDER BY id"));
-        statements.push(format!("SELECT * FROM people WHERE {own} ORDER BY id"));
-        statements.push(find_people(Some(account), "instr"));
-        statements.push(format!("SELECT * FROM endpoints WHERE {own} ORDER BY id"));
-        for sql in statements {
-            let mut plan = connection.prepare(&format!("EXPLAIN QUERY PLAN {sql}")).expect("valid SQL");
-            let steps: Vec<String> = {
-                let none = vec![rusqlite::types::Null; plan.parameter_count()];
-                let steps = plan.query_map(rusqlite::params_from_iter(none), |row| row.get(3)).expect("a plan");
-                steps.collect::<rusqlite::Result<_>>().expect("steps")
-            };
-            assert!(steps.iter().any(|step| step.contains("(account_id=?")), "{sql}: {steps:?}");
-            assert!(!steps.iter().any(|step| step.starts_with("SCAN")), "{sql}: {steps:?}");
-        }
     }
 }

@@ -54,7 +54,7 @@ async fn of_key(begun: &Transaction<'_>, task_id: Id, key_id: Id, rule: StrikeRu
     let key = api_key(&row)?;
     audit_log::record(begun, &Actor::policy(), &AuditedChange::of_suspended_key(&key)).await?;
     let data = event::of_suspended_key(&key).to_string();
-    deliveries::tell(begun, key.account_id, EventType::KeySuspended, &data, begun.now()).await?;
+    deliveries::queue_event(begun, key.account_id, EventType::KeySuspended, &data, begun.now()).await?;
     Ok(true)
 }
 

@@ -71,7 +71,7 @@ async fn connect(url: &str, ca: Option<&Path>, clock: Clock) -> std::result::Res
     let (config, trust) = connect::configuration(url).map_err(unusable)?;
     let tls = connect::tls(&config, &trust, ca).map_err(unusable)?;
     let database =
-        Database::new(config, tls, clock).map_err(|error| unusable(crate::failure::words(error).to_string()))?;
+        Database::new(config, tls, clock).map_err(|error| unusable(crate::failure::cause_of(error).to_string()))?;
     pooler::refuse(&database).await?;
     Ok(database)
 }

@@ -6,7 +6,7 @@ use tintype_outbound::trust;
 use tokio_postgres::Transaction;
 
 use super::connection::Database;
-use crate::failure::{Done, Failure, words};
+use crate::failure::{Done, Failure, cause_of};
 use crate::{OpenError, Schema};
 
 /// The schema in force, and the changes since the first release.
@@ -69,7 +69,7 @@ pub(super) async fn is_current(database: &Database) -> Result<bool, OpenError> {
 
 pub(super) fn unusable(database: &Database, failure: Failure) -> OpenError {
     // Many managed services have an authority of their own, whose certificate they offer for download.
-    let error = trust::explain(words(failure.into()).to_string(), "--database-ca or sslrootcert");
+    let error = trust::explain(cause_of(failure.into()).to_string(), "--database-ca or sslrootcert");
     OpenError::Unusable { name: database.name(), error }
 }
 

@@ -10,7 +10,7 @@ use std::time::Duration;
 use tokio::sync::{Mutex as Gate, OwnedMutexGuard};
 
 use super::connection::{Database, Transaction};
-use crate::failure::{Done, Failure, words};
+use crate::failure::{Done, Failure, cause_of};
 use crate::submit::Order;
 use crate::{Result, StoreError, Submission, driver, ledger};
 use tintype_domain::model::Id;
@@ -112,7 +112,7 @@ impl Submitter {
         match self.database.within(PATIENCE, found).await {
             Some(true) => Ok(Submission::Accepted(order.task(id))),
             Some(false) => Err(error),
-            None => Err(StoreError::Unknown(words(error))),
+            None => Err(StoreError::Unknown(cause_of(error))),
         }
     }
 }
