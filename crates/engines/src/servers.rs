@@ -31,7 +31,7 @@ const PROBE_EVERY: Duration = Duration::from_secs(2);
 /// Rejections of work in a row after which the server is to blame.
 const SEVERAL: usize = 2;
 /// Most pieces of rejected work to remember for a server.
-const MAX_TURNED_AWAY: usize = 16;
+const MAX_REJECTED: usize = 16;
 /// How long a server that rejected several pieces of work gets no more if another one has room.
 const DOUBT: Duration = Duration::from_secs(10);
 
@@ -46,7 +46,7 @@ pub trait Server: fmt::Debug + Send + Sync + 'static {
     ///
     /// # Errors
     /// The reason why it takes none.
-    fn known(&self) -> Result<(), EngineError> {
+    fn readiness(&self) -> Result<(), EngineError> {
         Ok(())
     }
 
@@ -81,11 +81,11 @@ struct ServerLoad {
     /// All calls so far.
     calls: u64,
     /// The reason why it is out of rotation, for the operator.
-    aside: Option<String>,
+    outage: Option<String>,
     /// The work that it rejected since it did its last.
-    turned_away: Vec<BriefHash>,
+    rejected: Vec<BriefHash>,
     /// When it rejected work the last time.
-    turned_away_at: Option<Instant>,
+    rejected_at: Option<Instant>,
 }
 
 /// Identifies a brief among those that servers rejected. A later attempt at the same task has the same brief.
@@ -100,7 +100,7 @@ impl From<&Brief> for BriefHash {
 
 /// How a server rejected work.
 #[derive(Debug)]
-struct TurnedAway {
+struct Rejection {
     cause: String,
     /// The wait that it asked for.
     pause: Option<Duration>,
@@ -108,20 +108,20 @@ struct TurnedAway {
 
 impl ServerLoad {
     /// Notes that it rejected this work.
-    fn turned_away(&mut self, work: BriefHash) {
-        self.turned_away_at = Some(Instant::now());
-        if !self.turned_away.contains(&work) && self.turned_away.len() < MAX_TURNED_AWAY {
-            self.turned_away.push(work);
+    fn note_rejection(&mut self, work: BriefHash) {
+        self.rejected_at = Some(Instant::now());
+        if !self.rejected.contains(&work) && self.rejected.len() < MAX_REJECTED {
+            self.rejected.push(work);
         }
     }
 
-    fn turned_several_away(&self) -> bool {
-        self.turned_away.len() >= SEVERAL
+    fn rejected_several(&self) -> bool {
+        self.rejected.len() >= SEVERAL
     }
 
     /// Whether it probably rejects all work.
     fn is_doubtful(&self) -> bool {
-        self.turned_several_away() && self.turned_away_at.is_some_and(|at| at.elapsed() < DOUBT)
+        self.rejected_several() && self.rejected_at.is_some_and(|at| at.elapsed() < DOUBT)
     }
 }
 
@@ -171,19 +171,19 @@ impl<S: Server> Servers<S> {
                 Ok(seat) => seat,
                 Err(cause) if tried.is_empty() => return Err(EngineError::NotAvailable(cause)),
                 Err(cause) => {
-                    let pause = tried.values().filter_map(|turned_away: &TurnedAway| turned_away.pause).min();
+                    let pause = tried.values().filter_map(|rejection: &Rejection| rejection.pause).min();
                     return Err(EngineError::TurnedAway { cause, pause });
                 }
             };
             match by(self.shared.servers[seat.index].clone()).await {
                 Ok(done) => {
-                    self.shared.states.locked()[seat.index].turned_away.clear();
+                    self.shared.states.locked()[seat.index].rejected.clear();
                     return Ok(done);
                 }
                 Err(Fault { error: EngineError::NotAvailable(cause), pause, .. }) => {
-                    let turned_away = TurnedAway { cause, pause };
-                    if let Some(turned_away) = self.judge(seat.index, work, turned_away).await {
-                        tried.insert(seat.index, turned_away);
+                    let rejection = Rejection { cause, pause };
+                    if let Some(rejection) = self.judge(seat.index, work, rejection).await {
+                        tried.insert(seat.index, rejection);
                     }
                 }
                 Err(fault) => return Err(fault.error),
@@ -193,27 +193,27 @@ impl<S: Server> Servers<S> {
 
     /// Takes a server that rejected work out of rotation, if it does not answer a probe, or asks for a pause and
     /// rejected other work too. Returns how it rejected the work if it stays.
-    async fn judge(&self, index: usize, work: BriefHash, turned_away: TurnedAway) -> Option<TurnedAway> {
+    async fn judge(&self, index: usize, work: BriefHash, rejection: Rejection) -> Option<Rejection> {
         let several = {
             let mut states = self.shared.states.locked();
-            states[index].turned_away(work);
-            states[index].turned_several_away()
+            states[index].note_rejection(work);
+            states[index].rejected_several()
         };
         // A server that asks to be left alone is not probed.
-        let (aside, pause) = match turned_away.pause {
+        let (is_out, pause) = match rejection.pause {
             Some(pause) => (several, Some(pause)),
-            None => match ask(&*self.shared.servers[index]).await {
+            None => match probe_in_time(&*self.shared.servers[index]).await {
                 Ok(()) => (false, None),
                 Err(fault) => (true, fault.pause),
             },
         };
-        if aside {
-            self.shared.set_aside(index, turned_away.cause, pause);
+        if is_out {
+            self.shared.take_out(index, rejection.cause, pause);
             return None;
         }
-        let (server, cause) = (self.shared.servers[index].name(), &turned_away.cause);
+        let (server, cause) = (self.shared.servers[index].name(), &rejection.cause);
         tracing::warn!(server, cause, "an engine server rejected a task; trying another server, or waiting");
-        Some(turned_away)
+        Some(rejection)
     }
 
     /// Probes the servers in rotation.
@@ -222,14 +222,14 @@ impl<S: Server> Servers<S> {
     /// [`EngineError::NotAvailable`] when none of all servers takes work.
     pub async fn probe(&self) -> Result<(), EngineError> {
         let probing = self.shared.servers.iter().enumerate().map(async |(index, server)| {
-            let aside = self.shared.states.locked()[index].aside.clone();
-            match aside {
+            let outage = self.shared.states.locked()[index].outage.clone();
+            match outage {
                 Some(cause) => Err(cause),
                 None => {
-                    server.known().map_err(EngineError::into_cause)?;
-                    ask(&**server).await.map_err(|fault| {
+                    server.readiness().map_err(EngineError::into_cause)?;
+                    probe_in_time(&**server).await.map_err(|fault| {
                         let cause = fault.error.into_cause();
-                        self.shared.set_aside(index, cause.clone(), fault.pause);
+                        self.shared.take_out(index, cause.clone(), fault.pause);
                         cause
                     })
                 }
@@ -244,7 +244,7 @@ impl<S: Server> Servers<S> {
     }
 
     /// A place at a server that was not tried, or why none is left.
-    async fn seat(&self, work: BriefHash, tried: &HashMap<usize, TurnedAway>) -> Result<Seat<'_, S>, String> {
+    async fn seat(&self, work: BriefHash, tried: &HashMap<usize, Rejection>) -> Result<Seat<'_, S>, String> {
         loop {
             let mut changed = pin!(self.shared.changed.notified());
             changed.as_mut().enable();
@@ -262,13 +262,13 @@ impl<S: Server> Shared<S> {
     ///
     /// # Errors
     /// The reasons, if no server is left.
-    fn take(&self, work: BriefHash, tried: &HashMap<usize, TurnedAway>) -> Result<Option<usize>, String> {
+    fn take(&self, work: BriefHash, tried: &HashMap<usize, Rejection>) -> Result<Option<usize>, String> {
         let mut states = self.states.locked();
-        let reason = |(index, (server, state)): (usize, (&Arc<S>, &ServerLoad))| match (&state.aside, tried.get(&index))
-        {
-            (Some(cause), _) | (None, Some(TurnedAway { cause, .. })) => Some(cause.clone()),
-            (None, None) => server.known().err().map(EngineError::into_cause),
-        };
+        let reason =
+            |(index, (server, state)): (usize, (&Arc<S>, &ServerLoad))| match (&state.outage, tried.get(&index)) {
+                (Some(cause), _) | (None, Some(Rejection { cause, .. })) => Some(cause.clone()),
+                (None, None) => server.readiness().err().map(EngineError::into_cause),
+            };
         let both = self.servers.iter().zip(states.iter());
         let reasons: Vec<Option<String>> = both.enumerate().map(reason).collect();
         if reasons.iter().all(Option::is_some) {
@@ -277,8 +277,7 @@ impl<S: Server> Shared<S> {
         }
         let open = states.iter_mut().enumerate();
         let open = open.filter(|(index, state)| reasons[*index].is_none() && state.load < self.calls_per_server);
-        let order =
-            |state: &ServerLoad| (state.turned_away.contains(&work), state.is_doubtful(), state.load, state.calls);
+        let order = |state: &ServerLoad| (state.rejected.contains(&work), state.is_doubtful(), state.load, state.calls);
         let chosen = open.min_by_key(|(_, state)| order(state));
         Ok(chosen.map(|(index, state)| {
             state.load += 1;
@@ -288,15 +287,15 @@ impl<S: Server> Shared<S> {
     }
 
     /// Takes a server out of rotation until a probe succeeds; the first one comes after `pause`.
-    fn set_aside(self: &Arc<Self>, index: usize, cause: String, pause: Option<Duration>) {
+    fn take_out(self: &Arc<Self>, index: usize, cause: String, pause: Option<Duration>) {
         let pause = {
             let mut states = self.states.locked();
             let state = &mut states[index];
-            if state.aside.is_some() {
+            if state.outage.is_some() {
                 return;
             }
-            state.aside = Some(cause.clone());
-            state.turned_away.clear();
+            state.outage = Some(cause.clone());
+            state.rejected.clear();
             pause.map_or(FIRST_PAUSE, |asked| asked.clamp(FIRST_PAUSE, MAX_ASKED_PAUSE))
         };
         let server = self.servers[index].name();
@@ -307,12 +306,12 @@ impl<S: Server> Shared<S> {
             "an engine server is not available; skipping it until a probe succeeds"
         );
         self.changed.notify_waiters();
-        tokio::spawn(bring_back(Arc::downgrade(self), index, pause));
+        tokio::spawn(probe_until_back(Arc::downgrade(self), index, pause));
     }
 }
 
 /// Probes a server. One that is silent is slow and not dead: it may be loading a model, or describe many files.
-async fn ask<S: Server>(server: &S) -> Result<(), Fault> {
+async fn probe_in_time<S: Server>(server: &S) -> Result<(), Fault> {
     match tokio::time::timeout(PROBE_LIMIT, server.probe()).await {
         Ok(Err(Fault { reached: Reached::Silent, .. })) | Err(_) => {
             let (server, seconds) = (server.name(), PROBE_LIMIT.as_secs());
@@ -324,18 +323,18 @@ async fn ask<S: Server>(server: &S) -> Result<(), Fault> {
 }
 
 /// Probes a server that was taken out of rotation until it takes work again, or its engine is gone.
-async fn bring_back<S: Server>(shared: Weak<Shared<S>>, index: usize, pause: Duration) {
+async fn probe_until_back<S: Server>(shared: Weak<Shared<S>>, index: usize, pause: Duration) {
     tokio::time::sleep(pause).await;
     loop {
         let Some(shared) = shared.upgrade() else { return };
-        match ask(&*shared.servers[index]).await {
+        match probe_in_time(&*shared.servers[index]).await {
             Ok(()) => {
                 tracing::info!(server = shared.servers[index].name(), "an engine server is available again");
-                shared.states.locked()[index].aside = None;
+                shared.states.locked()[index].outage = None;
                 shared.changed.notify_waiters();
                 return;
             }
-            Err(fault) => shared.states.locked()[index].aside = Some(fault.error.into_cause()),
+            Err(fault) => shared.states.locked()[index].outage = Some(fault.error.into_cause()),
         }
         drop(shared);
         tokio::time::sleep(PROBE_EVERY).await;

@@ -301,14 +301,14 @@ impl Submitted {
         on_step: impl Fn(u32, u32),
         on_preview: impl Fn(&[u8]),
     ) -> Result<Run, Fault> {
-        let (mut missed, mut heard) = (0, Instant::now());
+        let (mut missed, mut last_answer) = (0, Instant::now());
         loop {
             drop(tokio::time::timeout(POLL_EVERY, events.end(&on_step, &on_preview)).await);
-            let asked = self.server.run(&self.id, ANSWER_LIMIT.max(heard.elapsed())).await;
+            let asked = self.server.run(&self.id, ANSWER_LIMIT.max(last_answer.elapsed())).await;
             if matches!(asked, Err(Fault { reached: Reached::Silent, .. })) {
                 continue;
             }
-            heard = Instant::now();
+            last_answer = Instant::now();
             match asked {
                 Ok(Run::Unfinished) => missed = 0,
                 Ok(ended) => {

@@ -136,7 +136,7 @@ impl servers::Server for ServerSlot {
         }
     }
 
-    fn known(&self) -> Result<(), EngineError> {
+    fn readiness(&self) -> Result<(), EngineError> {
         match self {
             Self::Attached(server) => server.is_free(),
             Self::Child(_, supervisor) => supervisor.running()?.link.is_free(),
