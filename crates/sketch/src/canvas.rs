@@ -1,5 +1,7 @@
 //! The canvas that all painters draw on.
 
+use std::ops::Range;
+
 use super::colour::{Colour, grey};
 use super::dice::{Noise, floor};
 use tintype_engine::picture::Picture;
@@ -77,21 +79,24 @@ impl Canvas {
         }
     }
 
+    /// The columns and the rows within `radii` of a point. Outside of the canvas there are none.
+    fn around(&self, centre: (f32, f32), radii: (f32, f32)) -> (Range<usize>, Range<usize>) {
+        let clip = |middle: f32, radius: f32, limit: usize| {
+            let end = ((middle + radius).ceil().max(0.0) as usize).min(limit);
+            ((middle - radius).floor().max(0.0) as usize).min(end)..end
+        };
+        (clip(centre.0, radii.0, self.width), clip(centre.1, radii.1, self.height))
+    }
+
     /// Fills an ellipse whose edge fades over `softness` times its radius.
     pub fn ellipse(&mut self, centre: (f32, f32), radii: (f32, f32), colour: Colour, alpha: f32, softness: f32) {
         let (rx, ry) = (radii.0.max(0.5), radii.1.max(0.5));
         let edge = softness.max(1.0 / rx.min(ry)).min(1.0);
-        let top = (centre.1 - ry).floor().max(0.0) as usize;
-        let bottom = ((centre.1 + ry).ceil().max(0.0) as usize).min(self.height);
-        let left = (centre.0 - rx).floor().max(0.0) as usize;
-        let right = ((centre.0 + rx).ceil().max(0.0) as usize).min(self.width);
-        if left >= right {
-            return;
-        }
-        for y in top..bottom {
+        let (columns, rows) = self.around(centre, (rx, ry));
+        for y in rows {
             let dy = (y as f32 + 0.5 - centre.1) / ry;
-            for (offset, pixel) in self.row_mut(y)[left..right].iter_mut().enumerate() {
-                let dx = ((left + offset) as f32 + 0.5 - centre.0) / rx;
+            for (x, pixel) in columns.clone().zip(&mut self.row_mut(y)[columns.clone()]) {
+                let dx = (x as f32 + 0.5 - centre.0) / rx;
                 let square = dx * dx + dy * dy;
                 if square < 1.0 {
                     let cover = ((1.0 - square.sqrt()) / edge).min(1.0);
@@ -103,18 +108,15 @@ impl Canvas {
 
     /// Adds a halo of light that fades towards `radius`.
     pub fn glow(&mut self, centre: (f32, f32), radius: f32, colour: Colour, strength: f32) {
-        let top = (centre.1 - radius).floor().max(0.0) as usize;
-        let bottom = ((centre.1 + radius).ceil().max(0.0) as usize).min(self.height);
-        let left = (centre.0 - radius).floor().max(0.0) as usize;
-        let right = ((centre.0 + radius).ceil().max(0.0) as usize).min(self.width);
-        if left >= right || radius <= 0.0 {
+        if radius <= 0.0 {
             return;
         }
+        let (columns, rows) = self.around(centre, (radius, radius));
         let inverse = 1.0 / (radius * radius);
-        for y in top..bottom {
+        for y in rows {
             let dy = y as f32 + 0.5 - centre.1;
-            for (offset, pixel) in self.row_mut(y)[left..right].iter_mut().enumerate() {
-                let dx = (left + offset) as f32 + 0.5 - centre.0;
+            for (x, pixel) in columns.clone().zip(&mut self.row_mut(y)[columns.clone()]) {
+                let dx = x as f32 + 0.5 - centre.0;
                 let square = (dx * dx + dy * dy) * inverse;
                 if square < 1.0 {
                     let fall = 1.0 - square.sqrt();

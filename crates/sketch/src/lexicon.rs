@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry as Slot;
-use std::sync::LazyLock;
+use std::sync::OnceLock;
 
 use super::dice::hash;
 use super::vocabulary::{Language, fold};
@@ -42,22 +42,12 @@ const WORDS: [&str; 9] = [
 ];
 
 // Each language is indexed separately on first use, so a prompt pays only for its own languages.
-static LEXICONS: [LazyLock<Lexicon>; 9] = [
-    LazyLock::new(|| Lexicon::build(Language::English)),
-    LazyLock::new(|| Lexicon::build(Language::German)),
-    LazyLock::new(|| Lexicon::build(Language::French)),
-    LazyLock::new(|| Lexicon::build(Language::Spanish)),
-    LazyLock::new(|| Lexicon::build(Language::Italian)),
-    LazyLock::new(|| Lexicon::build(Language::Portuguese)),
-    LazyLock::new(|| Lexicon::build(Language::Russian)),
-    LazyLock::new(|| Lexicon::build(Language::Chinese)),
-    LazyLock::new(|| Lexicon::build(Language::Japanese)),
-];
+static LEXICONS: [OnceLock<Lexicon>; 9] = [const { OnceLock::new() }; 9];
 
 impl Lexicon {
     /// The index of `language`, built on first use.
     pub fn of(language: Language) -> &'static Self {
-        &LEXICONS[language as usize]
+        LEXICONS[language as usize].get_or_init(|| Self::build(language))
     }
 
     /// The emoji with exactly this folded phrase.
