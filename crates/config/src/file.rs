@@ -245,8 +245,8 @@ pub(super) fn parsed<'a>(path: &Path, text: &'a str) -> Result<Spanned<DeTable<'
     })
 }
 
-/// The content of a file, and what the system knows of it. The settings can name programs to run and keys to send, so a file that is merely
-/// found must be of root or of this user.
+/// The content of a file, and its metadata. The settings can name programs to run and keys to send, so a file that no
+/// flag names must belong to root or to this user.
 pub(super) fn text(path: &Path, origin: FileOrigin) -> std::io::Result<(String, Metadata)> {
     let mut options = OpenOptions::new();
     options.read(true);

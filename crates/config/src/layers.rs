@@ -484,7 +484,7 @@ fn collect_settings(command: &Command, found: &mut Vec<Setting>) {
     }
 }
 
-/// Ends of the variables by which Kubernetes and Docker tell about a service with the name of this program.
+/// Ends of the variables by which Kubernetes and Docker describe a service with the name of this program.
 const OF_ORCHESTRATORS: [&str; 8] =
     ["_PORT", "_SERVICE_HOST", "_SERVICE_PORT", "_TCP", "_TCP_ADDR", "_TCP_PORT", "_TCP_PROTO", "_NAME"];
 

@@ -79,7 +79,7 @@ pub struct PresetFile {
     pub version: Option<FileVersion>,
 }
 
-/// What tells two versions of a file apart.
+/// What differs between two versions of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FileVersion {
     inode: u64,

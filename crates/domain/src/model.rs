@@ -222,7 +222,7 @@ pub enum FailureCause {
     Cancelled,
     /// An operator failed it.
     Operator,
-    /// Another release wrote it; only the message tells the cause.
+    /// Another release wrote it; only the message says why.
     Unknown,
 }
 

@@ -29,7 +29,8 @@ pub fn new_person_name(text: &str) -> Result<String, InvalidName> {
     checked(person_name(text)?)
 }
 
-/// A text that two names share if they look alike; `None` if the name is in ASCII, of which people know every character.
+/// A text that two names share if they look alike; `None` if the name is in ASCII, whose characters people can tell
+/// apart.
 pub fn looks(name: &str) -> Option<String> {
     (!name.is_ascii()).then(|| skeleton(name))
 }

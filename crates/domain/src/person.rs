@@ -90,7 +90,7 @@ crate::opaque!(Token);
 /// A browser in which a person is signed in.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Session {
-    /// Identifier, by which the person can end the session. It signs nobody in.
+    /// Identifier, by which the person can end the session. It is no secret: it does not sign in.
     pub id: Id,
     /// The person.
     pub person: Person,

@@ -48,7 +48,7 @@ pub struct OutOfBounds {
     pub rule: String,
 }
 
-/// What becomes of the settings that a caller asked for.
+/// The settings that a task gets when a caller asks for some.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Chosen {
     /// The engine that the task needs; `None` for any.

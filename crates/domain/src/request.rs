@@ -352,7 +352,7 @@ impl GenerateRequest {
     }
 }
 
-/// The seed of an image that nobody chose: different for every image, the same in every attempt.
+/// The seed of an image whose caller chose none: different for every image, the same in every attempt.
 fn own_seed(task_id: Id, index: u8) -> u32 {
     let digest = Sha256::new().chain_update(task_id.as_str()).chain_update([index]).finalize();
     let (first, _) = digest.split_first_chunk().expect("SHA-256 has 32 bytes");

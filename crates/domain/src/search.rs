@@ -98,8 +98,8 @@ fn words(text: &str) -> Vec<String> {
     words
 }
 
-/// The tag of an account: twelve hexadecimal digits from the random end of its id. Two accounts could share one, so whoever
-/// reads an index compares the account as well.
+/// The tag of an account: twelve hexadecimal digits from the random end of its id. Two accounts could share one, so a
+/// search compares the account as well.
 fn tag(account_id: Id) -> String {
     let id = account_id.as_str();
     id.as_bytes()[id.len() - 6..].iter().map(|byte| format!("{byte:02x}")).collect()

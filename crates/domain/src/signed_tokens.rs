@@ -1,4 +1,4 @@
-//! Texts that browsers keep for this server between two requests, signed so that nobody else makes them.
+//! Texts that browsers keep for this server between two requests, signed so that only this server can make them.
 //!
 //! An authentication request is signed, so that only browsers that were sent to the provider make this server ask it.
 //! When the provider has told who came back, the person is asked before an identity is linked. The form in between
@@ -21,7 +21,7 @@ use crate::timestamp::Timestamp;
 /// Time for which a ticket is valid.
 pub const TICKET_LIFE: Duration = Duration::from_secs(10 * 60);
 
-/// Bytes of the signature of a shared link: 128 bits, which nobody guesses.
+/// Bytes of the signature of a shared link: 128 bits, which cannot be guessed.
 const LINK_TAG: usize = 16;
 
 /// Issues and checks tickets, and signs authentication requests, with the secret of the installation.
@@ -87,7 +87,7 @@ impl TokenSigner {
         self.check(ticket, |at| self.tag_of(person, fact, at))
     }
 
-    /// The text of a shared link, which nobody can guess from its id.
+    /// The text of a shared link, which cannot be guessed from its id.
     pub fn share(&self, link: Id) -> String {
         let tag = self.tag_of_link(link).finalize().into_bytes();
         format!("{link}{}", BASE64_URL_SAFE_NO_PAD.encode(&tag[..LINK_TAG]))

@@ -45,7 +45,7 @@ pub struct EngineInfo {
     pub weighted_prompts: bool,
     /// Whether it takes a quality.
     pub quality: bool,
-    /// How long one task usually takes; clients are told to wait about this long before polling.
+    /// How long one task usually takes; clients should wait about this long before polling.
     pub typical_duration: Duration,
     /// Longest time for one attempt unless the operator sets another; `None` for the usual one.
     pub attempt_limit: Option<Duration>,

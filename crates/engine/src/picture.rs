@@ -130,7 +130,7 @@ impl Picture {
         self.resized(width, height, Scaling::Cover, resizing::Lanczos3)
     }
 
-    /// The picture at exactly `width` x `height`, of which each side is scaled by itself.
+    /// The picture at exactly `width` x `height`, with each side scaled by itself.
     pub fn stretch(self, width: u32, height: u32) -> Self {
         self.resized(width, height, Scaling::EachSide, resizing::Lanczos3)
     }

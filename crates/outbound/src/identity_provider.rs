@@ -276,8 +276,8 @@ impl IdentityProvider {
         }
     }
 
-    /// A name for the person, and the claims that rules need. Many providers keep them out of the ID token, and tell them at
-    /// another endpoint, which is asked for nothing else.
+    /// A name for the person, and the claims that rules need. Many providers keep them out of the ID token, and
+    /// return them from another endpoint, which is used for nothing else.
     async fn about(
         &self,
         metadata: &Metadata,

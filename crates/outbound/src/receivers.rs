@@ -137,7 +137,7 @@ impl Receivers {
     }
 }
 
-/// Whether an endpoint of the operator could ever be reached, as far as its URL tells. `networks` are those that the
+/// Whether an endpoint of the operator could ever be reached, judging by its URL. `networks` are those that the
 /// operator has named.
 pub fn is_reachable(url: &EndpointUrl, networks: &[IpNet]) -> bool {
     let named = |address: IpAddr| networks.iter().any(|network| network.contains(&address));

@@ -52,8 +52,8 @@ fn with(mut authorities: RootCertStore, pem: &[u8]) -> Result<Trusted, String> {
     Ok(Trusted { authorities, named })
 }
 
-/// The message about a failed connection, with advice if nobody vouches for the certificate of the server. `setting` is where
-/// the operator names certificates to trust.
+/// The message about a failed connection, with advice if the certificate of the server is not trusted. `setting` is
+/// where the operator names certificates to trust.
 pub fn explain(failure: String, setting: &str) -> String {
     // Self-signed certificates that are authorities end in the second.
     match ["UnknownIssuer", "CaUsedAsEndEntity"].iter().any(|fault| failure.contains(fault)) {

@@ -55,7 +55,7 @@ pub enum AccountChange {
     Enable,
     /// Makes all of its keys invalid. Its unfinished tasks go on.
     Disable,
-    /// Sets the balance below which its endpoints are told of low credits, or ends that. At least 1.
+    /// Sets the balance below which its endpoints get `credits.low` events, or ends that. At least 1.
     LowBalance(Option<i64>),
     /// Disables it for good, revokes its keys and removes its people, endpoints, calls and uploads, unless it has
     /// unfinished tasks. It takes no submit afterwards. Its ledger stays, and its tasks until

@@ -38,7 +38,7 @@ pub struct DueEndpoint {
 pub struct DeliveryClaim {
     /// The delivery.
     pub id: Id,
-    /// The number of this attempt, from 1. A later attempt has another one, so that it tells whose outcome counts.
+    /// The number of this attempt, from 1. Only the outcome of the latest attempt counts.
     pub attempt: u32,
     /// The endpoint.
     pub endpoint: Endpoint,
@@ -84,7 +84,7 @@ pub enum Verdict {
     Failing,
     /// It is failing; if it has been since this time or before, it is disabled.
     FailingSince(Timestamp),
-    /// It is disabled: there is no receiver any more.
+    /// It is disabled, because its receiver is gone.
     Gone,
 }
 
@@ -253,7 +253,7 @@ fn due_endpoint(row: &Row) -> Result<DueEndpoint> {
     Ok(DueEndpoint { id, account_id, is_failing: row.get("is_failing")? })
 }
 
-/// The columns of a [`DeliveryClaim`] with a delivery `d`, of which the secret before signs until after `now`.
+/// The columns of a [`DeliveryClaim`] with a delivery `d`. The old secret is among them while it still signs at `now`.
 fn claim_columns(now: &str) -> String {
     format!(
         "d.id AS delivery_id, d.event_id, d.type, d.data, d.happened_at, d.attempts, endpoints.secret,
@@ -261,7 +261,7 @@ fn claim_columns(now: &str) -> String {
     )
 }
 
-/// The delivery of an attempt that has just begun; `tasks` are those whose ends are told.
+/// The delivery of an attempt that has just begun. `tasks` has the task of an event that is the end of one.
 fn claimed(row: &Row, tasks: &HashMap<Id, Task>) -> Result<DeliveryClaim> {
     let event_id: Id = row.get("event_id")?;
     let invalid = |what: &str| StoreError::other(format!("a delivery has no {what} that can be read"));

@@ -29,7 +29,7 @@ pub(super) fn ready_after(now: Timestamp, delay: Duration) -> Timestamp {
     if delay.is_zero() { Timestamp::from_millis(0) } else { now.saturating_add(delay.min(LONGEST_DELAY)) }
 }
 
-/// A row of the queue whose worker or turn is taken away. It is locked, so that nobody else ends its task.
+/// A row of the queue whose task is given up. It is locked, so that no other transaction ends the task.
 #[derive(Debug)]
 pub(super) struct LostLease {
     pub(super) task_id: Id,

@@ -1,4 +1,4 @@
-//! Endpoints of accounts, which are told of events.
+//! Webhook endpoints of accounts.
 
 use std::time::Duration;
 

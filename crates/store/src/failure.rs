@@ -59,7 +59,7 @@ impl From<rusqlite::Error> for Failure {
 }
 
 impl From<tokio_postgres::Error> for Failure {
-    /// Only an error of the server tells that the statement was rolled back; any other leaves the outcome open.
+    /// Only an error of the server proves that the statement was rolled back; after any other the outcome is unknown.
     fn from(error: tokio_postgres::Error) -> Self {
         let refused = error.as_db_error().is_some_and(|server| server.parsed_severity() == Some(Severity::Error));
         match error.code() {

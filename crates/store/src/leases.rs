@@ -17,7 +17,7 @@ pub const LONGEST_LEASE: Duration = Duration::from_secs(10 * 60);
 /// Maximum delay of a task. A longer one means that the clock was set back; the task is then claimable.
 pub const LONGEST_DELAY: Duration = Duration::from_secs(10 * 60);
 
-/// A lease: the right to work on a task until it expires or is taken away.
+/// A lease: the right to work on a task until the lease expires or is reclaimed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Lease {
     /// The task.
@@ -124,7 +124,7 @@ pub enum Retry {
     Lost,
 }
 
-/// The leases to take away.
+/// The leases to reclaim.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Rescue {
     /// Expired leases.

@@ -54,9 +54,9 @@ pub fn from_json(taken: &str) -> serde_json::Result<Vec<Part>> {
     Ok(pairs.into_iter().map(|(grant, credits)| Part { grant, credits }).collect())
 }
 
-/// Locks an account until the commit, so that nobody else charges or refunds it, or adds something of which it may have
-/// a limited number; `false` if there is no such account, or it is deleted. Only the statements after this one see all
-/// that was committed before the lock.
+/// Locks an account until the commit, so that no other transaction charges or refunds it, or adds something that it may
+/// have a limited number of; `false` if the account does not exist or is deleted. Only the statements after this one
+/// see all that was committed before the lock.
 pub(crate) async fn lock(begun: &Transaction<'_>, account_id: Id) -> Done<bool> {
     let sql = "SELECT 1 FROM accounts WHERE id = $1 AND deleted_at IS NULL";
     Ok(begun.lock(sql, &[&account_id]).await?.is_some())

@@ -138,7 +138,7 @@ impl Store {
     }
 
     /// Fails and refunds a task, with a message for the caller, because the content policy refuses it. If there is a
-    /// `rule`, its key or person gets a strike, which suspends either at the limit; the audit log tells of a person.
+    /// `rule`, its key or person gets a strike, which suspends either at the limit. The audit log records that.
     pub async fn refuse(&self, lease: Lease, error: &str, rule: Option<StrikeRule>) -> Result<Refusal> {
         let error = error.to_owned();
         let refuse = async move |begun: &Transaction<'_>| endings::refuse(begun, lease, &error, rule).await;
@@ -244,7 +244,7 @@ impl Store {
         }
     }
 
-    /// Tells other processes soon that this one has ended a task. This is only a hint, which may be lost.
+    /// Notifies other processes soon that this one has ended a task. This is only a hint, which may be lost.
     pub fn announce_ending(&self, task_id: Id) {
         if let Driver::Postgres(store) = &self.driver {
             store.notifier.task_ended(task_id);
@@ -259,15 +259,15 @@ impl Store {
         }
     }
 
-    /// Tells other processes what someone did that open pages show, in at most [`MAX_NEWS`] bytes that begin with `{`.
-    /// This is only a hint, which may be lost.
+    /// Sends an update of open pages to other processes, in at most [`MAX_NEWS`] bytes that begin with `{`. This is
+    /// only a hint, which may be lost.
     pub fn announce_news(&self, news: String) {
         if let Driver::Postgres(store) = &self.driver {
             store.notifier.send_update(news);
         }
     }
 
-    /// Waits for what another process tells.
+    /// Waits for an update of open pages from another process.
     pub async fn news_elsewhere(&self) -> String {
         match &self.driver {
             Driver::Sqlite(_) => std::future::pending().await,

@@ -15,7 +15,7 @@ use tintype_domain::model::{Account, CREDITS_PER_IMAGE, EntryKind, Id, LedgerEnt
 use tintype_domain::person::Person;
 use tintype_system::clock::Timestamp;
 
-/// Most reasons of failures that an [`Hour`] tells apart. The rest has none.
+/// Most reasons for failures that an [`Hour`] lists. It counts the other failures without a reason.
 const MAX_REASONS: usize = 50;
 
 /// An account with what belongs to it.

@@ -42,7 +42,7 @@ pub(crate) async fn strike(begun: &Transaction<'_>, task_id: Id, origin: &Origin
     }
 }
 
-/// Adds a strike to the key of a task; returns whether it suspends the key, which the audit log tells.
+/// Adds a strike to the key of a task; returns whether that suspends the key, which the audit log records.
 async fn of_key(begun: &Transaction<'_>, task_id: Id, key_id: Id, rule: StrikeRule) -> Done<bool> {
     let (strikes, column) = ("strikes", "key_id");
     let struck = Struck { id: key_id, table: "api_keys", columns: KEY, strikes, column, counts: OF_LINE };
@@ -58,7 +58,8 @@ async fn of_key(begun: &Transaction<'_>, task_id: Id, key_id: Id, rule: StrikeRu
     Ok(true)
 }
 
-/// Adds a strike to a person, if there still is one; returns whether it suspends the person, which the audit log tells.
+/// Adds a strike to a person, if there still is one; returns whether that suspends the person, which the audit log
+/// records.
 async fn of_person(begun: &Transaction<'_>, task_id: Id, person_id: Id, rule: StrikeRule) -> Done<bool> {
     let (strikes, column) = ("person_strikes", "person_id");
     let struck = Struck { id: person_id, table: "people", columns: PERSON, strikes, column, counts: "person_id = $1" };

@@ -41,7 +41,7 @@ pub(super) fn cause(row: &Row) -> Result<FailureCause> {
 pub(super) const REQUEST: &str = "prompt, aspect_ratio, CAST(n AS bigint) AS n, reference_images, settings, request_id";
 
 pub(super) fn request(row: &Row) -> Result<GenerateRequest> {
-    // Tasks of which nothing was chosen have no settings.
+    // A task has no settings if its caller chose none.
     let has_settings = row.get::<Option<String>>("settings")?.is_some();
     Ok(GenerateRequest {
         prompt: row.get("prompt")?,

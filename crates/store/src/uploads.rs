@@ -41,7 +41,7 @@ pub struct NewUpload {
 }
 
 impl NewUpload {
-    /// A picture that nobody in particular brings.
+    /// An upload without a person.
     pub fn of(account_id: Id, surface: Surface) -> Self {
         Self { account_id, surface, person_id: None, is_mask: false }
     }

@@ -210,7 +210,7 @@ pub fn refuse_elsewhere(database: &Path) -> Result<(), String> {
     }
 }
 
-/// Whether the text of a lock file names another machine. It names none if the server could not tell, or is older.
+/// Whether the text of a lock file names another machine. It names none if the server could not find out, or is older.
 fn is_elsewhere(holder: &str) -> bool {
     let theirs = holder.lines().nth(1).filter(|id| !id.is_empty());
     theirs.is_some_and(|theirs| boot_id().is_some_and(|ours| ours != theirs))

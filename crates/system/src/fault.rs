@@ -104,13 +104,13 @@ words! {
         FailUnleased = "fail-unleased",
         /// A waiting task is failed and refunded by its owner.
         Cancel = "cancel",
-        /// Expired leases are taken away.
+        /// Expired leases are reclaimed.
         Rescue = "rescue",
         /// Overdue tasks are failed and refunded.
         Expire = "expire",
         /// Tasks that no engine can do are failed and refunded.
         FailBeyond = "fail-beyond",
-        /// Tasks whose engine nobody has are failed and refunded.
+        /// Tasks whose engine no worker has are failed and refunded.
         FailUnmatched = "fail-unmatched",
         /// Grants that have expired lapse.
         LapseGrants = "lapse-grants",

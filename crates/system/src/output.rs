@@ -36,7 +36,7 @@ thread_local! {
 /// Why lines of the log were dropped.
 #[derive(Debug)]
 pub enum Reason {
-    /// Nobody read standard error in time.
+    /// Standard error was not read in time.
     Unread,
     /// It could not be written.
     Unwritable(io::Error),

@@ -128,7 +128,7 @@ pub fn denied(path: &Path) -> String {
             }
             let (of, shown) = (name(metadata.uid()), place.display());
             let belongs = format!("permission denied: {shown} belongs to {of}, not to {own}: run this as {of}");
-            // A directory further above may be one of the system, which nobody should give away.
+            // A directory further above may be one of the system, whose owner must not change.
             if place == path || path.parent() == Some(place) {
                 format!("{belongs}, or, if {own} is the user of the service, give it to {own} with chown")
             } else {

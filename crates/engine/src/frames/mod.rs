@@ -1,7 +1,7 @@
 //! The framed protocol between a service and the child process that renders for it.
 //!
 //! Either side writes frames to the other: the length of the body in four bytes, then the body. A body begins with a byte
-//! that tells its kind. Numbers are big-endian; a text and a list begin with their length. A body has one reading and
+//! for its kind. Numbers are big-endian; a text and a list begin with their length. A body has one reading and
 //! nothing behind it, and everything in it has a limit, so that neither side allocates more than a frame for the other.
 //!
 //! The service writes [`Message`]s. The child answers an order with [`Event`]s, of which the last one is

@@ -28,7 +28,7 @@ const MAX_ANSWER: usize = 1024 * 1024;
 const DESCRIPTIONS_AT_ONCE: usize = 4;
 /// Time for an answer that nothing large stands behind. While the server loads a model it is silent for longer.
 pub(super) const ANSWER_LIMIT: Duration = Duration::from_secs(10);
-/// Time for a cancellation, which a server that is loading a model hears afterwards.
+/// Time for a cancellation. A server that is loading a model reads it only afterwards.
 const CANCEL_LIMIT: Duration = Duration::from_secs(180);
 
 /// One server.
@@ -145,7 +145,7 @@ impl ComfyServer {
         Ok(if subfolder.is_empty() { name } else { format!("{subfolder}/{name}") })
     }
 
-    /// Queues the workflow. The id is also that of the client whose websocket hears of the run.
+    /// Queues the workflow. The id is also that of the client whose websocket gets the events of the run.
     ///
     /// # Errors
     /// [`Fault`]; a workflow with errors is [`EngineError::Permanent`].
@@ -158,7 +158,7 @@ impl ComfyServer {
         Ok(Queued { left_out: accepted.left_out(), id: accepted.prompt_id })
     }
 
-    /// The error of a workflow of which the server leaves nodes out.
+    /// The error of a workflow whose nodes the server does not all run.
     pub(super) fn incomplete(&self, words: &Words) -> EngineError {
         let (name, quoted) = (self.endpoint.name(), self.endpoint.quoted(words));
         EngineError::NotAvailable(format!("{name} does not run the whole workflow{quoted}: check it in ComfyUI"))

@@ -1,5 +1,5 @@
-//! The events of one run, from the server's websocket. Without them a render goes on as well, but nobody hears of its
-//! steps, and its end is noticed a moment later.
+//! The events of one run, from the server's websocket. Without them a render goes on as well, but its steps are not
+//! reported, and its end is noticed a moment later.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ use crate::endpoint::Endpoint;
 
 /// Previews of pictures come on the same socket.
 const MAX_MESSAGE: usize = 16 * 1024 * 1024;
-/// Longest file of a preview, in bytes. They have 512 pixels a side unless the server is told otherwise.
+/// Longest file of a preview, in bytes. They have 512 pixels a side unless the server is configured otherwise.
 const MAX_PREVIEW: usize = 2 * 1024 * 1024;
 /// The kind of a binary message that holds a preview.
 const PREVIEW: [u8; 4] = 1_u32.to_be_bytes();
@@ -51,8 +51,9 @@ impl Events {
         Self(socket.ok())
     }
 
-    /// Waits for the end of the run, and reports its steps and the files of its previews meanwhile. Without events it waits for ever, and after the end
-    /// there are none: the state of the run is asked for at each end, and a server may tell it as often as it likes.
+    /// Waits for the end of the run, and reports its steps and the files of its previews meanwhile. Without events it
+    /// waits for ever. After the first end there are no more events: the caller polls the run at each end, and a server
+    /// could report ends as often as it likes.
     pub(super) async fn end(&mut self, on_step: impl Fn(u32, u32), on_preview: impl Fn(&[u8])) {
         while let Some(socket) = &mut self.0 {
             match socket.next().await {

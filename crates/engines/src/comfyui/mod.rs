@@ -42,7 +42,7 @@ use tintype_config::EngineSettings;
 
 /// One run is rendered while another one waits, so that the server is never idle between two pictures.
 const RUNS_PER_SERVER: usize = 2;
-/// The state of a run is asked for when the websocket tells its end, and so often in case that it does not.
+/// Interval between two polls of a run. The end that the websocket reports comes sooner.
 const POLL_EVERY: Duration = Duration::from_secs(1);
 /// Polls that may fail in a row.
 const MISSED_POLLS: u32 = 5;

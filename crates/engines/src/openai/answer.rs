@@ -12,7 +12,7 @@ use super::pictures::{Item, Pictures};
 use super::server_error::ServerError;
 use tintype_domain::text::counted;
 
-/// The first bytes of what gzip has compressed, which nobody asked for.
+/// The first bytes of a gzip stream, although the request forbids compression.
 const GZIP: [u8; 2] = [0x1f, 0x8b];
 /// Some servers leave out the padding.
 const BASE64: GeneralPurpose = GeneralPurpose::new(

@@ -19,7 +19,7 @@ use crate::results::MAX_FILE_BYTES;
 const MAX_ANSWER: usize = 4 * 1024 * 1024;
 /// A picture in base64, and the JSON around it.
 const MAX_JOB: usize = MAX_FILE_BYTES / 3 * 4 + 64 * 1024;
-/// Values of a server that does not tell its own.
+/// Values of a server that does not report its own.
 const DEFAULT_STRENGTH: f64 = 0.75;
 const DEFAULT_STEPS: u32 = 20;
 const ANSWER_LIMIT: Duration = Duration::from_secs(10);

@@ -58,7 +58,7 @@ impl SdServerProgram {
 
     fn arguments(&self, port: u16) -> Vec<OsString> {
         // The server lists all files below its folder of LoRAs at every job, and that folder is the working directory
-        // unless it is told otherwise. Of repeated arguments the last counts.
+        // unless an argument names another. Of repeated arguments the last counts.
         let before = ["--lora-model-dir", "/dev/null"].map(OsString::from);
         let after = ["--listen-ip", "127.0.0.1", "--listen-port"].map(OsString::from);
         let port = OsString::from(port.to_string());

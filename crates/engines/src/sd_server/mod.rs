@@ -186,7 +186,7 @@ impl ServerSlot {
         server.render(brief, references, &report, kill).await
     }
 
-    /// The memory of a child. A server at a URL does not tell its devices.
+    /// The memory of a child. A server at a URL does not report its devices.
     fn device(&self) -> Option<Device> {
         let Self::Child(name, supervisor) = self else { return None };
         let running = supervisor.running().ok()?;

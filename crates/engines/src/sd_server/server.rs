@@ -35,8 +35,8 @@ const MOST_DISTORTION: f64 = 0.15;
 /// Side of the picture that warms a server up, in pixels.
 const FIRST_PICTURE: u32 = 256;
 
-/// How a model takes reference pictures. The server does not tell: it accepts both from every model, and a model that
-/// was not made for one ignores it.
+/// How a model takes reference pictures. The server does not report it: it accepts both from every model, and a model
+/// that was not made for one ignores it.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) enum ReferenceUse {
     /// All as `ref_images`, which models for editing look at.
@@ -231,8 +231,8 @@ struct Submitted {
 }
 
 impl Submitted {
-    /// Submits a job. If the future is dropped meanwhile, the submit goes on, and then the job is cancelled: only the
-    /// answer tells its id.
+    /// Submits a job. If the future is dropped meanwhile, the submit goes on, and then the job is cancelled: its id is
+    /// only in the answer.
     async fn begin(server: &Arc<Server>, body: Value, kill: Option<Kill>) -> Result<Self, Fault> {
         let server = server.clone();
         let submitting = tokio::spawn(async move {
@@ -258,7 +258,7 @@ impl Drop for Submitted {
 pub(super) struct Report<'a> {
     progress: &'a Progress,
     pictures: usize,
-    /// Steps done and all steps of the present picture, from a server that tells them.
+    /// Steps done and all steps of the present picture, from a server that reports them.
     steps: Option<Mutex<Steps>>,
 }
 

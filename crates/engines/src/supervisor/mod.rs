@@ -203,7 +203,7 @@ impl<L: Clone + Send + Sync + 'static> Supervisor<L> {
     }
 
     fn end(&self, number: u64, then: ChildState<L>, end: End) {
-        // The keeper hears of it later. Until then nobody may give work to a child that is about to be killed.
+        // The keeper learns of it later. Until then no work must go to a child that is about to be killed.
         self.state.send_if_modified(|state| {
             let runs = matches!(state, ChildState::Running(running) if running.number == number);
             if runs {
@@ -296,7 +296,7 @@ impl<P: Program> Keeper<P> {
         self.report.send_replace(ChildState::Ending);
         // A child that has just ended may have been found silent first.
         let why = match tokio::time::timeout(LAST_MOMENT, child.child.wait()).await {
-            // It ended because nobody talks to it any more.
+            // It ended because its input was closed.
             Ok(Ok(status)) if status.success() && !failed.is_empty() => failed,
             // The parent kills it on other paths only.
             Ok(Ok(status)) if status.signal() == Some(Signal::KILL.as_raw()) => format!(

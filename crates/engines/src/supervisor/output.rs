@@ -1,6 +1,6 @@
 //! Output of a child: progress of the render, and lines for the log.
 //!
-//! Programs that are told to be verbose print prompts to standard output. Its lines are therefore logged only until the
+//! Programs in verbose mode print prompts to standard output. Its lines are therefore logged only until the
 //! child is ready, and those of standard error always.
 
 use std::collections::VecDeque;

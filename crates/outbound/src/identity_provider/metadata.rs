@@ -20,7 +20,7 @@ pub(super) struct Endpoints {
     pub authorization: Url,
     pub token: Url,
     pub keys: Url,
-    /// The endpoint that tells more claims, if there is one.
+    /// The endpoint that returns more claims, if there is one.
     pub userinfo: Option<Url>,
     /// The endpoint at which a browser signs out, if there is one.
     pub end_session: Option<Url>,

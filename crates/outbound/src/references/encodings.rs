@@ -1,4 +1,5 @@
-//! Undoes the `Content-Encoding` of a body, as browsers do. Nobody asks for one, but many servers compress whatever they send.
+//! Undoes the `Content-Encoding` of a body, as browsers do. No request asks for one, but many servers compress whatever
+//! they send.
 
 use std::io::{self, Read};
 

@@ -264,7 +264,7 @@ impl References {
         url: &ReferenceUrl,
     ) -> Result<Picture, ReferenceFault> {
         self.picture(account, url).await.map_err(|error| {
-            // The caller gets a vaguer message, which tells nothing about the network of this server.
+            // The caller gets a vaguer message, which reveals nothing about the network of this server.
             let account = account.map(tracing::field::display);
             tracing::info!(account, index, url = url.loggable(), %error, "a reference image cannot be used");
             ReferenceFault { index, kind: error.kind() }

@@ -26,8 +26,8 @@ const FITS: &str = "t.account_id = $1 AND t.surface = 'web' AND t.removed_at IS 
     AND ($8::text IS NULL OR EXISTS (SELECT 1 FROM board_tasks o JOIN boards b ON b.id = o.board_id
          WHERE o.board_id = $8 AND o.task_id = t.id AND b.account_id = $1))";
 
-/// The newest tasks before $3, of which a page looks at $10: in the smallest table that has all that fit. No other
-/// index has its order.
+/// The $10 newest tasks before $3, the most that a page looks at, from the smallest table that has all that fit. No
+/// other index has its order.
 fn source(filter: &GalleryFilter) -> &'static str {
     if filter.board.is_some() {
         "SELECT task_id AS id FROM board_tasks WHERE board_id = $8 AND task_id >= $2 AND task_id < $3

@@ -178,7 +178,7 @@ impl Connect for Hosts {
     ) -> Pin<Box<dyn Future<Output = Result<(Client, JoinHandle<()>), Error>> + Send + '_>> {
         Box::pin(async {
             let (client, connection) = self.open().await?;
-            // Whoever uses the client hears of an error, too.
+            // The client returns the error, too.
             Ok((client, tokio::spawn(async { drop(connection.await) })))
         })
     }

@@ -106,7 +106,7 @@ impl PostgresStore {
     ) -> Result<()> {
         let target = begun.prepare(&format!("SELECT * FROM {table}")).await?;
         let names: Vec<&str> = target.columns().iter().map(|column| column.name()).collect();
-        // The rows of a batch as one text of JSON, of which the server converts each value for its column.
+        // The rows of a batch as one JSON text. The server converts each value for its column.
         let insert = format!(
             "INSERT INTO {table} OVERRIDING SYSTEM VALUE
              SELECT * FROM json_populate_recordset(NULL::{table}, $1::text::json)"

@@ -1,7 +1,7 @@
 //! Refuses poolers that give each transaction another session of the server, before anything is written.
 //!
 //! Prepared statements, session settings, LISTEN and advisory locks of a session all fail there, some of them without
-//! an error. Poolers are told apart by their behaviour, because none says how it is configured.
+//! an error. Poolers are recognised by their behaviour, because none reports how it is configured.
 
 use std::time::Duration;
 

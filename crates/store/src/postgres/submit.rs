@@ -17,7 +17,7 @@ use tintype_domain::model::Id;
 use tintype_system::fault::{Effect, Faults, Point};
 use tintype_system::locked::Locked as _;
 
-/// How long the database is asked what became of a submit without an answer, and the pause between two attempts.
+/// Time limit for finding out whether a submit without an answer took effect, and the pause between two attempts.
 const PATIENCE: Duration = Duration::from_secs(20);
 const PAUSE: Duration = Duration::from_millis(200);
 
@@ -90,8 +90,8 @@ impl Submitter {
         Ok(submission)
     }
 
-    /// Finds out what became of a submit whose answer was lost. It locked the account before it sent anything that
-    /// lasts, so a transaction that locks the account later sees its task, or that never exists.
+    /// Finds out whether a submit whose answer was lost took effect. It locked the account before it wrote anything, so
+    /// a transaction that locks the account later either sees its task, or the task will never exist.
     async fn find_out(&self, order: &Order, id: Id, error: StoreError) -> Result<Submission> {
         tracing::warn!(task = %id, %error, "the response to a submit was lost; checking whether its task exists");
         let look = async |begun: &Transaction<'_>| {
@@ -129,7 +129,7 @@ impl Drop for SubmitTurn {
     fn drop(&mut self) {
         drop(self.guard.take());
         let mut gates = self.submitter.gates.locked();
-        // Nobody else holds the gate or waits for it.
+        // No other submit holds the gate or waits for it.
         if gates.get(&self.account_id).is_some_and(|gate| Arc::strong_count(gate) == 1) {
             gates.remove(&self.account_id);
         }

@@ -22,8 +22,8 @@ use tintype_system::fault::Effect;
 const EVERY: Duration = Duration::from_secs(10);
 /// Age up to which new tasks may still appear: longer than a submit may wait for its statement.
 const MARGIN: Duration = Duration::from_secs(10);
-/// A response within this time tells the server's time well enough: the error is at most half of it. A later one counts
-/// only if it contradicts the estimate, which is then wrong.
+/// A response within this time is precise enough about the server's time: the error is at most half of it. A later one
+/// counts only if it contradicts the estimate, which is then wrong.
 const PRECISE_WITHIN: Duration = Duration::from_secs(1);
 /// Difference between two clocks that is worth a warning.
 const CLOCKS_APART: Duration = Duration::from_secs(5);

@@ -104,8 +104,8 @@ fn search(
 /// some 20 µs, and a prompt may have ten thousand.
 const TERMS_AT_A_TIME: usize = 2_000;
 
-/// Overwrites the words of tasks in the index, which must be told which ones they were. Returns the tasks, or only the
-/// first if they have many.
+/// Overwrites the words of tasks in the index, which needs the words to find them. Returns the tasks, or only the first
+/// ones if they have many words.
 pub(crate) async fn overwrite_words<'a>(begun: &Transaction<'_>, tasks: &'a [Id]) -> Done<&'a [Id]> {
     let (mut overwritten, mut done) = (0, 0);
     for task in tasks {

@@ -1,4 +1,4 @@
-//! Statements for leasing tasks to workers, and for ending those that nobody works on any more.
+//! Statements for leasing tasks to workers, and for sweeping the queue.
 
 use std::collections::HashSet;
 use std::sync::atomic::Ordering;
@@ -205,7 +205,7 @@ impl SqliteStore {
     pub(crate) async fn written_elsewhere(&self) -> EndingsElsewhere {
         loop {
             tokio::time::sleep(LOOK_EVERY).await;
-            // Only the connection of the writer tells the writes of other processes from those of this one.
+            // Only on the writer's connection does the number leave out the writes of this process.
             let look =
                 |writing: &mut Writing| writing.connection.query_row("PRAGMA data_version", [], |row| row.get(0));
             // A database that cannot be read now is looked at again.

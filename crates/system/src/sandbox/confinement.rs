@@ -128,7 +128,7 @@ pub fn confine_engine(memory_bytes: u64, on_gpu: bool) -> rustix::io::Result<Con
 }
 
 /// What a process that renders may not call. CUDA opens a UNIX socket of its own when it starts and listens on it, so a
-/// process on a GPU may do that; it still accepts nobody, connects to nobody and sends nothing.
+/// process on a GPU may do that; it still accepts no connection, makes none and sends nothing.
 fn denied_to_engine(on_gpu: bool) -> Calls {
     let mut denied: Calls = DENIED_TO_ENGINES.iter().map(|call| (*call, Vec::new())).collect();
     if on_gpu {
