@@ -96,11 +96,7 @@ impl Proof {
     }
 }
 
-impl std::fmt::Debug for Proof {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Proof(…)")
-    }
-}
+tintype_domain::opaque!(Proof);
 
 /// A person who is about to sign in with a password.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -54,11 +54,6 @@ pub enum Import {
 }
 
 impl PostgresStore {
-    /// Copies all rows of `source`, whose audit is `expected`, into this empty database. `progress` is called with the
-    /// number of rows of each batch.
-    ///
-    /// # Errors
-    /// [`StoreError`]; nothing was changed, unless the outcome is unknown.
     pub(crate) async fn import(&self, source: &Snapshot, expected: &Audit, progress: impl Fn(u64)) -> Result<Import> {
         let mut client = self.database.reader().await?;
         let begun = client.transaction().await?;

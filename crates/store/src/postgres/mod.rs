@@ -133,10 +133,6 @@ impl PostgresStore {
         self.database.follow(url_file);
     }
 
-    /// Checks that an acknowledged write survives a power cut.
-    ///
-    /// # Errors
-    /// A message for the operator.
     pub(crate) async fn check_durability(&self) -> std::result::Result<(), String> {
         let settings = "SELECT current_setting('fsync') = 'on' AND current_setting('full_page_writes') = 'on'";
         let rows = self.database.read(settings, &[]).await.map_err(|error| error.to_string())?;

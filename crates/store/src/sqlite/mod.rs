@@ -122,10 +122,6 @@ pub fn open_with(path: &Path, clock: Clock, faults: Faults, schema: &Schema) -> 
 }
 
 impl SqliteStore {
-    /// Checks the file for damage.
-    ///
-    /// # Errors
-    /// [`StoreError`] with the first damage found.
     pub(crate) fn check_integrity(&self) -> Result<()> {
         integrity(self.read(|connection| connection.query_row("PRAGMA quick_check(1)", [], |row| row.get(0)))?)
     }
@@ -173,11 +169,7 @@ impl SqliteStore {
         self.writer.write(write).await?.ok_or(StoreError::Revoked)
     }
 
-    /// Checkpoints the write-ahead log and truncates it. After a failed sync the kernel may report pages of the log as
-    /// clean that never reached the disk, so no answer may depend on the old log.
-    ///
-    /// # Errors
-    /// [`StoreError`].
+    /// Checkpoints the write-ahead log and truncates it.
     pub(crate) fn begin_new_log(&self) -> Result<()> {
         let busy: bool =
             self.read(|connection| connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |row| row.get(0)))?;
