@@ -13,7 +13,7 @@ use tintype_engine::{Lora, PromptSyntax};
 use url::Url;
 
 use super::engines::NamedEngine;
-use super::environment::secret_in;
+use super::environment::{authorities_in, secret_in};
 
 /// The program that `--engine sd-server` runs unless another is named.
 pub(super) const DEFAULT_PROGRAM: &str = "sd-server";
@@ -184,10 +184,7 @@ impl EngineSettings {
     /// # Errors
     /// A message for the operator: the file cannot be read.
     pub fn authorities(&self) -> Result<Option<Vec<u8>>, String> {
-        let read = |path: &PathBuf| {
-            std::fs::read(path).map_err(|error| format!("cannot read --engine-ca {}: {error}", path.display()))
-        };
-        self.engine_ca.as_ref().map(read).transpose()
+        authorities_in(self.engine_ca.as_deref(), "--engine-ca")
     }
 
     /// The arguments of the program that this process runs.

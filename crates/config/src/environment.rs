@@ -39,6 +39,16 @@ pub fn secret_in(path: &Path, setting: &str) -> Result<String, String> {
     Ok(text.trim_end_matches(['\r', '\n']).to_owned())
 }
 
+/// PEM of certificate authorities from the file that `setting` names, if there is one.
+///
+/// # Errors
+/// A message for the operator: the file cannot be read.
+pub(super) fn authorities_in(file: Option<&Path>, setting: &str) -> Result<Option<Vec<u8>>, String> {
+    let read =
+        |path: &Path| std::fs::read(path).map_err(|error| format!("cannot read {setting} {}: {error}", path.display()));
+    file.map(read).transpose()
+}
+
 /// Whether an environment variable is set to the empty string, which counts as absent. Compose files and unit files
 /// that pass a variable through set it to the empty string when it is not set outside.
 pub(super) fn is_empty_variable(name: &OsStr) -> bool {

@@ -303,34 +303,32 @@ fn show_table(table: &EngineTable, file: Option<&ConfigFile>) -> Vec<ShownSettin
     let settings = table_settings();
     let show = |entry: &FileSetting| {
         let setting = settings.iter().find(|setting| setting.name == entry.name);
-        let value = match &entry.value {
-            Value::Switch(on) => vec![on.to_string()],
-            Value::Texts(texts) => texts
-                .iter()
-                .map(|text| setting.map_or_else(|| MASK.to_owned(), |setting| setting.masked(text.clone())))
-                .collect(),
-        };
-        ShownSetting {
-            name: format!("engine.{}.{}", table.name, entry.name),
-            value: Some(value),
-            source: Source::File,
-            origin: Some(place(file, entry)),
-        }
+        let masked = |text: &String| setting.map_or_else(|| MASK.to_owned(), |setting| setting.masked(text.clone()));
+        show_entry(&format!("engine.{}", table.name), entry, file, masked)
     };
     table.entries.iter().map(show).collect()
 }
 
 fn show_presets(file: &ConfigFile) -> Vec<ShownSetting> {
-    let show = |table: &PresetTable, entry: &FileSetting| ShownSetting {
-        name: format!("preset.{}.{}", table.preset.name, entry.name),
-        value: match &entry.value {
-            Value::Switch(on) => Some(vec![on.to_string()]),
-            Value::Texts(texts) => Some(texts.clone()),
-        },
-        source: Source::File,
-        origin: Some(place(Some(file), entry)),
+    let show = |table: &PresetTable, entry: &FileSetting| {
+        show_entry(&format!("preset.{}", table.preset.name), entry, Some(file), String::clone)
     };
     file.presets.iter().flat_map(|table| table.entries.iter().map(|entry| show(table, entry))).collect()
+}
+
+/// An entry of a table.
+fn show_entry(
+    table: &str,
+    entry: &FileSetting,
+    file: Option<&ConfigFile>,
+    shown: impl Fn(&String) -> String,
+) -> ShownSetting {
+    let value = match &entry.value {
+        Value::Switch(on) => vec![on.to_string()],
+        Value::Texts(texts) => texts.iter().map(shown).collect(),
+    };
+    let (name, origin) = (format!("{table}.{}", entry.name), place(file, entry));
+    ShownSetting { name, value: Some(value), source: Source::File, origin: Some(origin) }
 }
 
 /// The flag with the config file, for a server that reads its presets again.

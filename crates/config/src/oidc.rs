@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 
-use super::environment::secret_in;
+use super::environment::{authorities_in, secret_in};
 use super::values::base_url;
 use tintype_domain::joining::{JoinRule, JoinRules};
 use tintype_domain::provider::OidcProvider;
@@ -76,10 +76,7 @@ impl OidcSettings {
         if client_secret.as_deref() == Some("") {
             return Err("--oidc-client-secret-file is empty: leave it out for a client without a secret".into());
         }
-        let read = |path: &PathBuf| {
-            std::fs::read(path).map_err(|error| format!("cannot read --oidc-ca {}: {error}", path.display()))
-        };
-        let authorities = self.oidc_ca.as_ref().map(read).transpose()?;
+        let authorities = authorities_in(self.oidc_ca.as_deref(), "--oidc-ca")?;
         let (audiences, scopes, groups_claim) =
             (self.oidc_audience.clone(), self.oidc_scope.clone(), self.oidc_groups_claim.clone());
         let joins = JoinRules { rules: self.oidc_join.clone(), follow: self.oidc_roles == RolesFollow::Always };

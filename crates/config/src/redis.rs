@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use clap::Args;
 
-use super::environment::secret_in;
+use super::environment::{authorities_in, secret_in};
 use super::values::duration;
 
 /// Settings of the Redis server that counts shared rate limits.
@@ -51,10 +51,7 @@ impl RedisSettings {
             None => self.redis_file.as_deref().map(|file| secret_in(file, "--redis-file")).transpose()?,
         };
         let Some(url) = given else { return Ok(None) };
-        let read = |path: &PathBuf| {
-            std::fs::read(path).map_err(|error| format!("cannot read --redis-ca {}: {error}", path.display()))
-        };
-        let authorities = self.redis_ca.as_ref().map(read).transpose()?;
+        let authorities = authorities_in(self.redis_ca.as_deref(), "--redis-ca")?;
         Ok(Some(RedisServer { url, authorities, timeout: self.redis_timeout }))
     }
 }
