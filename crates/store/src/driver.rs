@@ -15,11 +15,11 @@ use rusqlite::types::{ToSqlOutput, Value, ValueRef};
 
 use super::postgres::{self, PostgresStore};
 use super::sqlite::{self, SqliteStore};
-use super::{Actor, Audit, AuditedChange, Result, Right, StoreError, audit_log};
+use super::{Actor, Audit, AuditedChange, Cause, Result, Right, StoreError, audit_log};
 use crate::failure::{Attempts, Done, Failure};
 use tintype_domain::model::Id;
 use tintype_system::clock::Timestamp;
-use tintype_system::fault::Effect;
+use tintype_system::fault::{Effect, Faults, Point};
 use tintype_system::locked::Locked as _;
 
 /// A parameter of a statement.
@@ -313,6 +313,20 @@ pub(crate) fn on_sqlite<T>(
     work: impl AsyncFnOnce(&Transaction<'_>) -> Done<T>,
 ) -> Result<T> {
     Ok(at_once(work(&Transaction::Sqlite(Mutex::new(writing))))?)
+}
+
+/// Does `write` between the two fault points of `effect`, if there is one.
+pub(crate) async fn between_faults<T>(
+    faults: &Faults,
+    effect: impl Into<Option<Effect>>,
+    write: impl Future<Output = Result<T>>,
+) -> Result<T> {
+    let Some(effect) = effect.into() else { return write.await };
+    faults.pass(Point::before(effect)).await?;
+    let outcome = write.await;
+    let passed = faults.pass(Point::after(effect)).await;
+    passed.map_err(|error| StoreError::Unknown(Cause::new(error)))?;
+    outcome
 }
 
 /// A snapshot of a database, which all its statements see.

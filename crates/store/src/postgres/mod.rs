@@ -14,11 +14,11 @@ use self::claim::ServedLast;
 pub(crate) use self::connection::{Database, Parameter, Transaction};
 use self::listen_notify::Notifier;
 use self::submit::Submitter;
-use super::driver::{self, Driver};
-use super::{Cause, OpenError, Result, Right, Schema, Store, StoreError};
+use super::driver::{self, Driver, between_faults};
+use super::{OpenError, Result, Right, Schema, Store, StoreError};
 use crate::failure::Done;
 use tintype_system::clock::Clock;
-use tintype_system::fault::{Effect, Faults, Point};
+use tintype_system::fault::{Effect, Faults};
 
 mod claim;
 mod connect;
@@ -148,12 +148,7 @@ impl PostgresStore {
         effect: impl Into<Option<Effect>>,
         write: impl Future<Output = Result<T>>,
     ) -> Result<T> {
-        let Some(effect) = effect.into() else { return write.await };
-        self.faults.pass(Point::before(effect)).await?;
-        let outcome = write.await;
-        let passed = self.faults.pass(Point::after(effect)).await;
-        passed.map_err(|error| StoreError::Unknown(Cause::new(error)))?;
-        outcome
+        between_faults(&self.faults, effect, write).await
     }
 
     /// Runs `work` in one transaction, if `right` still holds.

@@ -10,11 +10,11 @@ use rusqlite::{Connection, ErrorCode, OpenFlags};
 
 use self::writer::Writer;
 pub(crate) use self::writer::Writing;
-use super::driver::{Driver, Store, Transaction, on_sqlite};
+use super::driver::{Driver, Store, Transaction, between_faults, on_sqlite};
 use super::{Cause, OpenError, Result, Right, Schema, StoreError, WorkerReport};
 use tintype_domain::model::{Id, IdSource};
 use tintype_system::clock::{Clock, Timestamp};
-use tintype_system::fault::{Effect, Faults, Point};
+use tintype_system::fault::{Effect, Faults};
 
 mod connection;
 mod gallery;
@@ -147,12 +147,7 @@ impl SqliteStore {
         T: Send + 'static,
         F: FnMut(&mut Writing) -> Result<T> + Send + 'static,
     {
-        let Some(effect) = effect.into() else { return self.write_by_right(right, write).await };
-        self.faults.pass(Point::before(effect)).await?;
-        let outcome = self.write_by_right(right, write).await;
-        let passed = self.faults.pass(Point::after(effect)).await;
-        passed.map_err(|error| StoreError::Unknown(Cause::new(error)))?;
-        outcome
+        between_faults(&self.faults, effect, self.write_by_right(right, write)).await
     }
 
     /// Writes if `right` holds.
