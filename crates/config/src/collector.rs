@@ -87,8 +87,8 @@ mod tests {
         for text in
             ["hidden", "a=1,hidden", "a b=hidden", "a=hidden%", "a=hidden%2", "a=hidden%zz", "a=hidden%0a", "=hidden"]
         {
-            let said = parse(text).expect_err(text);
-            assert!(said.contains("entry") && !said.contains("hidden"), "{text}: {said}");
+            let error = parse(text).expect_err(text);
+            assert!(error.contains("entry") && !error.contains("hidden"), "{text}: {error}");
         }
     }
 }

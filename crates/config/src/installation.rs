@@ -275,12 +275,12 @@ fn value(text: &str) -> (String, &str) {
     // Before a value and between quoted parts, white space counts for nothing and quotes open a part.
     let mut between = true;
     // The value without white space at its end.
-    let mut kept = 0;
+    let mut end = 0;
     let mut letters = text.char_indices();
     while let Some((at, letter)) = letters.next() {
         match (letter, quote) {
             ('\n', None) => {
-                value.truncate(kept);
+                value.truncate(end);
                 return (value, &text[at + 1..]);
             }
             (' ' | '\t' | '\r', None) => {
@@ -301,9 +301,9 @@ fn value(text: &str) -> (String, &str) {
                 value.push(letter);
             }
         }
-        kept = value.len();
+        end = value.len();
     }
-    value.truncate(kept);
+    value.truncate(end);
     (value, "")
 }
 

@@ -379,8 +379,8 @@ mod tests {
             ("[preset.a]\ncallers = [\"lora\"]", "2: [preset.a] callers: there is no setting \"lora\""),
             ("[preset.a]\ncallers = [\"steps=9..5\"]", "2: [preset.a] callers: \"steps=9..5\" must be"),
         ] {
-            let told = read(text).expect_err(text);
-            assert!(told.starts_with(fault), "{text}: {told}");
+            let error = read(text).expect_err(text);
+            assert!(error.starts_with(fault), "{text}: {error}");
         }
     }
 }

@@ -281,13 +281,13 @@ mod tests {
     #[test]
     fn a_value_that_no_header_can_hold_is_refused_by_its_name() {
         for name in IN_HEADERS.into_iter().chain([SECRET_KEY, "AWS_ROLE_ARN"]) {
-            let said = refusal(&[(name, "hid\nden")]);
-            assert!(said.starts_with(name) && said.contains("line break") && !said.contains("den"), "{said}");
+            let error = refusal(&[(name, "hid\nden")]);
+            assert!(error.starts_with(name) && error.contains("line break") && !error.contains("den"), "{error}");
         }
         for name in IN_HEADERS {
             for value in ["hid den", "hidd\u{e9}n"] {
-                let said = refusal(&[(name, value)]);
-                assert!(said.starts_with(name) && !said.contains("hid"), "{said}");
+                let error = refusal(&[(name, value)]);
+                assert!(error.starts_with(name) && !error.contains("hid"), "{error}");
             }
         }
         assert!(refusal(&[("AWS_REGION", "eu/central")]).contains("eu-central-1"));
@@ -307,8 +307,8 @@ mod tests {
             (with(&[web, metadata]), "AWS_ROLE_ARN"),
             (with(&[(FULL_URI, "http://169.254.170.23/v1/credentials"), metadata]), CONTAINER_TOKEN_FILE),
         ] {
-            let said = refusal(&set);
-            assert!(said.contains(&format!("is set without {missing}")), "{said}");
+            let error = refusal(&set);
+            assert!(error.contains(&format!("is set without {missing}")), "{error}");
         }
         for set in [with(&[web, ("AWS_ROLE_ARN", "arn")]), with(&[(RELATIVE_URI, "/v2")]), with(&[metadata]), vec![web]]
         {
@@ -342,8 +342,8 @@ mod tests {
     fn a_host_that_should_name_the_bucket_does() {
         let by_host = ("AWS_VIRTUAL_HOSTED_STYLE_REQUEST", "true");
         for endpoint in ["https://s3.example.com", "https://picturesque.example.com"] {
-            let said = refusal(&[by_host, ("AWS_ENDPOINT_URL", endpoint)]);
-            assert!(said.contains("https://pictures.s3.example.com"), "{said}");
+            let error = refusal(&[by_host, ("AWS_ENDPOINT_URL", endpoint)]);
+            assert!(error.contains("https://pictures.s3.example.com"), "{error}");
         }
         parse(&[by_host, ("AWS_ENDPOINT_URL", "https://Pictures.s3.example.com")]).expect("a host with the bucket");
         parse(&[by_host, ("AWS_ENDPOINT_URL", "")]).expect("Amazon's host has it");

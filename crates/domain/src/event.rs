@@ -45,9 +45,9 @@ pub struct Subscription(Vec<EventType>);
 impl Subscription {
     /// To these types; `None` if there are none, or if one cannot be subscribed to.
     pub fn to(kinds: &[EventType]) -> Option<Self> {
-        let wanted = EventType::SUBSCRIBABLE.into_iter().filter(|kind| kinds.contains(kind)).collect::<Vec<_>>();
-        let all_known = kinds.iter().all(|kind| wanted.contains(kind));
-        (all_known && !wanted.is_empty()).then_some(Self(wanted))
+        let sorted = EventType::SUBSCRIBABLE.into_iter().filter(|kind| kinds.contains(kind)).collect::<Vec<_>>();
+        let all_known = kinds.iter().all(|kind| sorted.contains(kind));
+        (all_known && !sorted.is_empty()).then_some(Self(sorted))
     }
 
     /// To every type.

@@ -267,8 +267,8 @@ impl Stops {
 }
 
 /// Takes up to this many credits of grants, in their order.
-fn draw<'a>(grants: impl Iterator<Item = &'a Grant>, wanted: i64) -> Vec<Part> {
-    let mut missing = wanted.max(0);
+fn draw<'a>(grants: impl Iterator<Item = &'a Grant>, amount: i64) -> Vec<Part> {
+    let mut missing = amount.max(0);
     let parts = grants.map(|grant| {
         let credits = grant.remaining.min(missing);
         missing -= credits;

@@ -186,7 +186,7 @@ impl IdentityProvider {
         })?;
         let subject = self.subject(authentication, &signed, &answer).map_err(refused)?;
         let identity = Identity::new(self.issuer(), &subject).ok_or_else(|| refused("`sub` is too long".into()))?;
-        let (name, claims) = self.about(&metadata, &signed.claims, &answer, &subject).await?;
+        let (name, claims) = self.name_and_claims(&metadata, &signed.claims, &answer, &subject).await?;
         Ok(ProviderSignIn { identity, name, claims, id_token: token.to_owned() })
     }
 
@@ -255,10 +255,10 @@ impl IdentityProvider {
         let in_header = secret.is_some_and(|secret| endpoints.wants_header(client_id, secret) != wants_other);
         let is_refused = |answer: &Fields| answer.get("error").is_some_and(|error| error == "invalid_client");
         let request = self.token_request(endpoints, authentication, code, in_header);
-        let (mut status, mut answer) = self.ask("tokens", request).await?;
+        let (mut status, mut answer) = self.fields("tokens", request).await?;
         if is_refused(&answer) && secret.is_some() && endpoints.takes_both() {
             let request = self.token_request(endpoints, authentication, code, !in_header);
-            (status, answer) = self.ask("tokens", request).await?;
+            (status, answer) = self.fields("tokens", request).await?;
             if !is_refused(&answer) {
                 self.wants_other_place.store(!wants_other, Ordering::Relaxed);
             }
@@ -278,7 +278,7 @@ impl IdentityProvider {
 
     /// A name for the person, and the claims that rules need. Many providers keep them out of the ID token, and
     /// return them from another endpoint, which is used for nothing else.
-    async fn about(
+    async fn name_and_claims(
         &self,
         metadata: &Metadata,
         token: &Fields,
@@ -286,8 +286,8 @@ impl IdentityProvider {
         subject: &str,
     ) -> Result<(String, Claims), ProviderError> {
         let OidcProvider { joins, groups_claim, .. } = &self.registration.provider;
-        let wanted = NeededClaims { email: joins.need_email(), groups: joins.need_groups().then_some(groups_claim) };
-        let (needs_more, name) = (wanted.is_more_than(token), id_token::name(token));
+        let needed = NeededClaims { email: joins.need_email(), groups: joins.need_groups().then_some(groups_claim) };
+        let (needs_more, name) = (needed.is_more_than(token), id_token::name(token));
         let more = match (&metadata.endpoints.userinfo, text(answer, "access_token")) {
             (Some(url), Ok(access_token)) if needs_more || name.is_none() => {
                 match self.userinfo(url, &metadata.keys, access_token, subject).await {
@@ -302,7 +302,7 @@ impl IdentityProvider {
             _ => Fields::new(),
         };
         let refused = |reason: String| ProviderError::Refused(format!("claims: {reason}"));
-        let claims = wanted.read(token, &more).map_err(refused)?;
+        let claims = needed.read(token, &more).map_err(refused)?;
         let name = name.or_else(|| id_token::name(&more)).unwrap_or(subject);
         Ok((name.to_owned(), claims))
     }
@@ -337,7 +337,7 @@ impl IdentityProvider {
     }
 
     /// The JSON object that the provider answers. `step` is for the log.
-    async fn ask(&self, step: &str, request: RequestBuilder) -> Result<(StatusCode, Fields), ProviderError> {
+    async fn fields(&self, step: &str, request: RequestBuilder) -> Result<(StatusCode, Fields), ProviderError> {
         let (status, body) = self.body(step, request).await?;
         Ok((status, object(step, status, &body)?))
     }
@@ -360,7 +360,7 @@ impl IdentityProvider {
 
     /// [`IdentityProvider::ask`] for a document of the provider.
     async fn document(&self, step: &str, url: &str) -> Result<Fields, ProviderError> {
-        let (status, fields) = self.ask(step, self.client.get(url)).await?;
+        let (status, fields) = self.fields(step, self.client.get(url)).await?;
         match status.is_success() {
             true => Ok(fields),
             false => Err(ProviderError::Unusable(format!("{step}: status {status}"))),

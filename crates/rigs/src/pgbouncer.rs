@@ -65,9 +65,9 @@ fn run(cluster: &Cluster, directory: &Path, lines: &[&str]) -> (Child, BufReader
     command.arg(&file).current_dir("/").stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
     let mut process = command.spawn().expect("pgbouncer runs");
     let mut log = BufReader::new(process.stderr.take().expect("a pipe"));
-    let mut said = String::new();
-    while !said.contains("process up") {
-        assert_ne!(log.read_line(&mut said).expect("its log"), 0, "pgbouncer ended: {said}");
+    let mut lines = String::new();
+    while !lines.contains("process up") {
+        assert_ne!(log.read_line(&mut lines).expect("its log"), 0, "pgbouncer ended: {lines}");
     }
     (process, log)
 }

@@ -277,9 +277,9 @@ impl Store {
 
     /// Changes an account and returns it; `None` if it does not exist. A deleted account stays as it is, and so does
     /// one that has unfinished tasks and would be deleted.
-    pub async fn change_account(&self, id: Id, wanted: AccountChange) -> Result<Option<Account>> {
-        let change = async move |begun: &Transaction<'_>| change(begun, id, wanted).await;
-        let audited = move |account: &Option<Account>| AuditedChange::of_account(wanted, account.as_ref());
+    pub async fn change_account(&self, id: Id, new: AccountChange) -> Result<Option<Account>> {
+        let change = async move |begun: &Transaction<'_>| change(begun, id, new).await;
+        let audited = move |account: &Option<Account>| AuditedChange::of_account(new, account.as_ref());
         self.change(Effect::ChangeAccount, change, audited).await
     }
 

@@ -414,9 +414,9 @@ impl AuditRun {
             self.drift(account_id, None, fault);
         }
         if expiry != (lapsed > 0).then_some((account_id, -lapsed)) {
-            let said = expiry.map_or(0, |(_, amount)| -amount);
+            let recorded = expiry.map_or(0, |(_, amount)| -amount);
             let lapsed = credits_of(lapsed);
-            let fault = format!("of the grant of entry {entry_id} {lapsed} lapsed, but its entry says {said}");
+            let fault = format!("of the grant of entry {entry_id} {lapsed} lapsed, but its entry says {recorded}");
             self.drift(account_id, None, fault);
         }
         self.sums.entry(account_id).or_default().expiring += remaining;
@@ -488,6 +488,6 @@ fn credits_of(amount: i64) -> String {
 }
 
 /// The next row if it satisfies the predicate. An unreadable row is an error at once.
-fn next_if<T>(rows: &mut Peekable<impl Iterator<Item = Result<T>>>, wanted: impl Fn(&T) -> bool) -> Result<Option<T>> {
-    rows.next_if(|row| row.as_ref().map_or(true, &wanted)).transpose()
+fn next_if<T>(rows: &mut Peekable<impl Iterator<Item = Result<T>>>, is_next: impl Fn(&T) -> bool) -> Result<Option<T>> {
+    rows.next_if(|row| row.as_ref().map_or(true, &is_next)).transpose()
 }

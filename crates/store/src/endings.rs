@@ -250,10 +250,10 @@ impl Loss {
     /// if this was its last attempt. A damaged one stays as it was.
     pub(super) async fn give_up_rows(&self, begun: &Transaction<'_>, rows: &[Row]) -> Done<GivenUp> {
         let lost = rows.iter().map(lost).collect::<Result<Vec<_>>>()?;
-        let (again, last): (Vec<_>, Vec<_>) = lost.into_iter().partition(|lost| lost.lost_leases + 1 < self.most);
-        let mut given_up = GivenUp { queued: again.len(), failed: Vec::new() };
-        if !again.is_empty() {
-            let tasks: Vec<Id> = again.iter().map(|lost| lost.task_id).collect();
+        let (queued, last): (Vec<_>, Vec<_>) = lost.into_iter().partition(|lost| lost.lost_leases + 1 < self.most);
+        let mut given_up = GivenUp { queued: queued.len(), failed: Vec::new() };
+        if !queued.is_empty() {
+            let tasks: Vec<Id> = queued.iter().map(|lost| lost.task_id).collect();
             let queue = format!(
                 "UPDATE queue SET lease_until = NULL, lost_leases = lost_leases + 1, ready_at = $2 WHERE task_id {}",
                 begun.among(1)

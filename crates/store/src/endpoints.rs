@@ -153,9 +153,9 @@ impl Store {
     }
 
     /// Changes an endpoint and returns it.
-    pub async fn change_endpoint(&self, id: Id, wanted: EndpointChange) -> Result<Option<Endpoint>> {
-        let done = wanted.clone();
-        let change = async move |begun: &Transaction<'_>| change(begun, id, &wanted).await;
+    pub async fn change_endpoint(&self, id: Id, new: EndpointChange) -> Result<Option<Endpoint>> {
+        let done = new.clone();
+        let change = async move |begun: &Transaction<'_>| change(begun, id, &new).await;
         let audited = move |endpoint: &Option<Endpoint>| AuditedChange::of_endpoint_change(&done, endpoint.as_ref());
         self.change(Effect::ChangeEndpoint, change, audited).await
     }

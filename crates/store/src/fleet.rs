@@ -194,11 +194,11 @@ impl Store {
     }
 
     /// Sets the marker of the store of result files unless there is one. Returns the marker that is then set.
-    pub async fn claim_files(&self, wanted: FilesMarker) -> Result<FilesMarker> {
+    pub async fn claim_files(&self, new: FilesMarker) -> Result<FilesMarker> {
         let sql = "INSERT INTO secrets (name, value) VALUES ('files', $1)
             ON CONFLICT (name) DO UPDATE SET value = secrets.value RETURNING value";
-        let noted = self.statement(None, sql, &[&&wanted.as_bytes()[..]]).await?;
-        noted.first().map_or(Ok(wanted), marker)
+        let rows = self.statement(None, sql, &[&&new.as_bytes()[..]]).await?;
+        rows.first().map_or(Ok(new), marker)
     }
 
     /// Replaces the marker of the store of result files.

@@ -269,10 +269,10 @@ impl Store {
     }
 
     /// Changes a key and returns its new state. A revoked key stays revoked.
-    pub async fn change_key(&self, id: Id, wanted: KeyChange) -> Result<Option<ApiKey>> {
+    pub async fn change_key(&self, id: Id, new: KeyChange) -> Result<Option<ApiKey>> {
         let by_operator = self.right.is_none();
-        let change = async move |begun: &Transaction<'_>| change(begun, id, wanted, by_operator).await;
-        let audited = move |key: &Option<ApiKey>| AuditedChange::of_key(wanted, key.as_ref());
+        let change = async move |begun: &Transaction<'_>| change(begun, id, new, by_operator).await;
+        let audited = move |key: &Option<ApiKey>| AuditedChange::of_key(new, key.as_ref());
         self.change(Effect::ChangeKey, change, audited).await
     }
 

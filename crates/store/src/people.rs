@@ -554,12 +554,12 @@ impl Store {
             self.driver.either("IN (SELECT unhex(value) FROM json_each($1))", "= ANY ($1)")
         );
         let hex = |hash: &TokenHash| hash.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
-        let wanted = Each {
+        let sought = Each {
             sqlite: serde_json::to_string(&hashes.iter().map(hex).collect::<Vec<_>>())
                 .expect("strings are always JSON"),
             postgres: hashes.iter().map(<[u8; 32]>::as_slice).collect::<Vec<_>>(),
         };
-        let found: Vec<Vec<u8>> = self.driver.list(&sql, &[&wanted, &self.driver.now()], |row| row.get("hash")).await?;
+        let found: Vec<Vec<u8>> = self.driver.list(&sql, &[&sought, &self.driver.now()], |row| row.get("hash")).await?;
         Ok(hashes.iter().filter(|hash| found.iter().any(|found| found == *hash)).copied().collect())
     }
 

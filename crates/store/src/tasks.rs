@@ -311,7 +311,7 @@ impl Store {
     }
 
     /// The state of the existing tasks and uploads among `ids`, in any order, including removed ones.
-    pub async fn task_files(&self, wanted: &[Id]) -> Result<Vec<TaskFiles>> {
+    pub async fn task_files(&self, tasks: &[Id]) -> Result<Vec<TaskFiles>> {
         let among = self.driver.among(1);
         let sql = format!(
             "SELECT id, status = 'processing' AS is_processing, coalesce(images, '[]') AS images, updated_at,
@@ -322,7 +322,7 @@ impl Store {
                  CASE WHEN name IS NULL THEN '[]' ELSE {} END, updated_at, removed_at FROM uploads WHERE id {among}",
             self.driver.either(NAME_ON_SQLITE, NAME_ON_POSTGRES)
         );
-        self.driver.list(&sql, &[&ids(wanted)], task_files).await
+        self.driver.list(&sql, &[&ids(tasks)], task_files).await
     }
 }
 

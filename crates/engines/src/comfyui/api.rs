@@ -73,15 +73,15 @@ impl Server for ComfyServer {
             let what = "does not answer as ComfyUI does: give its base URL, such as http://127.0.0.1:8188";
             return Err(self.endpoint.unclear(what));
         }
-        let asked = self.node_classes.iter().map(async |class| {
+        let requests = self.node_classes.iter().map(async |class| {
             let path = format!("object_info/{}", encoded(class));
             let answer = self.get(&path, MAX_DESCRIPTION, ANSWER_LIMIT).await?;
             let known = answers::member(self.json(&answer)?, class).is_some();
             Ok::<_, Fault>((!known).then_some(class.as_str()))
         });
-        let asked: Vec<_> = asked.collect();
-        let answered: Vec<_> = stream::iter(asked).buffered(DESCRIPTIONS_AT_ONCE).try_collect().await?;
-        let missing: Vec<_> = answered.into_iter().flatten().collect();
+        let requests: Vec<_> = requests.collect();
+        let answers: Vec<_> = stream::iter(requests).buffered(DESCRIPTIONS_AT_ONCE).try_collect().await?;
+        let missing: Vec<_> = answers.into_iter().flatten().collect();
         match missing.is_empty() {
             true => Ok(()),
             false => Err(self.endpoint.unclear(&format!("lacks nodes of the workflow: {}", missing.join(", ")))),

@@ -304,12 +304,12 @@ impl Submitted {
         let (mut missed, mut last_answer) = (0, Instant::now());
         loop {
             drop(tokio::time::timeout(POLL_EVERY, events.end(&on_step, &on_preview)).await);
-            let asked = self.server.run(&self.id, ANSWER_LIMIT.max(last_answer.elapsed())).await;
-            if matches!(asked, Err(Fault { reached: Reached::Silent, .. })) {
+            let answer = self.server.run(&self.id, ANSWER_LIMIT.max(last_answer.elapsed())).await;
+            if matches!(answer, Err(Fault { reached: Reached::Silent, .. })) {
                 continue;
             }
             last_answer = Instant::now();
-            match asked {
+            match answer {
                 Ok(Run::Unfinished) => missed = 0,
                 Ok(ended) => {
                     self.forget();

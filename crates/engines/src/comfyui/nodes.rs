@@ -49,8 +49,8 @@ const BESIDE: [&str; 12] = [
     "clip_vision_output",
     "clip_vision",
 ];
-/// Nodes that must know the size of the picture as well.
-const TOLD_THE_SIZE: [&str; 3] = ["ModelSamplingFlux", "Flux2Scheduler", "CLIPTextEncodeSDXL"];
+/// Nodes that take the size of the picture, too.
+const WITH_SIZE: [&str; 3] = ["ModelSamplingFlux", "Flux2Scheduler", "CLIPTextEncodeSDXL"];
 /// Most nodes between an input and the value that it gets.
 const MAX_HOPS: usize = 64;
 
@@ -386,9 +386,9 @@ impl<'a> Finder<'a> {
                 self.number("strength", schedule, &["denoise"]);
             }
         }
-        let told = |id: &&&str| TOLD_THE_SIZE.contains(&self.graph.class(id));
-        let told: Vec<_> = self.live.iter().filter(told).copied().collect();
-        for id in told.into_iter().filter(|_| has_size) {
+        let sized = |id: &&&str| WITH_SIZE.contains(&self.graph.class(id));
+        let sized: Vec<_> = self.live.iter().filter(sized).copied().collect();
+        for id in sized.into_iter().filter(|_| has_size) {
             for (kind, keys) in [("width", ["width", "target_width"]), ("height", ["height", "target_height"])] {
                 keys.iter().for_each(|key| self.number(kind, id, &[key]));
             }

@@ -69,7 +69,7 @@ impl Capabilities {
     /// How strongly a reference is painted over, from 0 to 1: as the task says or the server was started, but never so strongly that the
     /// first step removes the reference. `None` if the server paints in one step, which always removes it.
     pub(super) fn strength(&self, settings: &RenderSettings) -> Option<f64> {
-        let asked = settings.strength.or(self.defaults.strength).unwrap_or(DEFAULT_STRENGTH);
+        let strength = settings.strength.or(self.defaults.strength).unwrap_or(DEFAULT_STRENGTH);
         // One step would leave nothing of the reference.
         let steps = settings
             .steps
@@ -78,7 +78,7 @@ impl Capabilities {
             .unwrap_or(DEFAULT_STEPS);
         // The server begins at step `steps - 1 - floor(steps * strength)`, and step 0 is all noise.
         let most = f64::from(steps.checked_sub(2)?) + 0.5;
-        Some(asked.min(most / f64::from(steps)))
+        Some(strength.min(most / f64::from(steps)))
     }
 }
 

@@ -389,9 +389,9 @@ impl Drop for Group {
 ///
 /// # Errors
 /// The error of the question, or [`EngineError::NotAvailable`] without an answer.
-pub async fn answer(asking: impl Future<Output = Result<(), EngineError>>) -> Result<(), EngineError> {
-    let asked = tokio::time::timeout(ANSWER_LIMIT, asking).await;
-    asked.unwrap_or_else(|_| Err(EngineError::NotAvailable("no answer".into())))
+pub async fn answer(request: impl Future<Output = Result<(), EngineError>>) -> Result<(), EngineError> {
+    let answer = tokio::time::timeout(ANSWER_LIMIT, request).await;
+    answer.unwrap_or_else(|_| Err(EngineError::NotAvailable("no answer".into())))
 }
 
 /// A port of this machine on which nothing listens. Another program may take it before the child does; the child then

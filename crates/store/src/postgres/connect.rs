@@ -21,12 +21,12 @@ const STATEMENT_TIMEOUT: Duration = Duration::from_secs(15);
 /// whatever the default of the server, and waiting statements time out. A pooler that resets no session may hand over
 /// that of a process before, with statements of the same names.
 pub(super) fn session(config: &Config) -> String {
-    let asked = config.get_options().map(options).unwrap_or_default();
-    let asked: String = asked.iter().map(|(name, value)| setting(name, value)).collect();
+    let options = config.get_options().map(options).unwrap_or_default();
+    let options: String = options.iter().map(|(name, value)| setting(name, value)).collect();
     let statement_ms = STATEMENT_TIMEOUT.as_millis();
     format!(
         "DEALLOCATE ALL;
-         {asked}
+         {options}
          SET statement_timeout = {statement_ms};
          SET lock_timeout = 5000;
          SET idle_in_transaction_session_timeout = 15000;
