@@ -37,7 +37,10 @@ function parse(html) {
   return template.content;
 }
 
-const LOCAL_TIME = new Intl.DateTimeFormat(document.documentElement.lang, { dateStyle: "medium", timeStyle: "short" });
+// As the reader's own kind of this language writes it: Americans and the British differ.
+const LANGUAGE = document.documentElement.lang;
+const LOCALE = navigator.languages.find((language) => language.startsWith(LANGUAGE)) || LANGUAGE;
+const LOCAL_TIME = new Intl.DateTimeFormat(LOCALE, { dateStyle: "medium", timeStyle: "short" });
 
 function setUp(root) {
   for (const button of all("[data-copy]", root)) button.hidden = false;

@@ -186,3 +186,23 @@ fn every_page_shows_its_content() {
     photograph(&mut person.browser, "sign-in");
     person.leave();
 }
+
+#[test]
+fn times_are_written_in_the_readers_own_kind_of_the_language() {
+    let mut person = Person::sign_in(&[]);
+    person.browser.run_first("Object.defineProperty(navigator, 'languages', { value: ['fr', 'en-GB', 'en-US'] })");
+    person.open("/studio/sessions");
+    let written = |language: &str| {
+        format!(
+            "(() => {{
+                const time = document.querySelector('main time');
+                const format = new Intl.DateTimeFormat('{language}', {{ dateStyle: 'medium', timeStyle: 'short' }});
+                return [time.textContent, format.format(new Date(time.dateTime))];
+            }})()"
+        )
+    };
+    let british = person.browser.evaluate(&written("en-GB"));
+    assert_eq!(british[0], british[1]);
+    assert_ne!(british[0], person.browser.evaluate(&written("en-US"))[1]);
+    person.leave();
+}

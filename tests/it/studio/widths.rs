@@ -1,5 +1,5 @@
-//! No page is wider than its screen, and no table wider than its box, in either language, with every part of it open. No
-//! field of a touchscreen has text so small that a browser zooms into it.
+//! No page is wider than its screen, no table wider than its box, and no title of a failure higher than its place, in
+//! either language, with every part of it open. No field of a touchscreen has text so small that a browser zooms into it.
 
 use crate::rigs::binary::{json, run};
 
@@ -13,7 +13,9 @@ const WIDE: &str = "(() => {
     document.querySelectorAll('main details').forEach((part) => { part.open = true; });
     const wide = [...document.querySelectorAll('.scroll')].filter((box) => box.scrollWidth > box.clientWidth);
     const page = document.documentElement.scrollWidth > innerWidth ? ['the page'] : [];
-    return [...wide.map((box) => box.getAttribute('aria-label')), ...page];
+    const high = [...document.querySelectorAll('.tile.failed > strong')]
+        .filter((title) => title.scrollHeight > title.clientHeight);
+    return [...wide.map((box) => box.getAttribute('aria-label')), ...page, ...high.map((title) => title.textContent)];
 })()";
 
 /// Names the fields whose text is smaller than 16 pixels.
