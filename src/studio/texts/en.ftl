@@ -46,7 +46,7 @@ images = { $n ->
 
 sign-in = Sign in
 sign-in-lead = Turn words into pictures.
-name = Name or e-mail
+name = Name or email
 password = Password
 sign-in-failed = Wrong name or password. Passwords are case-sensitive.
 sign-in-often = Too many attempts to sign in with this name. Wait a minute and try again, or ask for a sign-in link.
@@ -289,7 +289,7 @@ key-suspended-state = suspended
 credits-lead = A picture costs 2 credits, charged at once and refunded if it fails.
 credits-left = Balance
 low-balance = Low credits: webhooks fire when the balance falls below { $n }.
-low-balance-none = Low credits: no threshold is set, so no webhook fires. Set one with: tintype account low-balance
+low-balance-none = Low credits: no threshold is set, so no webhook fires. Set one with: tintype account low-balance NAME CREDITS
 whole-number = A whole number, digits only
 credits-amount = Change
 credits-balance = Balance
@@ -313,7 +313,7 @@ error-not-found = This page does not exist, or it is not yours.
 picture-in-bin = This picture is in the bin.
 error-request = The form could not be read. Go back, reload the page and try again.
 error-origin = The form came from another page. Open the studio in this browser and try again.
-error-old-form = You have signed in again since this page was loaded. Reload it and send it again.
+error-old-form = You have signed in again since this page was loaded. Reload it and try again.
 error-https = The studio works over HTTPS only.
 error-internal = Something went wrong on our side. Nothing was charged. Try again.
 error-rate = Too many attempts. Wait a minute and try again.
@@ -423,7 +423,7 @@ key-enable-sure = Programs with this key work again. Its strikes are cleared.
 key-disable-sure = Programs with this key stop working until you enable it.
 key-budget-sure = You can lower the budget later. Only the operator of this server can raise or remove it.
 grant-sure = { $word } can spend the credits at once. The studio cannot take them back, only the command line can.
-accounts-empty = No account matches.
+accounts-empty = No accounts match.
 accounts-more = Show more accounts
 account-active = active
 account-disabled = disabled
@@ -591,7 +591,7 @@ delete = Delete
 delete-pictures = Delete { $n } pictures
 undo = Undo
 zip-busy = This account is downloading several files. Try again when one is complete.
-undo-late = Some pictures are erased and cannot be restored.
+undo-late = Some pictures have been erased and cannot be restored.
 deleted = { $n ->
     [one] Moved to the bin.
    *[other] { $n } moved to the bin.
@@ -777,7 +777,7 @@ bin-lead-hours = { $n ->
 }
 
 share = Share
-share-lead = Anyone with the link can see this board without signing in, and what is added to it later.
+share-lead = Anyone with the link can see this board, and what is added to it later, without signing in.
 share-pictures = { $n ->
     [one] Anyone with the link can see this picture without signing in.
    *[other] Anyone with the link can see all { $n } pictures without signing in.

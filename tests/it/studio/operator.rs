@@ -228,5 +228,5 @@ async fn accounts_are_searched_and_listed_in_pages() {
     let next = next.expect("a link").replace("&#38;", "&").replace("&amp;", "&");
     let second = operator.page(&format!("/studio/operator/accounts?{next}")).await;
     assert!(second.contains("studio &#38; 59") && !second.contains("studio &#38; 49"), "{second}");
-    assert!(operator.page("/studio/operator/accounts?q=%25").await.contains("No account matches"));
+    assert!(operator.page("/studio/operator/accounts?q=%25").await.contains("No accounts match"));
 }
