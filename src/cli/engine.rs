@@ -20,8 +20,8 @@ use super::{Failure, Outcome, show};
 use tintype_config::{EnginePrecision, EngineSettings, EngineTarget, NamedEngine};
 use tintype_domain::request::{AspectRatio, InvalidRequest};
 use tintype_engine::{
-    Brief, CancellationToken, Device, Engine, EngineInfo, LoraSource, MAX_SEED, Measured, Picture, Progress,
-    RenderSettings, Sizes,
+    Brief, CancellationToken, Device, Engine, EngineError, EngineInfo, LoraSource, MAX_SEED, Measured, Picture,
+    Progress, RenderSettings, Sizes,
 };
 use tintype_engines::diffusion::{Asked, Distance};
 use tintype_engines::{EngineChoice, EngineContext};
@@ -40,7 +40,7 @@ pub(super) enum EngineCommand {
     List(ListArgs),
     /// Check whether an engine is ready
     Check(CheckArgs),
-    /// Render one picture with an engine, save it as PNG and show how long each stage took
+    /// Render one image with an engine, save it as PNG and show how long each stage took
     Try(TryArgs),
     /// Find the nodes of a ComfyUI workflow that get the prompt, the seed and so on
     Nodes(NodesArgs),
@@ -80,13 +80,13 @@ pub(super) struct TryArgs {
     /// Aspect ratio, such as 16:9
     #[arg(long, value_name = "W:H", default_value = "1:1", value_parser = RatioParser.try_map(|text: String| aspect_ratio(&text)))]
     aspect: AspectRatio,
-    /// Seed of the picture
+    /// Seed of the image
     #[arg(long, value_name = "N", default_value_t = SEED, allow_negative_numbers = true, value_parser = whole_number::<u64>(0..=i64::from(MAX_SEED)))]
     seed: u64,
     /// Time limit
     #[arg(long, value_name = "DURATION", default_value = "10m", value_parser = tintype_config::duration)]
     timeout: Duration,
-    /// Render the same picture in 8 and in 32 bits, and show the difference; for diffusion
+    /// Render the same image in 8 and in 32 bits, and show the difference; for diffusion
     #[arg(long)]
     compare: bool,
     /// File to write, which must not exist [default: try.png, or else the first of try-2.png, try-3.png and so on]
@@ -220,7 +220,7 @@ impl Compared {
         let other = self.other.as_ref().map(measured_text).unwrap_or_default();
         let Distance { prompt, first_answer } = self.relative;
         format!(
-            "\n  in other numbers the embedding of the prompt differs by {:.2} % of its size, the model's first answer by {:.2} %, and each channel of the picture by {:.2} of 255 on average, by {} at most:{other}",
+            "\n  in other numbers the embedding of the prompt differs by {:.2} % of its size, the model's first answer by {:.2} %, and each channel of the image by {:.2} of 255 on average, by {} at most:{other}",
             prompt * 100.0,
             first_answer * 100.0,
             self.mean_difference,
@@ -323,6 +323,7 @@ async fn check_one(named: &NamedEngine, data: &Path) -> Result<(Value, String, b
     drop(tokio::time::timeout(START_LIMIT, engine.started()).await);
     let probe = tokio::time::timeout(PROBE_LIMIT, engine.probe()).await;
     let error = match probe {
+        Ok(Err(EngineError::NotAvailable(cause))) => Some(cause),
         Ok(probe) => probe.err().map(|error| error.to_string()),
         Err(_) => Some(format!("no answer within {} s", PROBE_LIMIT.as_secs())),
     };
@@ -457,8 +458,8 @@ async fn one_picture(
     let progress = Progress::default();
     let rendering = engine.render(brief, progress.clone(), CancellationToken::new());
     let rendered = tokio::time::timeout(args.timeout, stages.follow(&progress, rendering)).await;
-    let rendered = rendered.map_err(|_| format!("no picture within {} s", args.timeout.as_secs()))??;
-    Ok(rendered.into_iter().next().ok_or("the engine returned no picture")?)
+    let rendered = rendered.map_err(|_| format!("no image within {} s", args.timeout.as_secs()))??;
+    Ok(rendered.into_iter().next().ok_or("the engine returned no image")?)
 }
 
 /// Renders the same picture in the other numbers.
@@ -489,7 +490,7 @@ async fn compare(
     let (engine, _) = ready(&named, data, args.timeout).await?;
     let other = one_picture(args, &engine, (picture.width(), picture.height()), stages).await?;
     if (other.width(), other.height()) != (picture.width(), picture.height()) {
-        return Err(Failure("the other picture would not be done in time at the same size: raise --timeout".into()));
+        return Err(Failure("the other image would not be done in time at the same size: raise --timeout".into()));
     }
     Ok(Compared::new(picture, &other, relative, engine.measured()))
 }

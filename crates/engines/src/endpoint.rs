@@ -278,7 +278,7 @@ impl Endpoint {
         let known = NOT_OF_THE_WORK.iter().find(|(known, _)| *known == status).map(|(_, advice)| *advice);
         let error = match words.advice.or(known) {
             Some("") => EngineError::NotAvailable(cause),
-            Some(advice) => EngineError::NotAvailable(format!("{cause}: {advice}")),
+            Some(advice) => EngineError::NotAvailable(format!("{}: {advice}", cause.trim_end_matches('.'))),
             None if answer.status.is_client_error() && !matches!(status, 408 | 409 | 425) => {
                 EngineError::Permanent(cause)
             }

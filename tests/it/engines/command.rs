@@ -45,7 +45,13 @@ async fn a_check_says_whether_the_engine_takes_work() {
     let output = running(data.path(), &["engine", "check", "openai:http://127.0.0.1:1/v1", "--json"]).await;
     assert!(!output.status.success());
     let checked = output.json();
-    assert!(checked[0]["error"].as_str().is_some_and(|error| error.contains("http://127.0.0.1:1/v1")), "{checked}");
+    let error = checked[0]["error"].as_str().expect("a message");
+    assert!(error.contains("http://127.0.0.1:1/v1") && !error.starts_with("not available"), "{error}");
+    let server = ImagesServer::with_key(Dialect::Sglang, "sk-right").await;
+    let wrong = ["engine", "check", &server.engine(), "--engine-key", "sk-wrong", "--json"];
+    let checked = running(data.path(), &wrong).await.json();
+    let error = checked[0]["error"].as_str().expect("a message");
+    assert!(error.ends_with("Incorrect API key: check --engine-key and what it may do"), "{error}");
 }
 
 #[tokio::test]

@@ -160,7 +160,7 @@ pub fn openai_error(message: &str, kind: &str, param: Option<&str>, code: Option
 fn documented(dialect: Dialect, key: Option<&'static str>, asked: &Asked) -> Answer {
     let expected = key.map(|key| format!("Bearer {key}"));
     if expected.is_some() && asked.header("authorization") != expected.as_deref() {
-        let error = openai_error("Incorrect API key", "invalid_request_error", None, Some("invalid_api_key"));
+        let error = openai_error("Incorrect API key.", "invalid_request_error", None, Some("invalid_api_key"));
         return json_answer(401, &error);
     }
     match (asked.method.as_str(), asked.path.as_str()) {
