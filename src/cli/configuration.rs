@@ -7,7 +7,8 @@ use tintype_config::{ClientSettings, ServerSettings, ShownSetting, Source};
 
 #[derive(Debug, Subcommand)]
 pub(super) enum ConfigCommand {
-    /// Show every setting in effect, and where it comes from. Takes the flags of `serve` and `generate`
+    /// Show the settings that a server started here would have, and where each comes from. Takes the flags of `serve`
+    /// and `generate`
     Show(Box<ShowArgs>),
 }
 

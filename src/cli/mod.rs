@@ -132,7 +132,7 @@ enum Command {
     /// Move the result files to another store
     #[command(subcommand)]
     Files(files::FilesCommand),
-    /// Test a content policy and hash pictures for its block list
+    /// Test a content policy and hash images for its block list
     #[command(subcommand)]
     Policy(policy::PolicyCommand),
     /// Show, check and try the engine that renders

@@ -43,19 +43,19 @@ pub(super) enum PersonCommand {
     ResetFactor(OnePersonArgs),
     /// Lift the suspension of a person and clear the strikes under the content policy
     Lift(OnePersonArgs),
-    /// Remove a person; the pictures stay with the account
+    /// Remove a person; the images stay with the account
     Remove(OnePersonArgs),
 }
 
 #[derive(Debug, Args)]
 pub(super) struct AddArgs {
-    /// Name or e-mail address with which the person signs in: unique, at most 100 characters
+    /// Name or email address with which the person signs in: unique, at most 100 characters
     #[arg(value_parser = new_person_name)]
     name: String,
     /// Name or id of the account
     #[arg(long, value_name = "NAME")]
     account: String,
-    /// Rights of the person: viewer (sees pictures), member (also creates them) or owner (also manages keys and people)
+    /// Rights of the person: viewer (sees images), member (also creates them) or owner (also manages keys and people)
     #[arg(long, default_value_t = Role::Member, value_name = "ROLE", value_parser = role(), hide_possible_values = true)]
     role: Role,
     /// File that holds the password [default: no password, sign-in by link only]
@@ -238,7 +238,7 @@ async fn change_role(RoleArgs { person: args, role }: RoleArgs, data: &DataSetti
     let (store, person) = open_person(data, &args.person).await?;
     let person =
         store.change_person(person.id, PersonChange::Role(role)).await?.ok_or("the person was just removed")?;
-    show_person(&*store, args.json, &person, || format!("{} is {} now.", person.name, person.role)).await
+    show_person(&*store, args.json, &person, || format!("{} now has the role {}.", person.name, person.role)).await
 }
 
 async fn lift(args: OnePersonArgs, data: &DataSettings) -> Outcome {

@@ -14,7 +14,7 @@ use tintype_engine::picture::Picture;
 pub(super) enum PolicyCommand {
     /// Check a policy file and, optionally, a prompt against its words; exit with 1 if a rule refuses the prompt
     Check(CheckArgs),
-    /// Print the hashes of pictures in the format of the block list
+    /// Print the hashes of images in the format of the block list
     Hash(HashArgs),
 }
 
@@ -32,7 +32,7 @@ pub(super) struct CheckArgs {
 #[derive(Debug, Args)]
 pub(super) struct HashArgs {
     /// PNG, JPEG or WebP files
-    #[arg(required = true, value_name = "PICTURE")]
+    #[arg(required = true, value_name = "IMAGE")]
     pictures: Vec<PathBuf>,
     /// Print JSON
     #[arg(long)]
