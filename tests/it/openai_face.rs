@@ -123,6 +123,10 @@ async fn a_wrong_field_is_named_and_nothing_is_charged() {
         let answer = caller.generations(&[], &body.to_string()).await;
         assert_eq!(error(&answer, 400), ("invalid_request_error".into(), Value::Null, json!(field)), "{body}");
     }
+    for n in ["1.0000000000000000001", "0.99999999999999999999", "1e999"] {
+        let answer = caller.generations(&[], &format!(r#"{{"prompt": "a boat", "n": {n}}}"#)).await;
+        assert_eq!(error(&answer, 400).2, json!("n"), "{n}");
+    }
     let url_of_jpeg = r#"{"prompt": "a", "response_format": "url", "output_format": "jpeg"}"#;
     assert_eq!(error(&caller.generations(&[], url_of_jpeg).await, 400).2, json!("output_format"));
     for body in ["", "[]", "{", "null", r#"{"prompt": "a", "prompt": "b"}"#, &"[".repeat(200_000), &nested(20_000)] {

@@ -1,10 +1,9 @@
 //! The fields of a call of OpenAI's Images API, from JSON or from a form.
 
-use std::collections::HashSet;
 use std::ops::RangeInclusive;
 
 use super::images_api_request::InvalidCall;
-use super::json::Json;
+use super::json::{self, Json};
 
 /// Fields that are numbers in JSON, and text in a form.
 const NUMBERS: [&str; 8] =
@@ -20,14 +19,14 @@ pub(super) fn invalid<T>(param: &'static str, rule: &str) -> Result<T, InvalidCa
     Err(InvalidCall { message: format!("{param} {rule}."), param: Some(param) })
 }
 
+fn of_body(message: String) -> InvalidCall {
+    InvalidCall { message, param: None }
+}
+
 impl Fields {
     /// Reads a body in JSON. A field that is null counts as absent, as the clients of OpenAI write it.
     pub fn of_json(body: &[u8]) -> Result<Self, InvalidCall> {
-        let fault = |message: String| InvalidCall { message, param: None };
-        let parsed: Json = serde_json::from_slice(body)
-            .map_err(|error| fault(format!("The body is not a valid JSON object: {error}.")))?;
-        let Json::Object(rest) = parsed else { return Err(fault("The body must be a JSON object.".into())) };
-        refuse_repeated(&rest)?;
+        let rest = json::fields(body).map_err(of_body)?;
         Ok(Self { rest: rest.into_iter().filter(|(_, value)| *value != Json::Null).collect() })
     }
 
@@ -36,6 +35,7 @@ impl Fields {
     pub fn of_form(fields: Vec<(String, String)>, images: Vec<String>) -> Result<Self, InvalidCall> {
         let typed = |(name, text): (String, String)| {
             let value = match text.parse::<f64>() {
+                Ok(_) if name == "n" => json::image_count(&text),
                 Ok(number) if NUMBERS.contains(&name.as_str()) && number.is_finite() => Json::Number(number),
                 _ if name == "stream" && text.eq_ignore_ascii_case("true") => Json::Bool(true),
                 _ if name == "stream" && text.eq_ignore_ascii_case("false") => Json::Bool(false),
@@ -44,7 +44,7 @@ impl Fields {
             (name, value)
         };
         let mut rest: Vec<_> = fields.into_iter().map(typed).collect();
-        refuse_repeated(&rest)?;
+        json::refuse_repeated(&rest).map_err(of_body)?;
         rest.retain(|(_, value)| *value != Json::String(String::new()));
         if !images.is_empty() {
             rest.push(("image".into(), Json::Array(images.into_iter().map(Json::String).collect())));
@@ -98,11 +98,4 @@ impl Fields {
             Some(_) => invalid(name, &format!("must be an integer from {} to {}", range.start(), range.end())),
         }
     }
-}
-
-fn refuse_repeated(fields: &[(String, Json)]) -> Result<(), InvalidCall> {
-    let mut seen = HashSet::new();
-    let Some((repeated, _)) = fields.iter().find(|(name, _)| !seen.insert(name.as_str())) else { return Ok(()) };
-    let shown: String = repeated.chars().take(40).collect();
-    Err(InvalidCall { message: format!("The body repeats the field {shown:?}."), param: None })
 }

@@ -1,17 +1,14 @@
 //! The request of a submit and its parser.
 
-use std::collections::HashSet;
 use std::fmt;
 use std::str::FromStr;
 
-use serde::de::{self, MapAccess, Visitor};
-use serde::{Deserialize, Deserializer, Serialize};
-use serde_json::value::RawValue;
+use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 use tintype_engine::{MAX_SEED, RenderSettings};
 
 use crate::ignored_fields::IgnoredFields;
-use crate::json::Json;
+use crate::json::{self, Json};
 use crate::model::{CREDITS_PER_IMAGE, Id};
 use crate::reference_url::{ReferenceUrl, UrlFault};
 use crate::stored_reference::StoredReference;
@@ -331,24 +328,22 @@ impl GenerateRequest {
     }
 
     fn parse_fields(body: &[u8], ports: &[u16], may_be_own: bool) -> Result<(Self, IgnoredFields), InvalidRequest> {
-        let fields: Fields = serde_json::from_slice(body).map_err(|error| {
-            let fault = error.to_string();
-            match fault.strip_prefix(REPEATED) {
-                Some(rest) => InvalidRequest::Body(format!("The body repeats the field {}.", without_position(rest))),
-                // For a wrong type the message of the parser would quote the data.
-                None if error.is_data() => InvalidRequest::Body("The body must be a JSON object.".into()),
-                None => InvalidRequest::Body(format!("The body is not a valid JSON object: {fault}.")),
-            }
-        })?;
+        let mut fields = json::fields(body).map_err(InvalidRequest::Body)?;
+        let mut take = |name: &str| {
+            let index = fields.iter().position(|(known, _)| known == name)?;
+            Some(fields.remove(index).1)
+        };
         let request = Self {
-            prompt: prompt(fields.prompt)?,
-            aspect_ratio: aspect_ratio(fields.aspect_ratio)?,
-            n: image_count(fields.n)?,
-            reference_images: reference_images(fields.reference_images, ports, may_be_own)?,
+            prompt: prompt(take("prompt"))?,
+            aspect_ratio: aspect_ratio(take("aspect_ratio"))?,
+            n: image_count(take("n"))?,
+            reference_images: reference_images(take("reference_images"), ports, may_be_own)?,
             settings: TaskSettings::default(),
             request_id: None,
         };
-        Ok((request, fields.ignored))
+        let mut ignored = IgnoredFields::default();
+        fields.iter().for_each(|(name, _)| ignored.note(name));
+        Ok((request, ignored))
     }
 }
 
@@ -357,84 +352,6 @@ fn own_seed(task_id: Id, index: u8) -> u32 {
     let digest = Sha256::new().chain_update(task_id.as_str()).chain_update([index]).finalize();
     let (first, _) = digest.split_first_chunk().expect("SHA-256 has 32 bytes");
     u32::from_le_bytes(*first) & MAX_SEED
-}
-
-/// Prefix that marks the error for a repeated field.
-const REPEATED: &str = "repeated field ";
-
-fn without_position(fault: &str) -> &str {
-    fault.rfind(" at line ").map_or(fault, |end| &fault[..end])
-}
-
-/// The known fields, still untyped, and the names of the others. The visitor is hand-written, because a derived one
-/// accepts repeated unknown fields and skips their contents without a limit on nesting.
-#[derive(Default)]
-struct Fields {
-    prompt: Option<Json>,
-    aspect_ratio: Option<Json>,
-    n: Option<Json>,
-    reference_images: Option<Json>,
-    ignored: IgnoredFields,
-}
-
-impl<'de> Deserialize<'de> for Fields {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_map(FieldsVisitor)
-    }
-}
-
-struct FieldsVisitor;
-
-impl<'de> Visitor<'de> for FieldsVisitor {
-    type Value = Fields;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("an object")
-    }
-
-    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Fields, A::Error> {
-        let mut fields = Fields::default();
-        let mut seen = HashSet::new();
-        while let Some(name) = map.next_key::<String>()? {
-            let value = match name.as_str() {
-                "n" => as_written(map.next_value()?).map_err(de::Error::custom)?,
-                _ => map.next_value()?,
-            };
-            match name.as_str() {
-                "prompt" => fields.prompt = Some(value),
-                "aspect_ratio" => fields.aspect_ratio = Some(value),
-                "n" => fields.n = Some(value),
-                "reference_images" => fields.reference_images = Some(value),
-                _ => fields.ignored.note(&name),
-            }
-            if let Some(repeated) = seen.replace(name) {
-                let shown: String = repeated.chars().take(40).collect();
-                return Err(de::Error::custom(format_args!("{REPEATED}{shown:?}")));
-            }
-        }
-        Ok(fields)
-    }
-}
-
-/// A value. It is null if it is a number that is not whole as it is written, such as 4.0000000000000001, for which [`Json`]
-/// has only a whole one.
-///
-/// # Errors
-/// A number beyond the range of [`Json`].
-fn as_written(value: &RawValue) -> serde_json::Result<Json> {
-    Ok(match serde_json::from_str(value.get())? {
-        Json::Number(_) if !is_whole(value.get()) => Json::Null,
-        value => value,
-    })
-}
-
-/// Whether a number in JSON is whole.
-fn is_whole(number: &str) -> bool {
-    let (digits, exponent) = number.split_once(['e', 'E']).unwrap_or((number, "0"));
-    let decimals = digits.split_once('.').map_or(0, |(_, decimals)| decimals.len());
-    let zeros = digits.bytes().rev().filter(|byte| *byte != b'.').take_while(|byte| *byte == b'0').count();
-    let shift = exponent.parse::<i64>().ok();
-    shift.is_some_and(|shift| decimals as i64 - zeros as i64 <= shift)
 }
 
 pub(super) fn prompt(value: Option<Json>) -> Result<String, InvalidRequest> {
