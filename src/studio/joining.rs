@@ -9,8 +9,7 @@ use super::sign_in::{agent, enter};
 use super::{RequestContext, Studio};
 use tintype_domain::identity::AuthenticationRequest;
 use tintype_domain::joining::{Claims, JoinRule, Standing};
-use tintype_domain::model::Account;
-use tintype_domain::person::{Person, Role};
+use tintype_domain::person::Person;
 use tintype_outbound::identity_provider::ProviderSignIn;
 use tintype_store::{Actor, Joining, Newcomer, PersonChange, Proof};
 
@@ -67,13 +66,20 @@ pub(super) async fn follow(studio: &Studio, person: &Person, claims: &Claims) ->
     match joins.standing(&account, claims) {
         Standing::Free => Ok(()),
         Standing::Member(role) if role == person.role => Ok(()),
-        Standing::Member(role) if role < Role::Owner && is_last_owner(studio, person, &account).await? => {
-            tracing::warn!(person = %person.id, account = %account.id, %role, "kept the role of an account's last owner");
-            Ok(())
-        }
         Standing::Member(role) => {
-            store.change_person(person.id, PersonChange::Role(role)).await?;
-            tracing::info!(person = %person.id, account = %account.id, %role, "role changed by an --oidc-join rule");
+            match store.change_person(person.id, PersonChange::RoleByRule(role)).await? {
+                Some(_) => {
+                    tracing::info!(
+                        person = %person.id, account = %account.id, %role, "role changed by an --oidc-join rule"
+                    );
+                }
+                None => {
+                    tracing::warn!(
+                        person = %person.id, account = %account.id, %role,
+                        "role not changed by an --oidc-join rule: the account would have no owner, or the person was removed"
+                    );
+                }
+            }
             Ok(())
         }
         Standing::Stranger => {
@@ -85,11 +91,4 @@ pub(super) async fn follow(studio: &Studio, person: &Person, claims: &Claims) ->
             Err(PageError::forbidden("oidc-shut-out"))
         }
     }
-}
-
-/// Whether the account would have no owner without this person.
-async fn is_last_owner(studio: &Studio, person: &Person, account: &Account) -> Result<bool, PageError> {
-    let people = studio.shared.store.list_people(Some(account.id)).await?;
-    let mut others = people.iter().filter(|other| other.id != person.id);
-    Ok(person.role == Role::Owner && !others.any(|other| other.role == Role::Owner))
 }

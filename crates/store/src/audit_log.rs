@@ -364,7 +364,7 @@ impl AuditedChange {
         let person = person?;
         let audited = |action| Self::of(action, person.account_id).about(&person.name);
         Some(match change {
-            PersonChange::Role(role) => audited(Action::ChangeRole).with(role),
+            PersonChange::Role(role) | PersonChange::RoleByRule(role) => audited(Action::ChangeRole).with(role),
             PersonChange::Password(_) => audited(Action::SetPassword),
             PersonChange::Lift => audited(Action::Lift),
             PersonChange::ShutOut => audited(Action::ShutOut),

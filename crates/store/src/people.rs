@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::driver::{Each, Parameter, Row, Store, Transaction, of_account};
-use super::{Action, AuditedChange, Result, second_factor};
+use super::{Action, AuditedChange, Result, ledger, second_factor};
 use crate::failure::Done;
 use tintype_domain::identity::Identity;
 use tintype_domain::key::Suspension;
@@ -33,6 +33,8 @@ pub enum PersonCreation {
 pub enum PersonChange {
     /// Gives the person another role.
     Role(Role),
+    /// Gives the person another role, unless that leaves the account without an owner.
+    RoleByRule(Role),
     /// Sets the Argon2id hash of a password, in PHC format, and ends all sessions, sign-in links and authentication
     /// requests to a provider of the person.
     Password(String),
@@ -328,6 +330,18 @@ async fn change(begun: &Transaction<'_>, id: Id, change: &PersonChange) -> Done<
             let sql = format!("UPDATE people SET role = $2 WHERE id = $1 RETURNING {PERSON}");
             begun.find(&sql, &[&id, &role.as_str()], person).await?
         }
+        PersonChange::RoleByRule(role) => {
+            let found = begun.lock("SELECT account_id FROM people WHERE id = $1", &[&id]).await?;
+            let Some(found) = found else { return Ok(None) };
+            // Of two owners who lose the role at the same time, one waits here, and then sees that the other has.
+            ledger::lock_any(begun, found.get("account_id")?).await?;
+            let sql = format!(
+                "UPDATE people SET role = $2 WHERE id = $1 AND ($2 = 'owner' OR role <> 'owner' OR EXISTS (
+                     SELECT 1 FROM people o WHERE o.account_id = people.account_id AND o.role = 'owner' AND o.id <> $1))
+                 RETURNING {PERSON}"
+            );
+            begun.find(&sql, &[&id, &role.as_str()], person).await?
+        }
         PersonChange::Password(_) | PersonChange::ShutOut => {
             let sql =
                 format!("UPDATE people SET password = $2, sessions_ended_at = $3 WHERE id = $1 RETURNING {PERSON}");
@@ -481,7 +495,7 @@ impl Store {
         self.driver.list(&sql, &[&account_id], person).await
     }
 
-    /// Changes a person and returns the new state; `None` if there is no such person.
+    /// Changes a person and returns the new state; `None` if there is no such person, or the change is not made.
     pub async fn change_person(&self, id: Id, new: PersonChange) -> Result<Option<Person>> {
         let made = new.clone();
         let change = async move |begun: &Transaction<'_>| change(begun, id, &new).await;

@@ -144,6 +144,7 @@ macro_rules! suite {
                     keys_that_are_made_and_rotated_at_once_keep_to_the_limit,
                 }
                 people {
+                    owners_whom_a_rule_demotes_at_once_leave_one,
                     a_person_is_found_by_name_and_by_id,
                     people_are_found_by_a_part_of_their_name_in_pages,
                     a_name_of_a_person_is_taken_once,

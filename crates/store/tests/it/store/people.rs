@@ -38,6 +38,20 @@ impl Fixture {
     }
 }
 
+pub async fn owners_whom_a_rule_demotes_at_once_leave_one(fixture: &Fixture) -> Result<()> {
+    let account = fixture.account("ada", 0).await?;
+    let (ada, bob) = (fixture.person(account, "ada").await?, fixture.person(account, "bob").await?);
+    let by_rule = |person: &Person, role| fixture.store.change_person(person.id, PersonChange::RoleByRule(role));
+    for round in 0..10 {
+        assert!(by_rule(&ada, Role::Owner).await?.is_some() && by_rule(&bob, Role::Owner).await?.is_some(), "{round}");
+        let demoted = tokio::try_join!(by_rule(&ada, Role::Viewer), by_rule(&bob, Role::Viewer))?;
+        assert_eq!([demoted.0, demoted.1].iter().flatten().count(), 1, "{round}");
+        let people = fixture.store.list_people(Some(account)).await?;
+        assert_eq!(people.iter().filter(|person| person.role == Role::Owner).count(), 1, "{round}");
+    }
+    Ok(())
+}
+
 pub async fn a_person_is_found_by_name_and_by_id(fixture: &Fixture) -> Result<()> {
     let account = fixture.account("ada", 0).await?;
     let person = fixture.person(account, "ada@example.com").await?;
