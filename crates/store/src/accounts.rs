@@ -197,16 +197,24 @@ async fn change(begun: &Transaction<'_>, id: Id, change: AccountChange) -> Done<
     begun.find(&sql, &[&id], account).await
 }
 
+/// Grants credits, unless the newest grant of the account must be one that it is not.
 async fn grant(
     begun: &Transaction<'_>,
     account_id: Id,
+    newest: Option<Option<i64>>,
     amount: i64,
     note: Option<&str>,
     expires_at: Option<Timestamp>,
-) -> Done<Option<i64>> {
+) -> Done<GrantOutcome> {
     check_positive(amount).map_err(StoreError::other)?;
     if !ledger::lock(begun, account_id).await? {
-        return Ok(None);
+        return Ok(GrantOutcome::NoAccount);
+    }
+    // It sees every grant that was made before the lock.
+    if let Some(newest) = newest
+        && !is_newest(begun, account_id, newest).await?
+    {
+        return Ok(GrantOutcome::Repeated);
     }
     let balance = ledger::holding(begun, account_id, 0).await?.grant(amount).map_err(StoreError::other)?;
     let granted = NewEntry { note, ..NewEntry::new(EntryKind::Grant, amount) };
@@ -214,7 +222,7 @@ async fn grant(
     if let Some(expires_at) = expires_at {
         ledger::add_grant(begun, entry_id, account_id, amount, expires_at).await?;
     }
-    Ok(Some(balance))
+    Ok(GrantOutcome::Granted(balance))
 }
 
 /// Whether the newest grant of an account, which is locked, is this entry.
@@ -299,12 +307,29 @@ impl Store {
         note: Option<&str>,
         expires_at: Option<Timestamp>,
     ) -> Result<Option<i64>> {
+        match self.grant_after(account_id, None, amount, note, expires_at).await? {
+            GrantOutcome::Granted(balance) => Ok(Some(balance)),
+            GrantOutcome::Repeated | GrantOutcome::NoAccount => Ok(None),
+        }
+    }
+
+    /// Grants credits, unless the newest grant of the account must be another entry than it is.
+    async fn grant_after(
+        &self,
+        account_id: Id,
+        newest: Option<Option<i64>>,
+        amount: i64,
+        note: Option<&str>,
+        expires_at: Option<Timestamp>,
+    ) -> Result<GrantOutcome> {
         let note = note.map(str::to_owned);
         let audited_note = note.clone();
-        let grant =
-            async move |begun: &Transaction<'_>| grant(begun, account_id, amount, note.as_deref(), expires_at).await;
-        let audited = move |balance: &Option<i64>| {
-            AuditedChange::of_grant(account_id, amount, audited_note.as_deref(), expires_at, *balance)
+        let grant = async move |begun: &Transaction<'_>| {
+            grant(begun, account_id, newest, amount, note.as_deref(), expires_at).await
+        };
+        let audited = move |outcome: &GrantOutcome| {
+            let is_granted = matches!(outcome, GrantOutcome::Granted(_));
+            is_granted.then(|| AuditedChange::of_grant(account_id, amount, audited_note.as_deref(), expires_at))
         };
         self.change(Effect::Grant, grant, audited).await
     }
@@ -319,21 +344,7 @@ impl Store {
         note: Option<&str>,
         expires_at: Option<Timestamp>,
     ) -> Result<GrantOutcome> {
-        let note = note.map(str::to_owned);
-        let audited_note = note.clone();
-        let grant = async move |begun: &Transaction<'_>| {
-            // The next statement sees every grant that was made before the lock.
-            if ledger::lock(begun, account_id).await? && !is_newest(begun, account_id, newest).await? {
-                return Ok(GrantOutcome::Repeated);
-            }
-            let granted = grant(begun, account_id, amount, note.as_deref(), expires_at).await?;
-            Ok(granted.map_or(GrantOutcome::NoAccount, GrantOutcome::Granted))
-        };
-        let audited = move |outcome: &GrantOutcome| {
-            let GrantOutcome::Granted(balance) = *outcome else { return None };
-            AuditedChange::of_grant(account_id, amount, audited_note.as_deref(), expires_at, Some(balance))
-        };
-        self.change(Effect::Grant, grant, audited).await
+        self.grant_after(account_id, Some(newest), amount, note, expires_at).await
     }
 
     /// Takes credits away, which is a grant with a negative amount in the ledger: first those that never expire, then

@@ -269,16 +269,10 @@ impl AuditedChange {
         is_done.then(|| Self::of(action, account.id))
     }
 
-    pub(super) fn of_grant(
-        account_id: Id,
-        amount: i64,
-        note: Option<&str>,
-        expires_at: Option<Timestamp>,
-        balance: Option<i64>,
-    ) -> Option<Self> {
+    pub(super) fn of_grant(account_id: Id, amount: i64, note: Option<&str>, expires_at: Option<Timestamp>) -> Self {
         let until = expires_at.map(|end| format!(" (until {end})")).unwrap_or_default();
         let detail = format!("+{amount}{until} {}", note.unwrap_or_default());
-        balance.map(|_| Self::of(Action::Grant, account_id).with(detail.trim()))
+        Self::of(Action::Grant, account_id).with(detail.trim())
     }
 
     pub(super) fn of_taking(account_id: Id, amount: i64, note: &str, outcome: Option<TakeOutcome>) -> Option<Self> {
