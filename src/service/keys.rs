@@ -47,6 +47,15 @@ impl<'a> AccountKeys<'a> {
         if is_over { Err(KeyRefusal::TooManySuspended) } else { Ok(()) }
     }
 
+    /// Whether owners may make a key at all.
+    ///
+    /// # Errors
+    /// The reason why not.
+    pub fn may_add(&self) -> std::result::Result<(), KeyRefusal> {
+        self.may_enable()?;
+        if self.has_budget_of_operator { Err(KeyRefusal::BudgetOfOperator) } else { Ok(()) }
+    }
+
     /// Whether owners may make this key.
     ///
     /// # Errors
@@ -55,8 +64,7 @@ impl<'a> AccountKeys<'a> {
         if !self.limits.may_be_set(new.submit_rate, new.read_rate) {
             return Err(KeyRefusal::RateTooHigh);
         }
-        self.may_enable()?;
-        if self.has_budget_of_operator { Err(KeyRefusal::BudgetOfOperator) } else { Ok(()) }
+        self.may_add()
     }
 }
 

@@ -39,6 +39,8 @@ struct KeysPage<'a> {
     allowances: HashMap<Id, Allowance>,
     periods: [Period; 3],
     now: Timestamp,
+    /// The name of the text that says why there is no form for another key.
+    closed: Option<&'static str>,
     /// The form for another key.
     draft: Draft,
 }
@@ -71,6 +73,11 @@ impl KeysPage<'_> {
     /// Whether it can still be changed.
     fn is_alive(&self, key: &ApiKey) -> bool {
         !matches!(key.state(self.now), KeyState::Revoked | KeyState::Expired)
+    }
+
+    /// The name of the text that says why there is no other key, or no form for one.
+    fn refusal(&self) -> Option<&'static str> {
+        self.draft.refusal.or(self.closed)
     }
 
     /// A limit in calls a minute.
@@ -121,6 +128,7 @@ async fn page(visitor: &Visitor, draft: Draft) -> Result<Response<Body>, PageErr
         allowances,
         periods: Period::ALL,
         now: store.now(),
+        closed: account_keys(visitor).await?.may_add().err().map(refusal_text),
         draft,
     };
     Ok(answer(page.render()?, page.draft.refusal))

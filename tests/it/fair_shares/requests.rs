@@ -68,6 +68,8 @@ async fn credits_within_a_budget_of_the_operator() {
     let service = Service::start().await;
     let ada = service.visitor("ada", 100).await;
     let store = &service.shared.store;
+    const FORM: &str = "action=\"/studio/keys\"";
+    assert!(ada.page("/studio/keys").await.contains(FORM));
     // Budgets of the owners' own keep nobody from anything.
     let fields = [("name", "laptop"), ("budget", "10"), ("period", "month")];
     ada.secret(&ada.send("/studio/keys", &fields).await).await;
@@ -84,6 +86,8 @@ async fn credits_within_a_budget_of_the_operator() {
     let refused = async || {
         let refused = ada.send("/studio/keys", &[("name", "another")]).await;
         assert!(text(&refused).contains("has set a budget for a key of this account"), "{}", text(&refused));
+        let page = ada.page("/studio/keys").await;
+        assert!(page.contains("has set a budget for a key of this account") && !page.contains(FORM), "{page}");
         store.list_keys(Some(ada.account)).await.expect("a store").len()
     };
     assert_eq!(refused().await, 2);
