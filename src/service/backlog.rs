@@ -72,6 +72,8 @@ fn left(attempt: AttemptProgress, usual: Option<Duration>) -> Option<Duration> {
 #[derive(Debug, Default)]
 struct Known {
     waiting: u64,
+    /// Tasks that workers have.
+    leased: u64,
     /// Waiting tasks with at least one reference, at least two, and so on.
     needing: [u64; MAX_REFERENCES],
     /// Waiting tasks that name an engine.
@@ -276,8 +278,14 @@ impl Backlog {
     }
 
     /// Estimated time until a task ends that was just accepted, the last one of its account; `None` if that is unknown.
+    /// Tasks for which a slot is free do not wait.
     pub fn last_wait(&self, task: &Task) -> Option<Duration> {
-        self.wait_behind(self.turns.before_last(task.account_id), task.image_to_image)
+        let free = {
+            let known = self.known.locked();
+            (self.capacity(&known, 0, None).slots as u64).saturating_sub(known.leased)
+        };
+        let turn = self.turns.before_last(task.account_id) + 1;
+        self.wait_behind(turn.saturating_sub(free), task.image_to_image)
     }
 
     /// The place of a waiting task. One that names an engine also waits for those before it that name the same, and its wait
@@ -344,8 +352,8 @@ impl Backlog {
     /// Runs `query` if a refresh is due and no other one is running.
     async fn refresh(&self, query: impl Future<Output = Result<Refreshed>>) {
         let update = |(others, depth, named): Refreshed| {
-            let (waiting, needing) = (depth.waiting, depth.needing);
-            *self.known.locked() = Known { waiting, needing, named, is_paused: depth.paused_at.is_some(), others };
+            let QueueDepth { waiting, leased, needing, paused_at, .. } = depth;
+            *self.known.locked() = Known { waiting, leased, needing, named, is_paused: paused_at.is_some(), others };
         };
         self.refresh.run(query, update).await;
     }

@@ -251,6 +251,7 @@ async fn the_hint_after_a_submit_follows_the_measured_time_and_the_queue() {
         let (after, wait) = times(&answer);
         hints.push((after.expect("seconds").to_owned(), wait.expect("seconds").to_owned()));
     }
-    let expected = [("4.00", "4"), ("6.00", "6"), ("8.00", "8"), ("10.00", "10"), ("10.00", "12")];
+    // Two of them find a free slot.
+    let expected = [("4.00", "4"), ("4.00", "4"), ("6.00", "6"), ("8.00", "8"), ("10.00", "10")];
     assert_eq!(hints, expected.map(|(after, wait)| (after.to_owned(), wait.to_owned())));
 }

@@ -146,7 +146,9 @@ async fn a_poll_of_a_processing_task_shows_its_place_and_expected_wait() {
     assert_eq!(place(&poll(&ada, &tasks[0].1).await), (Some("0"), Some("10")));
 
     // A task that was submitted since then is the last; its wait ends with its time limit.
-    let last = ada.submit_prompt("a boat").await;
+    let submitted = ada.post(r#"{"prompt": "a boat"}"#).await;
+    let last = submitted.json()["data"]["task_id"].as_str().expect("a task_id").to_owned();
+    assert_eq!(place(&submitted), (None, Some("50")), "all slots are taken");
     assert_eq!(place(&poll(&ada, &last).await), (Some("3"), Some("50")));
     (0..64).for_each(|_| service.worker.pace().observe(SECOND * 300, 1));
     assert_eq!(place(&poll(&ada, &last).await), (Some("3"), Some("540")));
