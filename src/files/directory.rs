@@ -14,7 +14,7 @@ use rustix::fs::{Access, AtFlags, CWD, accessat};
 use rustix::io::Errno;
 
 use super::name::{DAY_LENGTH, FileName};
-use super::{FilesError, NAME_BATCH, NameBatches};
+use super::{FilesError, MARKER, NAME_BATCH, NameBatches};
 use tintype_domain::model::Id;
 use tintype_system::clock::Timestamp;
 use tintype_system::locked::Locked as _;
@@ -59,6 +59,13 @@ impl Directory {
         }
         day.clone_into(&mut synced());
         Ok(())
+    }
+
+    /// Checks that the marker is there.
+    pub(super) async fn check_marker(&self) -> Result<(), String> {
+        let marker = self.path.join(MARKER);
+        let found = tokio::fs::metadata(&marker).await;
+        found.map(drop).map_err(|error| format!("{}: {error}; is its file system mounted?", marker.display()))
     }
 
     /// Checks that this process may write files of this day.

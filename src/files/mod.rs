@@ -9,6 +9,7 @@ mod name;
 
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -45,6 +46,8 @@ pub struct Files {
     guard: Option<PathBuf>,
     /// Why files cannot be written, if they cannot.
     write_fault: Mutex<Option<WriteFault>>,
+    /// Whether a marker was found.
+    is_marked: AtomicBool,
 }
 
 /// A reason why files cannot be written.
@@ -52,8 +55,8 @@ pub struct Files {
 enum WriteFault {
     /// The last write, of this many bytes for this task, failed.
     Write(Id, usize),
-    /// The permissions of a directory forbid it.
-    Permissions,
+    /// The directory is not there, or its permissions forbid it.
+    Directory,
 }
 
 #[derive(Debug)]
@@ -110,7 +113,8 @@ impl Files {
     }
 
     fn new(backend: Backend) -> Self {
-        Self { backend, faults: Faults::default(), guard: None, write_fault: Mutex::default() }
+        let (guard, write_fault, is_marked) = Default::default();
+        Self { backend, faults: Faults::default(), guard, write_fault, is_marked }
     }
 
     /// Sets the faults to inject.
@@ -229,9 +233,22 @@ impl Files {
         written
     }
 
-    /// Whether the last write succeeded and, for a directory, permissions did not change since [`Files::try_again`].
+    /// Whether the last write succeeded and, at the last [`Files::try_again`], a directory was there and could be written
+    /// to.
     pub fn are_writable(&self) -> bool {
         self.write_fault.locked().is_none()
+    }
+
+    /// Checks that a directory is still there, with the marker that it had. The mount point of a file system that was
+    /// lost has none. A bucket is not asked.
+    ///
+    /// # Errors
+    /// A message for the operator.
+    pub async fn check_there(&self) -> Result<(), String> {
+        match &self.backend {
+            Backend::Directory(directory) if self.is_marked.load(Ordering::Relaxed) => directory.check_marker().await,
+            _ => Ok(()),
+        }
     }
 
     /// Tries again a write that failed, and checks that a directory may be written to on this day.
@@ -245,10 +262,13 @@ impl Files {
                     tracing::warn!(name, %error, "could not remove a file written as a test; the sweep for orphans will");
                 }
             }
-            (Backend::Directory(directory), _) => match directory.check_day(today) {
-                Ok(()) => self.note(None, ""),
-                Err(error) => self.note(Some(WriteFault::Permissions), &error),
-            },
+            (Backend::Directory(directory), _) => {
+                let found = match directory.check_day(today) {
+                    Ok(()) => self.check_there().await,
+                    denied => denied,
+                };
+                self.note(found.as_ref().err().map(|_| WriteFault::Directory), &found.err().unwrap_or_default());
+            }
             (Backend::Bucket(_), _) => {}
         }
     }
@@ -372,7 +392,11 @@ impl Files {
     pub async fn marker(&self) -> Result<Option<FilesMarker>, FilesError> {
         let key = self.key(MARKER);
         match self.if_there(&key, self.objects().get(&key).await).await? {
-            Some(found) => marker::read(found, self.directory().is_none()).await.map(Some),
+            Some(found) => {
+                let marker = marker::read(found, self.directory().is_none()).await?;
+                self.is_marked.store(true, Ordering::Relaxed);
+                Ok(Some(marker))
+            }
             None => Ok(None),
         }
     }

@@ -70,7 +70,8 @@ impl Shared {
         })
     }
 
-    /// Checks that the database accepts writes, that result files can be written, and that the disk has room.
+    /// Checks that the database accepts writes, that result files are there and can be written, and that the disk has
+    /// room.
     ///
     /// # Errors
     /// A message for the operator.
@@ -78,6 +79,7 @@ impl Shared {
         if self.disk.is_low() {
             return Err("the disk is nearly full: make room".into());
         }
+        self.files.check_there().await.map_err(|error| format!("result files are not there: {error}"))?;
         if !self.files.are_writable() {
             return Err(format!("result files cannot be written: {}", self.files.describe()));
         }

@@ -11,8 +11,10 @@ use tintype_domain::files_marker::FilesMarker;
 use tintype_system::clock::Clock;
 
 use crate::rigs::binary::{Ran as _, Server, json, printed, refused, run, tintype};
+use crate::rigs::http::send;
 use crate::rigs::postgres;
 use crate::rigs::service::{Backend, NOON, Service};
+use crate::rigs::wait::eventually;
 
 const MARKER: &str = "tintype-marker";
 const SERVE: [&str; 3] = ["serve", "--listen", "127.0.0.1:0"];
@@ -89,6 +91,27 @@ fn an_api_and_a_worker_with_files_of_their_own_do_not_both_start() {
     command.args(["worker", "--database", &database, "--files", &shared, "--data"]).arg(&worker);
     Server::spawn(command).stop();
     server.stop();
+}
+
+#[tokio::test]
+async fn a_server_whose_files_are_not_mounted_any_more_is_not_ready_until_they_are() {
+    for role in ["api", "serve"] {
+        let places = Places::new();
+        let database = postgres::cluster().url(places.directory.path());
+        let mut command = tintype();
+        command.args([role, "--listen", "127.0.0.1:0", "--database", &database, "--data"]).arg(places.data());
+        let server = Server::spawn(command);
+        let ready = async || send(server.address, "GET", "/readyz", "", "").await.status.as_u16();
+        assert_eq!(ready().await, 200, "{role}");
+        let (files, away) = (places.data().join("files"), places.data().join("away"));
+        fs::rename(&files, &away).expect("a directory");
+        fs::create_dir(&files).expect("a directory");
+        assert_eq!(ready().await, 503, "{role}");
+        fs::remove_dir_all(&files).expect("a directory");
+        fs::rename(&away, &files).expect("a directory");
+        eventually("it is ready again", async || ready().await == 200).await;
+        server.stop();
+    }
 }
 
 #[test]
