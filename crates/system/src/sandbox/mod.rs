@@ -54,9 +54,12 @@ pub const AS_MASK: &str = "--mask";
 /// Bytes that a pipe to or from a process holds: what Linux lets every user ask for.
 const PIPE_BYTES: usize = 1 << 20;
 
-/// Each process may take [`MEMORY_BYTES`] and a whole core, so the server runs few, however many tasks there are.
-const MAX_DECODERS: usize = 2;
-static DECODERS: Semaphore = Semaphore::const_new(MAX_DECODERS);
+/// Each process may take [`MEMORY_BYTES`] and a whole core, so the server runs few, however many tasks there are. These
+/// are for images of callers.
+static DECODERS: Semaphore = Semaphore::const_new(2);
+/// For results, which do not wait behind images of callers that are slow on purpose.
+static RESULT_DECODERS: Semaphore = Semaphore::const_new(MAX_RESULT_DECODERS);
+const MAX_RESULT_DECODERS: usize = 1;
 static WARN_ABOUT_CONFINEMENT: Once = Once::new();
 
 /// Failure to decode a picture.
@@ -169,8 +172,9 @@ impl Decoder {
     }
 
     async fn run(&self, bytes: &[u8], side: u32, is_mask: bool) -> Result<(Picture, Confinement), DecodeError> {
-        let _permit = DECODERS.acquire().await.expect("the semaphore is never closed");
         let is_result = side == RESULT_SIDE && !is_mask;
+        let permits = if is_result { &RESULT_DECODERS } else { &DECODERS };
+        let _permit = permits.acquire().await.expect("the semaphore is never closed");
         let ready = self.ready.as_ref().filter(|_| is_result);
         let mut child = match ready.and_then(take_ready) {
             Some(child) => child,
@@ -201,7 +205,7 @@ impl Decoder {
         tokio::spawn(async move {
             tokio::time::sleep(REFILL_AFTER).await;
             let mut ready = ready.locked();
-            while ready.len() < MAX_DECODERS {
+            while ready.len() < MAX_RESULT_DECODERS {
                 match decoder.start(RESULT_SIDE, false) {
                     Ok(child) => ready.push(child),
                     // The next picture starts its own process, and reports why that fails.
