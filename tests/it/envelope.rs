@@ -120,6 +120,9 @@ async fn raw(service: &Service, bytes: &[u8]) -> String {
 async fn bytes_that_are_not_http_get_the_error_envelope() {
     let service = Service::start().await;
     let long_header = format!("GET / HTTP/1.1\r\nhost: x\r\nx: {}\r\n\r\n", "a".repeat(300_000));
+    // More than the server reads at once.
+    let long_after_length =
+        format!("POST / HTTP/1.1\r\nhost: x\r\ncontent-length: {}\r\nx: {}\r\n\r\n", u64::MAX, "a".repeat(20_000));
     let many_headers = format!("GET / HTTP/1.1\r\nhost: x\r\n{}\r\n", "x: y\r\n".repeat(200));
     for (request, status) in [
         ("nonsense\r\n\r\n", 400),
@@ -131,6 +134,7 @@ async fn bytes_that_are_not_http_get_the_error_envelope() {
         ("POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 18446744073709551614\r\n\r\n", 413),
         ("POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 18446744073709551615\r\n\r\n", 413),
         ("POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 18446744073709551616\r\n\r\n", 400),
+        (&long_after_length, 413),
         (&long_header, 431),
         (&many_headers, 431),
     ] {

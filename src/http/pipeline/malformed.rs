@@ -21,7 +21,8 @@ use tintype_config::MIN_WRITE_PROGRESS;
 #[derive(Debug)]
 pub struct EnvelopeStream<S> {
     stream: S,
-    /// Whether the latest bytes hold a length that the HTTP library cannot count to. It refuses their header as too large.
+    /// Whether the bytes since the last answer hold a length that the HTTP library cannot count to. It refuses their
+    /// header as too large.
     has_endless_length: bool,
     /// The response that replaces a bare refusal, and the number of its bytes that are written.
     replacement: Option<(Vec<u8>, usize)>,
@@ -87,7 +88,10 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for EnvelopeStream<S> {
         let this = &mut *self;
         if this.replacement.is_none() {
             match bare_refusal(buffer) {
-                None => return this.poll_progress(context, buffer),
+                None => {
+                    this.has_endless_length = false;
+                    return this.poll_progress(context, buffer);
+                }
                 Some((0, StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE)) if this.has_endless_length => {
                     this.replacement = Some((refusal(StatusCode::PAYLOAD_TOO_LARGE), 0));
                 }
@@ -136,7 +140,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for EnvelopeStream<S> {
         let before = buffer.filled().len();
         let read = ready!(Pin::new(&mut self.stream).poll_read(context, buffer));
         let bytes = &buffer.filled()[before..];
-        self.has_endless_length = has_endless_length(bytes);
+        self.has_endless_length |= has_endless_length(bytes);
         Poll::Ready(read)
     }
 }
