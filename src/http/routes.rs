@@ -418,7 +418,7 @@ fn first_segment(path: &str) -> Option<&str> {
 }
 
 /// A route for the path of a request, whatever its method.
-fn at(request: &Request) -> Option<&'static Route> {
+pub(super) fn at(request: &Request) -> Option<&'static Route> {
     let pattern = matched_pattern(request)?;
     ROUTES.iter().find(|route| route.pattern == pattern)
 }

@@ -439,7 +439,12 @@ async fn programs_that_follow_a_part_of_the_protocol_get_their_answers() {
     let answer = service.worked(caller.post_json("/mcp", &[("accept", "application/json")], call)).await;
     assert_eq!(task_in(&answer.json()["result"])["status"], "completed", "{answer:?}");
     let json = [("content-type", "application/json")];
-    caller.call("GET", "/mcp/", &json, "").await.assert_json_rpc_error(405, "INVALID_REQUEST");
+    for method in ["GET", "DELETE"] {
+        caller.call(method, "/mcp/", &json, "").await.assert_json_rpc_error(405, "INVALID_REQUEST");
+        let keyless = service.call(method, "/mcp", &json, "").await;
+        keyless.assert_json_rpc_error(401, "UNAUTHORIZED");
+        assert_eq!(keyless.header("www-authenticate"), "Bearer");
+    }
 }
 
 /// Models write null for what they leave out (SparkyFitness, issue 1540), and frameworks for all arguments (keeperhub, issue
@@ -509,6 +514,8 @@ async fn a_message_that_is_none_is_refused_and_so_is_a_page_of_another_site() {
         assert_eq!(refused.status, StatusCode::BAD_REQUEST, "{message}: {refused:?}");
         assert!(refused.json()["error"].is_object(), "{message}: {refused:?}");
     }
+    let batch = caller.message(&json!([ping]), &[]).await.assert_json_rpc_error(400, "INVALID_REQUEST");
+    assert!(batch.contains("must be one message"), "{batch}");
     let listing = json!({ "jsonrpc": "2.0", "id": 1, "method": "tools/list" });
     let refused = caller.message(&listing, &[("mcp-protocol-version", "1999-01-01")]).await;
     let message = refused.assert_json_rpc_error(400, "INVALID_REQUEST");

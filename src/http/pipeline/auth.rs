@@ -100,7 +100,7 @@ fn check(api: &ApiState, (usage, allowance): (RateLimit, Allowance)) -> Result<(
 }
 
 /// Lets a request pass to a route that takes a key. A request for such a path that has no route passes without a key,
-/// to its 404 or 405.
+/// to its 404 or 405, unless it is for the tools of agents.
 pub(super) async fn guard(api: &Arc<ApiState>, mut request: Request, next: Next) -> Response {
     if routes::is_of_studio(&request) {
         let context = request_context(api, &request);
@@ -156,7 +156,11 @@ fn credentials(api: &Arc<ApiState>, request: &Request) -> Result<Option<(KeySecr
         flag_leaked_keys(api, query);
         return Err(ApiError::unauthorized());
     }
-    let Some(route) = Route::of(request).filter(|route| route.access == Access::Key) else { return Ok(None) };
+    // Agents ask with any method whether they need a key.
+    let of_agents = || routes::at(request).filter(|route| route.group == RouteGroup::Mcp);
+    let Some(route) = Route::of(request).filter(|route| route.access == Access::Key).or_else(of_agents) else {
+        return Ok(None);
+    };
     let secret = bearer(request.headers()).ok_or_else(ApiError::unauthorized)?;
     // A call that may repeat one counts as a submit once it makes a task.
     let may_repeat = route.group == RouteGroup::OpenAi && Repeat::is_claimed(request.headers());
