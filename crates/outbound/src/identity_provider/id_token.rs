@@ -68,7 +68,9 @@ impl Signed {
         let name = text(&fields, "alg")?;
         let algorithm: Option<CoreJwsSigningAlgorithm> = serde_json::from_value(algorithm_name(name).into()).ok();
         let algorithm = algorithm.filter(|algorithm| ALGORITHMS.contains(algorithm));
-        let algorithm = algorithm.ok_or_else(|| format!("`alg` is {name:?}, which is not supported"))?;
+        let algorithm = algorithm.ok_or_else(|| {
+            format!("`alg` is {name:?}, which is not supported: let the provider sign with RS256 or ES256")
+        })?;
         // Without one that can be read, every key may have made the signature.
         let id = text_or_number(&fields, "kid").ok().map(JsonWebKeyId::new);
         let signature = BASE64.decode(signature).map_err(|_| "its signature is not base64url".to_owned())?;
@@ -285,6 +287,7 @@ mod tests {
             (header_with(json!({"alg": "RS256", "kid": "two"})), None),
             (header_with(json!({"alg": "none"})), Some("`alg` is \"none\"")),
             (header_with(json!({"alg": "HS256"})), Some("`alg` is \"HS256\"")),
+            (header_with(json!({"alg": "ES512"})), Some("sign with RS256 or ES256")),
             (header_with(json!({"alg": 5})), Some("`alg` is a number")),
             (header_with(json!({"alg": "RS256", "crit": ["b64"]})), Some("`crit`")),
             (format!("{header}.{payload}"), Some("2 parts")),
