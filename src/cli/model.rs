@@ -66,6 +66,7 @@ pub(super) struct PullArgs {
 }
 
 #[derive(Debug, Args)]
+#[command(after_help = "Exits with 1 if the engine cannot use the model, which stays in the list with the reason.")]
 pub(super) struct AddArgs {
     /// Folder in the diffusers layout, with its model_index.json, or a .safetensors file that holds a whole model
     #[arg(value_name = "FOLDER|FILE")]
@@ -310,7 +311,9 @@ async fn add(args: AddArgs, data: &DataSettings) -> Outcome {
     show(json, &Shown::new(&installed, manifest), || {
         let (path, note) = (installed.path(), unusable_note(&installed));
         format!("{name} is installed from {}{note}.", path.display())
-    })
+    })?;
+    let is_of_use = installed.usable().is_ok() || is_decoder(&manifest.pipeline);
+    Ok(if is_of_use { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 /// An installed model, or what is left of one.

@@ -36,12 +36,12 @@ fn name_of<'a>(list: &'a Value, kind: &str, at: usize) -> &'a str {
 fn an_added_folder_is_used_where_it_lies_and_stays_when_it_is_removed() {
     let (data, (_directory, folder)) = (data(), folder());
     let path = folder.to_str().expect("text");
-    let added = json(data.path(), &["model", "add", path, "--hash"]);
+    let added = run(data.path(), ["model", "add", path, "--hash", "--json"]).exited(1).json();
     assert_eq!((added["name"].as_str(), added["usable"].as_bool()), (Some("my-model"), Some(false)));
     assert_eq!(added["folder"], path);
     let said = refused(data.path(), &["model", "add", path]);
     assert!(said.contains("give another name as --name"), "{said}");
-    json(data.path(), &["model", "add", path, "--name", "twin"]);
+    run(data.path(), ["model", "add", path, "--name", "twin"]).exited(1);
     let verified = json(data.path(), &["model", "verify"]);
     assert_eq!((&verified[0]["ok"], &verified[0]["without_checksum"]), (&true.into(), &0.into()));
     assert_eq!((&verified[1]["ok"], &verified[1]["without_checksum"]), (&true.into(), &2.into()));
@@ -91,7 +91,7 @@ fn a_model_that_the_engine_cannot_open_is_listed_with_the_reason_and_is_no_defau
     assert!(copied.success());
     let config = folder.join("unet/config.json");
     fs::write(&config, text(&config).replace("\"silu\"", "\"mish\"")).expect("written");
-    let added = json(data.path(), &["model", "add", folder.to_str().expect("text")]);
+    let added = run(data.path(), ["model", "add", folder.to_str().expect("text"), "--json"]).exited(1).json();
     let reason = added["unusable"].as_str().unwrap_or_default().to_owned();
     assert!(added["usable"] == false && reason.contains("act_fn"), "{added}");
     let list = json(data.path(), &["model", "list"]);
