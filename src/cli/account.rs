@@ -49,7 +49,7 @@ pub(super) struct CreateArgs {
     #[arg(value_parser = new_account_name)]
     name: String,
     /// Credits to grant at once
-    #[arg(long, default_value_t = 0, value_name = "N", allow_negative_numbers = true, value_parser = whole_number::<i64>(0..=MAX_GRANT))]
+    #[arg(long, default_value_t = 0, value_name = "N", value_parser = whole_number::<i64>(0..=MAX_GRANT))]
     credits: i64,
     /// Let the owners of this account manage all accounts in the studio
     #[arg(long)]

@@ -74,7 +74,7 @@ pub(super) struct HistoryArgs {
     #[command(flatten)]
     account: OneAccountArgs,
     /// Number of entries to show [default: all]
-    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = whole_number::<usize>(0..=MAX_GRANT))]
+    #[arg(long, value_name = "N", value_parser = whole_number::<usize>(0..=MAX_GRANT))]
     limit: Option<usize>,
 }
 

@@ -81,10 +81,10 @@ pub(super) struct TryArgs {
     #[arg(long, value_name = "W:H", default_value = "1:1", value_parser = RatioParser.try_map(|text: String| aspect_ratio(&text)))]
     aspect: AspectRatio,
     /// Seed of the image
-    #[arg(long, value_name = "N", default_value_t = SEED, allow_negative_numbers = true, value_parser = whole_number::<u64>(0..=i64::from(MAX_SEED)))]
+    #[arg(long, value_name = "N", default_value_t = SEED, value_parser = whole_number::<u64>(0..=i64::from(MAX_SEED)))]
     seed: u64,
     /// Time limit
-    #[arg(long, value_name = "DURATION", default_value = "10m", value_parser = tintype_config::duration)]
+    #[arg(long, value_name = "DURATION", default_value = "10m", value_parser = tintype_config::time_limit)]
     timeout: Duration,
     /// Render the same image in 8 and in 32 bits, and show the difference; for diffusion
     #[arg(long)]

@@ -22,7 +22,7 @@ pub(super) struct GenerateArgs {
     #[arg(long, value_name = "W:H", value_parser = RatioParser)]
     aspect: Option<String>,
     /// Number of images, 1 to 4; each costs 2 credits [default: 1]
-    #[arg(short, alias = "count", value_name = "N", allow_negative_numbers = true, value_parser = count)]
+    #[arg(short, alias = "count", value_name = "N", value_parser = count)]
     n: Option<i64>,
     /// URL or file of a reference image; may be repeated up to 4 times
     #[arg(long, value_name = "URL|FILE")]
@@ -31,19 +31,19 @@ pub(super) struct GenerateArgs {
     #[arg(long, value_name = "NAME")]
     preset: Option<String>,
     /// Seed of the first image; the same seed gives the same image [default: a new one]
-    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = whole_number::<u32>(0..=i64::from(MAX_SEED)))]
+    #[arg(long, value_name = "N", value_parser = whole_number::<u32>(0..=i64::from(MAX_SEED)))]
     seed: Option<u32>,
     /// What the images should not show
     #[arg(long, value_name = "WORDS")]
     negative_prompt: Option<String>,
     /// Steps from noise to image
-    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = whole_number::<u32>(1..=i64::from(u32::MAX)))]
+    #[arg(long, value_name = "N", value_parser = whole_number::<u32>(1..=i64::from(u32::MAX)))]
     steps: Option<u32>,
     /// How strongly the images follow the prompt
-    #[arg(long, value_name = "X", allow_negative_numbers = true)]
+    #[arg(long, value_name = "X")]
     guidance_scale: Option<f64>,
     /// How far the images may be from a reference image, from 0 to 1
-    #[arg(long, value_name = "X", allow_negative_numbers = true)]
+    #[arg(long, value_name = "X")]
     strength: Option<f64>,
     #[command(flatten)]
     follow: FollowArgs,

@@ -13,7 +13,7 @@ use tokio::net::{TcpStream, UnixStream};
 
 use super::{Outcome, show};
 use crate::server::workers;
-use tintype_config::{DataSettings, ListenAddress, duration};
+use tintype_config::{DataSettings, ListenAddress, time_limit};
 
 /// Longest answer that is read.
 const MAX_ANSWER: u64 = 16 * 1024;
@@ -35,7 +35,7 @@ pub(super) struct HealthArgs {
     #[arg(long)]
     alive: bool,
     /// How long to wait for a response
-    #[arg(long, default_value = "5s", value_name = "DURATION", value_parser = duration)]
+    #[arg(long, default_value = "5s", value_name = "DURATION", value_parser = time_limit)]
     timeout: Duration,
     /// Print JSON
     #[arg(long)]

@@ -184,9 +184,39 @@ enum Command {
     },
 }
 
+impl Cli {
+    /// What is wrong with `--database`, if the command needs one. The parser of the flag does not check it, because its
+    /// error would repeat the URL with its password.
+    fn database_fault(&self) -> Option<String> {
+        let url = self.data.database.as_deref().filter(|_| self.command.uses_database())?;
+        url.parse::<DatabaseUrl>().err()
+    }
+}
+
 impl Command {
     fn is_server(&self) -> bool {
         matches!(self, Self::Serve(_) | Self::Api(_) | Self::Worker(_))
+    }
+
+    /// Whether the command cannot do its work without a database.
+    fn uses_database(&self) -> bool {
+        !matches!(
+            self,
+            Self::Policy(_)
+                | Self::Engine(_)
+                | Self::Model(_)
+                | Self::Preset(_)
+                | Self::Generate(_)
+                | Self::Get(_)
+                | Self::Mcp(_)
+                | Self::Config(_)
+                | Self::Doctor(_)
+                | Self::Health(_)
+                | Self::Version(_)
+                | Self::Openapi { .. }
+                | Self::Completions(_)
+                | Self::Man(_)
+        )
     }
 
     /// Whether the command does something at Ctrl-C.
@@ -244,6 +274,10 @@ pub fn main() -> ExitCode {
     if let Command::DecodePicture { side } = cli.command {
         return sandbox::main(Some(&side), false);
     }
+    if let Some(fault) = cli.database_fault() {
+        output::complain(&format!("tintype: --database: {fault}"));
+        return ExitCode::from(2);
+    }
     if let Some(unread) = &read.adopted.unread {
         output::complain(&format!("tintype: {unread}, so this command uses its own settings"));
     }
@@ -294,8 +328,18 @@ fn explain(error: SettingsError, arguments: &[OsString]) -> ExitCode {
         }
         SettingsError::Usage(error, notes) => {
             let printed = error.print();
-            if is_loose_word(&error) && arguments.iter().any(|argument| argument == "generate" || argument == "try") {
-                output::complain("note: a prompt of several words needs quotes, such as \"a red fox\"");
+            let unknown = unknown_argument(&error).unwrap_or_default();
+            let takes_prompt = || arguments.iter().any(|argument| argument == "generate" || argument == "try");
+            let begins = |argument: &OsString, word: &str| argument.to_string_lossy().starts_with(word);
+            let follows_flag = || arguments.windows(2).any(|pair| begins(&pair[0], "--") && begins(&pair[1], unknown));
+            match unknown.strip_prefix('-') {
+                Some(rest) if rest.starts_with(|first: char| first.is_ascii_digit()) && follows_flag() => {
+                    output::complain("note: the value of a flag cannot be negative");
+                }
+                None if !unknown.is_empty() && takes_prompt() => {
+                    output::complain("note: a prompt of several words needs quotes, such as \"a red fox\"");
+                }
+                _ => {}
             }
             notes.iter().for_each(|note| output::complain(&format!("note: {note}")));
             match (error.exit_code(), printed) {
@@ -306,11 +350,12 @@ fn explain(error: SettingsError, arguments: &[OsString]) -> ExitCode {
     }
 }
 
-/// Whether there was one positional argument too many.
-fn is_loose_word(error: &clap::Error) -> bool {
-    let word = error.get(ContextKind::InvalidArg);
-    error.kind() == ErrorKind::UnknownArgument
-        && matches!(word, Some(ContextValue::String(word)) if !word.starts_with('-'))
+/// The argument that no flag and no place takes, if that is the error.
+fn unknown_argument(error: &clap::Error) -> Option<&str> {
+    match error.get(ContextKind::InvalidArg) {
+        Some(ContextValue::String(argument)) if error.kind() == ErrorKind::UnknownArgument => Some(argument),
+        _ => None,
+    }
 }
 
 fn run(

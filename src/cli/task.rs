@@ -32,7 +32,7 @@ pub(super) struct ListArgs {
     #[arg(long, value_name = "NAME")]
     account: Option<String>,
     /// Number of tasks to show
-    #[arg(long, default_value_t = 20, value_name = "N", allow_negative_numbers = true, value_parser = whole_number::<u32>(0..=i64::from(u32::MAX)))]
+    #[arg(long, default_value_t = 20, value_name = "N", value_parser = whole_number::<u32>(0..=i64::from(u32::MAX)))]
     limit: u32,
     /// Print JSON
     #[arg(long)]

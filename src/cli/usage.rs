@@ -25,7 +25,7 @@ pub(super) struct UsageArgs {
     #[arg(long, value_name = "NAME")]
     account: Option<String>,
     /// Days to count, up to today in UTC
-    #[arg(long, default_value_t = 30, value_name = "N", allow_negative_numbers = true, value_parser = whole_number::<u32>(1..=36_500), conflicts_with_all = ["since", "until"])]
+    #[arg(long, default_value_t = 30, value_name = "N", value_parser = whole_number::<u32>(1..=36_500), conflicts_with_all = ["since", "until"])]
     days: u32,
     /// First day to count, such as 2026-11-01 [default with --until: the first day in the ledger]
     #[arg(long, value_name = "DAY", value_parser = day)]

@@ -97,7 +97,7 @@ pub(super) struct DeliveriesArgs {
     #[command(flatten)]
     endpoint: OneEndpointArgs,
     /// Most deliveries to list
-    #[arg(long, default_value = LISTED, value_name = "N", allow_negative_numbers = true, value_parser = whole_number::<u32>(0..=i64::from(u32::MAX)))]
+    #[arg(long, default_value = LISTED, value_name = "N", value_parser = whole_number::<u32>(0..=i64::from(u32::MAX)))]
     limit: u32,
 }
 

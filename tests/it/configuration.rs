@@ -106,6 +106,22 @@ fn the_file_that_config_names_replaces_that_of_the_data_directory() {
 }
 
 #[test]
+fn a_value_that_a_flag_cannot_have_is_refused_with_the_reason() {
+    let data = TempDir::new().expect("a directory");
+    for (arguments, reason) in [
+        (&["serve", "--renders", "-1"][..], "--renders"),
+        (&["key", "create", "--account", "ada", "--read-rate", "-1"], "is not a number of requests per minute"),
+        (&["account", "create", "ada", "--credits", "-1"], "not a whole number from 0 to"),
+        (&["health", "--timeout", "-1s"], "note: the value of a flag cannot be negative"),
+        (&["health", "--timeout", "0s"], "it leaves no time"),
+        (&["account", "list", "--database", "mysql://ada:secret@db/images"], "--database: it must be sqlite:PATH or"),
+    ] {
+        let said = on(data.path(), arguments).ran().exited(2).errors();
+        assert!(said.contains(reason) && !said.contains("secret"), "{arguments:?}: {said}");
+    }
+}
+
+#[test]
 fn a_variable_that_is_no_setting_is_told_once() {
     let file = tempfile::NamedTempFile::new().expect("a file");
     let mut command = on(file.path(), &["serve", "--listen", "127.0.0.1:0"]);

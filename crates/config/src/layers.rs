@@ -223,6 +223,7 @@ impl Setting {
 /// # Errors
 /// [`SettingsError`]. A request for help or the version is one too.
 pub fn read(command: Command, arguments: &[OsString]) -> Result<CommandLine, SettingsError> {
+    let command = taking_negative_numbers(command);
     let mut known = command.clone();
     known.build();
     let set = without_variables(command, &is_empty_variable);
@@ -389,6 +390,16 @@ const OWN_SETTINGS: [&str; 12] = [
 
 /// Commands that change no database, and `doctor`, which says what it could not read.
 const WITHOUT_DATABASE: [&str; 6] = ["doctor", "engine", "health", "model", "policy", "preset"];
+
+/// A command whose flags take negative numbers, so that their parsers say what is allowed. Clap would call such
+/// a number an unknown flag.
+fn taking_negative_numbers(command: Command) -> Command {
+    let takes = |arg: Arg| match arg.is_positional() || !arg.get_action().takes_values() {
+        true => arg,
+        false => arg.allow_negative_numbers(true),
+    };
+    command.mut_args(takes).mut_subcommands(taking_negative_numbers)
+}
 
 /// Applies the settings of the server on the command's data directory. They override the command's own environment, which
 /// may belong to another installation; the command's own flags override them.

@@ -67,6 +67,6 @@ pub use self::second_factor::{RequiredFor, SecondFactorSettings};
 pub use self::server::{ServerSettings, SpaceSettings, StudioUrl};
 pub use self::sign_up::SignUpSettings;
 pub use self::timing::*;
-pub use self::values::{duration, lifetime, overlap, rate, root_url};
+pub use self::values::{duration, lifetime, overlap, rate, root_url, time_limit};
 pub use self::webhooks::{WebhookNetworks, WebhookSettings};
 pub use self::worker::WorkerSettings;

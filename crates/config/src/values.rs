@@ -27,6 +27,17 @@ pub fn duration(text: &str) -> Result<Duration, String> {
     humantime::parse_duration(text).map_err(|_| format!("{text:?} is not a duration such as 30s, 10m, 24h or 90d"))
 }
 
+/// Parses the longest time to wait for something, such as `5s`.
+///
+/// # Errors
+/// A message for the operator.
+pub fn time_limit(text: &str) -> Result<Duration, String> {
+    match duration(text)? {
+        Duration::ZERO => Err("it leaves no time: give one such as 5s".into()),
+        limit => Ok(limit),
+    }
+}
+
 /// Parses the time for which something is valid, such as `90d`.
 ///
 /// # Errors
