@@ -461,7 +461,9 @@ async fn engines(settings: &EngineSettings, data: &Path) -> Result<String, Strin
     let engines = tintype_engines::configured(settings, data)?;
     let mut lines = Vec::new();
     for NamedEngine { name, settings, .. } in &engines {
-        let found = engine(settings, data).await;
+        let unused = settings.without_effect().into_iter().map(|setting| format!("; {setting} has no effect with it"));
+        let unused: String = unused.collect();
+        let found = engine(settings, data).await.map(|found| found + &unused);
         let named = |message: String| if engines.len() == 1 { message } else { format!("{name}: {message}") };
         lines.push(found.map(named).map_err(named));
     }

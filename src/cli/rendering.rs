@@ -124,6 +124,9 @@ pub(super) fn choose_at_start(settings: &WorkerSettings, data: &Path) -> Result<
     }
     let engines = present(settings, data)?;
     for (engine, _) in &engines {
+        for setting in engine.settings.without_effect() {
+            tracing::warn!(engine = engine.name, "{setting} has no effect: it is for the built-in diffusion engine");
+        }
         // A model that is damaged may be mended while the server runs; a name without a model is a mistake.
         if let (Some(EngineTarget::Diffusion), Some(model)) = (&engine.settings.engine, &engine.settings.model)
             && !models::exists(data, model)

@@ -119,6 +119,10 @@ fn a_value_that_a_flag_cannot_have_is_refused_with_the_reason() {
         let said = on(data.path(), arguments).ran().exited(2).errors();
         assert!(said.contains(reason) && !said.contains("secret"), "{arguments:?}: {said}");
     }
+    let other_engine = on(data.path(), &["doctor", "--json", "--engine", "sketch", "--engine-steps", "4"]).ran();
+    let found = other_engine.check("engine");
+    let detail = found["detail"].as_str().expect("text");
+    assert!(found["ok"] == true && detail.ends_with("; engine-steps has no effect with it"), "{found}");
 }
 
 #[test]

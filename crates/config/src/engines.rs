@@ -149,6 +149,22 @@ impl EngineSettings {
         built_in.into_iter().find(|name| given.iter().any(|given| given == name))
     }
 
+    /// The given settings that only the built-in engine obeys, if this is another one. They are not refused: a variable
+    /// may be set for all processes, before the first model is installed.
+    pub fn without_effect(&self) -> Vec<String> {
+        let built_in = [
+            "engine-memory",
+            "engine-device-memory",
+            "engine-steps",
+            "engine-precision",
+            "engine-runtime",
+            "engine-batch",
+        ];
+        let mut given = self.given();
+        given.retain(|name| self.target() != EngineTarget::Diffusion && built_in.contains(&name.as_str()));
+        given
+    }
+
     /// Refuses settings that would have no effect, because a table has its own.
     fn refuse_flags(&self) -> Result<(), String> {
         match self.given().first() {
