@@ -408,6 +408,7 @@ fn a_model_is_used_as_its_files_say() {
         ("turbo", "unet/config.json", "sample_size", json!(96), (25, 7.5)),
         ("sd15", SCHEDULER, "_class_name", json!("LCMScheduler"), (4, 1.0)),
         ("sdxl", SCHEDULER, "_class_name", json!("LCMScheduler"), (4, 1.0)),
+        ("sdxl", SCHEDULER, "_class_name", json!("TCDScheduler"), (4, 1.0)),
     ];
     for (name, path, key, value, expected) in changes {
         let model = Model::copy(name);

@@ -18,7 +18,7 @@ use crate::models::vae::Vae;
 use crate::noise::Noise;
 use crate::quantise::WeightPreparation;
 use crate::runtime::{Input, PartKey, Session, Sessions};
-use crate::schedulers::{Scheduler, TWICE, scheduler};
+use crate::schedulers::{DISTILLED, Scheduler, TWICE, scheduler};
 use crate::weights::Weights;
 use crate::{Error, Result};
 
@@ -289,9 +289,9 @@ impl Body {
         Ok(is_euler && begins_last && predicts_noise && self.unet.area <= TURBO_AREA)
     }
 
-    /// Whether the scheduler takes the few steps of a latent consistency model, whose weights may be merged into another.
+    /// Whether the scheduler takes the few steps of a distilled model, whose weights may be merged into another.
     fn is_consistent(&self) -> Result<bool> {
-        Ok(self.scheduler.text("_class_name", "")? == "LCMScheduler")
+        Ok(DISTILLED.contains(&self.scheduler.text("_class_name", "")?))
     }
 
     /// The least part of the noise, from 0 to 1, in which a latent consistency model has `steps` steps.

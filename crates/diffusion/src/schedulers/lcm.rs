@@ -14,21 +14,25 @@ pub(super) struct Lcm {
 
 impl Lcm {
     pub(super) fn new(config: &Config, training: Training, steps: usize, strength: f64) -> Result<Self> {
-        let all = training.alphas.len();
-        let original = config.number_or("original_inference_steps", 50)?;
-        if original > all {
-            return Err(config.wrong("original_inference_steps", "more than the steps of the training"));
-        }
-        let kept = (original as f64 * strength) as usize;
-        if steps > kept {
-            return Err(Error::Order(format!("{steps} steps are more than the {kept} of this model")));
-        }
-        // The model was distilled for `original` steps, and a few of them are taken, the noisiest first.
-        let skip = all / original;
-        let level = |at: usize| ((kept - at * kept / steps) * skip - 1) as i64;
-        let times = WholeTimes::new(training, (0..steps).map(level).collect());
+        let times = distilled(config, training, steps, strength)?;
         Ok(Self { times, scaling: config.fraction("timestep_scaling", 10.0)? })
     }
+}
+
+/// The way of a model that was distilled for some steps, of which a few are taken, the noisiest first.
+pub(super) fn distilled(config: &Config, training: Training, steps: usize, strength: f64) -> Result<WholeTimes> {
+    let all = training.alphas.len();
+    let original = config.number_or("original_inference_steps", 50)?;
+    if original > all {
+        return Err(config.wrong("original_inference_steps", "more than the steps of the training"));
+    }
+    let kept = (original as f64 * strength) as usize;
+    if steps > kept {
+        return Err(Error::Order(format!("{steps} steps are more than the {kept} of this model")));
+    }
+    let skip = all / original;
+    let level = |at: usize| ((kept - at * kept / steps) * skip - 1) as i64;
+    Ok(WholeTimes::new(training, (0..steps).map(level).collect()))
 }
 
 impl Scheduler for Lcm {

@@ -13,6 +13,7 @@ mod levels;
 mod options;
 mod pndm;
 mod second_order;
+mod tcd;
 mod unipc;
 mod whole;
 
@@ -32,6 +33,9 @@ const MAX_STEPS: usize = 10_000;
 
 /// Schedulers whose steps ask the model twice.
 pub const TWICE: [&str; 3] = ["HeunDiscreteScheduler", "KDPM2AncestralDiscreteScheduler", "KDPM2DiscreteScheduler"];
+
+/// Schedulers of models that were distilled to few steps.
+pub const DISTILLED: [&str; 2] = ["LCMScheduler", "TCDScheduler"];
 
 /// The way of a picture from noise: the noise levels that it passes, whatever method takes the steps between them.
 pub trait Way {
@@ -182,11 +186,12 @@ fn choose(
         }
         "LCMScheduler" => Box::new(lcm::Lcm::new(config, training, steps, strength)?),
         "PNDMScheduler" => Box::new(pndm::Pndm::new(config, training, steps, skipped)?),
+        "TCDScheduler" => Box::new(tcd::Tcd::new(config, training, steps, strength)?),
         "UniPCMultistepScheduler" => Box::new(unipc::UniPc::new(config, training, [steps, skipped])?),
         _ => {
             let known = "DDIMScheduler, DEISMultistepScheduler, DPMSolverMultistepScheduler, DPMSolverSinglestepScheduler, EulerAncestralDiscreteScheduler, \
                          EulerDiscreteScheduler, HeunDiscreteScheduler, KDPM2AncestralDiscreteScheduler, KDPM2DiscreteScheduler, LCMScheduler, \
-                         PNDMScheduler";
+                         PNDMScheduler, TCDScheduler";
             return Err(config.wrong("_class_name", &format!("{known} and UniPCMultistepScheduler are supported")));
         }
     })
@@ -201,10 +206,10 @@ impl Training {
         if steps > MAX_STEPS {
             return Err(config.wrong("num_train_timesteps", "at most 10000 are supported"));
         }
-        let lcm = name == "LCMScheduler";
-        let (begin, end) = if lcm || TWICE.contains(&name) { (0.00085, 0.012) } else { (0.0001, 0.02) };
+        let is_distilled = DISTILLED.contains(&name);
+        let (begin, end) = if is_distilled || TWICE.contains(&name) { (0.00085, 0.012) } else { (0.0001, 0.02) };
         let (begin, end) = (config.fraction("beta_start", begin)?, config.fraction("beta_end", end)?);
-        let schedule = config.text("beta_schedule", if lcm { "scaled_linear" } else { "linear" })?;
+        let schedule = config.text("beta_schedule", if is_distilled { "scaled_linear" } else { "linear" })?;
         if !["linear", "scaled_linear", "squaredcos_cap_v2"].contains(&schedule) {
             return Err(config.wrong("beta_schedule", "linear, scaled_linear and squaredcos_cap_v2 are supported"));
         }
@@ -226,7 +231,7 @@ impl Training {
         let mut alphas = products((0..steps).map(|at| 1.0 - beta(at)));
         if config.flag("rescale_betas_zero_snr", false)? {
             alphas = without_signal(&alphas);
-            if ["DDIMScheduler", "LCMScheduler"].contains(&name) {
+            if name == "DDIMScheduler" || is_distilled {
                 if prediction == Prediction::Epsilon {
                     return Err(config.wrong("prediction_type", "with rescale_betas_zero_snr, v_prediction is needed"));
                 }
@@ -236,7 +241,7 @@ impl Training {
             }
         }
         let to_one = config.flag("set_alpha_to_one", name != "PNDMScheduler")?;
-        let leads = ["DDIMScheduler", "LCMScheduler", "PNDMScheduler"].contains(&name);
+        let leads = is_distilled || ["DDIMScheduler", "PNDMScheduler"].contains(&name);
         let spacing = if leads { "leading" } else { "linspace" };
         Ok(Self {
             last_alpha: if to_one { 1.0 } else { alphas[0] },
@@ -249,7 +254,7 @@ impl Training {
                 _ => return Err(config.wrong("timestep_spacing", "linspace, leading and trailing are supported")),
             },
             offset: config.number_or_none("steps_offset")?,
-            clip: if clips && config.flag("clip_sample", !lcm)? {
+            clip: if clips && config.flag("clip_sample", !is_distilled)? {
                 Some(config.fraction("clip_sample_range", 1.0)?)
             } else {
                 None

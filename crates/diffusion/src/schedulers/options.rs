@@ -24,7 +24,7 @@ const ORDERS: &[&str] = &["solver_order", "solver_type", "lower_order_final"];
 fn of(class: &str) -> Option<Vec<&'static str>> {
     let groups: &[&[&str]] = match class {
         "DDIMScheduler" => &[TIMES, CLIPS, THRESHOLDS, &["set_alpha_to_one", "rescale_betas_zero_snr"]],
-        "LCMScheduler" => &[
+        "LCMScheduler" | "TCDScheduler" => &[
             TIMES,
             CLIPS,
             THRESHOLDS,

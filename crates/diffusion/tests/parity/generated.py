@@ -173,6 +173,9 @@ def render(drawing, pipe, rng):
     width, height = rng.choice(sides), rng.choice(sides)
     count, seed, prompt = rng.randint(2, 4), rng.randrange(2**31), rng.choice(PROMPTS[:8])
     arguments, settings = drawing.settings(rng)
+    if type(pipe.scheduler).__name__ == "TCDScheduler":
+        # The default of the scheduler, which pipelines replace by another one.
+        arguments["eta"] = 0.3
     arguments |= {"height": height, "width": width, "num_inference_steps": count, "prompt": prompt}
 
     def drawn():

@@ -16,6 +16,7 @@ from diffusers import (
     KDPM2DiscreteScheduler,
     LCMScheduler,
     PNDMScheduler,
+    TCDScheduler,
     UniPCMultistepScheduler,
 )
 
@@ -89,6 +90,9 @@ def schedulers(out):
         (UniPCMultistepScheduler, {**trained, "use_beta_sigmas": True, "prediction_type": "sample"}, [4]),
         (LCMScheduler, {"clip_sample": False}, [1, 2, 4, 8]),
         (LCMScheduler, {"original_inference_steps": 30, "prediction_type": "v_prediction"}, [4]),
+        (TCDScheduler, {}, [1, 2, 4, 8]),
+        (TCDScheduler, {"original_inference_steps": 30, "prediction_type": "v_prediction", "clip_sample": True}, [4]),
+        (TCDScheduler, {"prediction_type": "sample", "rescale_betas_zero_snr": True}, [5]),
         (DDIMScheduler, {"beta_schedule": "squaredcos_cap_v2", "timestep_spacing": "trailing", "clip_sample": False}, [4]),
         (DPMSolverMultistepScheduler, {"beta_schedule": "squaredcos_cap_v2"}, [5]),
         (EulerDiscreteScheduler, {"beta_schedule": "squaredcos_cap_v2", "timestep_spacing": "leading"}, [4]),
