@@ -5,10 +5,9 @@
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 
-use safetensors::Dtype;
-
 use crate::formats::check_format;
-use crate::weights::{Weights, floats};
+use crate::weights::Weights;
+use crate::weights::fractions::{self, SUPPORTED};
 use crate::{Error, Result};
 
 /// Most files of a model.
@@ -210,9 +209,8 @@ impl<'a> EmbeddingFile<'a> {
                 )));
             }
         };
-        if !matches!(entry.dtype, Dtype::F32 | Dtype::F16 | Dtype::BF16) {
-            let dtype = entry.dtype;
-            return Err(self.wrong(&format!("{key:?} has the type {dtype:?}; F32, F16 and BF16 are supported")));
+        if fractions::size(entry.dtype).is_none() {
+            return Err(self.wrong(&format!("{key:?} has the type {:?}; {SUPPORTED}", entry.dtype)));
         }
         if numbers != width {
             return Err(self.foreign(&format!(
@@ -224,7 +222,7 @@ impl<'a> EmbeddingFile<'a> {
                 "{key:?} has {count} vectors, but a prompt has room for 1 to {places}: use another embedding"
             )));
         }
-        let numbers = floats(self.weights.bytes(entry), entry.dtype);
+        let numbers = entry.floats(self.weights.bytes(entry));
         if !numbers.iter().all(|number| number.is_finite()) {
             return Err(self.wrong(&format!(
                 "{key:?} holds numbers that are not finite: the file is damaged, or its training failed"

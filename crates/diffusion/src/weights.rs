@@ -4,6 +4,9 @@
 //! refuses headers whose offsets overlap, leave gaps, overflow, or do not end with the file. [`crate::graph`] then compares
 //! each shape with the one that the architecture demands.
 
+pub mod fractions;
+mod scales;
+
 use std::collections::{BTreeSet, HashMap};
 use std::ffi::OsStr;
 use std::fs::File;
@@ -21,6 +24,8 @@ use crate::formats::check_beginning;
 use crate::variants::Layout;
 use crate::{Error, Result};
 
+use self::fractions::{SUPPORTED, floats};
+
 /// Most files of the weights of one part.
 const MAX_FILES: usize = 64;
 
@@ -28,7 +33,7 @@ const MAX_FILES: usize = 64;
 const MAX_ENTRIES: usize = 1_000;
 
 /// The numbers of one tensor.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct TensorEntry {
     /// Their type.
     pub dtype: Dtype,
@@ -38,6 +43,19 @@ pub struct TensorEntry {
     pub file: usize,
     /// Their bytes in the file.
     pub bytes: Range<usize>,
+    /// What they are multiplied by.
+    pub scale: Option<f32>,
+}
+
+impl TensorEntry {
+    /// Some of its bytes as numbers of 32 bits. Of types that are not fractions there are none.
+    pub fn floats(&self, bytes: &[u8]) -> Vec<f32> {
+        let mut numbers = floats(bytes, self.dtype);
+        if let Some(scale) = self.scale {
+            numbers.iter_mut().for_each(|number| *number *= scale);
+        }
+        numbers
+    }
 }
 
 /// The content of the header of a file.
@@ -76,8 +94,8 @@ impl Header {
             let (Some(from), Some(to)) = (from, to) else {
                 return Err(damaged(format!("the file is too short for the tensor {name:?}")));
             };
-            entries
-                .insert(name, TensorEntry { dtype: info.dtype, shape: info.shape.clone(), file: 0, bytes: from..to });
+            let (dtype, shape) = (info.dtype, info.shape.clone());
+            entries.insert(name, TensorEntry { dtype, shape, file: 0, bytes: from..to, scale: None });
         }
         if begin + metadata.data_len() != data.len() {
             return Err(damaged(format!("it has {} bytes instead of {}", data.len(), begin + metadata.data_len())));
@@ -170,8 +188,13 @@ impl Weights {
     /// mapped ends the process with SIGBUS, which is one reason why an engine has a process of its own.
     ///
     /// # Errors
-    /// If the file cannot be mapped, or is no whole safetensors file.
+    /// If the file cannot be mapped, is no whole safetensors file, or has a scale that is not supported.
     pub fn open(path: &Path) -> Result<Self> {
+        Self::map(path)?.scaled()
+    }
+
+    /// The tensors of a file as they are.
+    fn map(path: &Path) -> Result<Self> {
         let name = path.display().to_string();
         let unreadable = |error: std::io::Error| Error::Files(format!("cannot read {name}: {error}"));
         // To open a pipe would wait for its other end.
@@ -214,7 +237,7 @@ impl Weights {
             if Path::new(name).file_name() != Some(OsStr::new(name)) {
                 return Err(wrong("names of files without a folder are needed"));
             }
-            let shard = Self::open(&folder.join(name))?;
+            let shard = Self::map(&folder.join(name))?;
             for (tensor, entry) in shard.entries {
                 if map.get(&tensor).and_then(Value::as_str) != Some(name) {
                     let path = &all.path;
@@ -228,7 +251,7 @@ impl Weights {
             all.identity.extend(shard.identity);
         }
         match map.keys().find(|tensor| !all.entries.contains_key(*tensor)) {
-            None => Ok(all),
+            None => all.scaled(),
             Some(tensor) => Err(Error::Files(format!("{}: the tensor {tensor:?} is in none of the files", all.path))),
         }
     }
@@ -349,12 +372,12 @@ impl Weights {
             let Some(rows) = self.entries[&whole].shape.first().copied().filter(|rows| rows.is_multiple_of(N)) else {
                 continue;
             };
-            let Some(TensorEntry { dtype, shape, file, bytes }) = self.entries.remove(&whole) else { continue };
-            let each = bytes.len() / N;
+            let Some(entry) = self.entries.remove(&whole) else { continue };
+            let each = entry.bytes.len() / N;
             for (at, name) in parts.into_iter().enumerate() {
-                let begin = bytes.start + at * each;
-                let shape = [&[rows / N], &shape[1..]].concat();
-                self.entries.insert(name, TensorEntry { dtype, shape, file, bytes: begin..begin + each });
+                let begin = entry.bytes.start + at * each;
+                let shape = [&[rows / N], &entry.shape[1..]].concat();
+                self.entries.insert(name, TensorEntry { shape, bytes: begin..begin + each, ..entry.clone() });
             }
         }
         self
@@ -395,17 +418,14 @@ impl Weights {
         if entry.shape != shape && (shape[1] != 1 || entry.shape != shape[..1]) {
             return Err(wrong(format!("has the shape {:?}, but the configuration asks for {shape:?}", entry.shape)));
         }
-        let size = match entry.dtype {
-            Dtype::F32 => 4,
-            Dtype::F16 | Dtype::BF16 => 2,
-            other => return Err(wrong(format!("has the type {other:?}; F32, F16 and BF16 are supported"))),
-        };
+        let size = fractions::size(entry.dtype);
+        let size = size.ok_or_else(|| wrong(format!("has the type {:?}; {SUPPORTED}", entry.dtype)))?;
         let (bytes, width) = (self.bytes(entry), shape[1] * size);
         let mut numbers = Vec::with_capacity(rows.len() * shape[1]);
         for row in rows {
             let row = usize::try_from(*row).ok().filter(|row| *row < shape[0]);
             let from = row.ok_or_else(|| wrong(format!("has {} rows, too few", shape[0])))? * width;
-            numbers.extend(floats(&bytes[from..from + width], entry.dtype));
+            numbers.extend(entry.floats(&bytes[from..from + width]));
         }
         Ok(numbers)
     }
@@ -429,17 +449,6 @@ fn identity(header: &[u8], length: usize, modified: Option<SystemTime>) -> Vec<u
     digest.update(nanos.to_le_bytes());
     digest.update(header);
     digest.finalize().to_vec()
-}
-
-/// Fractions of 16 or 32 bits as numbers of 32. Of other types there are none.
-pub fn floats(bytes: &[u8], dtype: Dtype) -> Vec<f32> {
-    let halves = || bytes.as_chunks::<2>().0.iter().map(|half| u16::from_le_bytes(*half));
-    match dtype {
-        Dtype::F32 => bytes.as_chunks::<4>().0.iter().map(|number| f32::from_le_bytes(*number)).collect(),
-        Dtype::BF16 => halves().map(|half| bf16::from_bits(half).to_f32()).collect(),
-        Dtype::F16 => halves().map(|half| f16::from_bits(half).to_f32()).collect(),
-        _ => Vec::new(),
-    }
 }
 
 /// The name of some of the `all` rows of a tensor.

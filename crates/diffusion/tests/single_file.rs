@@ -91,17 +91,6 @@ fn a_file_that_is_not_a_complete_model_is_refused_by_what_it_is() {
 }
 
 #[test]
-fn weights_in_8_bit_fractions_are_refused() {
-    let folder = TempDir::new().expect("a folder");
-    let path = folder.path().join("file.safetensors");
-    let header = json!({UNET.0: {"dtype": "F8_E4M3", "shape": [1, 4], "data_offsets": [0, 4]}}).to_string();
-    let file = [&(header.len() as u64).to_le_bytes(), header.as_bytes(), &[0; 4]].concat();
-    std::fs::write(&path, file).expect("a file");
-    let refusal = refusal(&path);
-    assert!(refusal.ends_with("(FP8), which are not supported: use the file in F16, BF16 or F32"), "{refusal}");
-}
-
-#[test]
 fn a_file_of_another_format_is_refused_by_its_name_or_its_first_bytes() {
     let folder = TempDir::new().expect("a folder");
     let cases: [(&str, &[u8], &str); 13] = [

@@ -21,9 +21,9 @@ use rten_onnx::onnx::{
     OperatorSetIdProto, StringStringEntryProto, TensorProto, TensorShapeProto, TypeProto, TypeProtoTensor,
     ValueInfoProto,
 };
-use safetensors::Dtype;
 
-use crate::weights::{Floats, TensorEntry, Weights, floats, piece_name};
+use crate::weights::fractions::{self, SUPPORTED};
+use crate::weights::{Floats, TensorEntry, Weights, piece_name};
 use crate::{Error, Result};
 
 /// The version of ONNX's operators.
@@ -134,7 +134,7 @@ type TensorLocation = (String, DataType, Range<usize>);
 #[derive(Debug, Clone)]
 struct Conversion {
     from: &'static [u8],
-    dtype: Dtype,
+    entry: TensorEntry,
     to: usize,
     floats: Floats,
 }
@@ -200,9 +200,9 @@ impl Graph {
     /// The weights that are in other types or at odd addresses in the file, converted. Named [`CONVERTED`] in the graph.
     pub fn converted(&self) -> Vec<u8> {
         let mut all = vec![0; self.converted];
-        for Conversion { from, dtype, to, floats: into } in &self.conversions {
+        for Conversion { from, entry, to, floats } in &self.conversions {
             let mut to = *to;
-            for bytes in from.chunks(CONVERTED_AT_A_TIME).map(|bytes| into.bytes(&floats(bytes, *dtype))) {
+            for bytes in from.chunks(CONVERTED_AT_A_TIME).map(|bytes| floats.bytes(&entry.floats(bytes))) {
                 all[to..to + bytes.len()].copy_from_slice(&bytes);
                 to += bytes.len();
             }
@@ -420,23 +420,18 @@ impl<'w> Builder<'w> {
     /// Decides where the graph finds a weight. Fractions of the type that the graph computes with stay in the file. Others,
     /// and what lies at odd addresses, are converted when the graph is loaded.
     fn place(&mut self, name: &str, entry: &TensorEntry) -> Result<TensorLocation> {
-        let size = match entry.dtype {
-            Dtype::F32 => 4,
-            Dtype::F16 | Dtype::BF16 => 2,
-            other => {
-                let path = self.weights.path();
-                let supported = "F32, F16 and BF16 are supported";
-                return Err(Error::Model(format!("{path}: the tensor {name:?} has the type {other:?}; {supported}")));
-            }
+        let Some(size) = fractions::size(entry.dtype) else {
+            let (path, found) = (self.weights.path(), entry.dtype);
+            return Err(Error::Model(format!("{path}: the tensor {name:?} has the type {found:?}; {SUPPORTED}")));
         };
         let bytes = self.weights.bytes(entry);
         let (data_type, floats) = (self.data_type(), self.weights.computes_in());
-        if entry.dtype == floats.dtype() && bytes.as_ptr().addr().is_multiple_of(size) {
+        if entry.dtype == floats.dtype() && entry.scale.is_none() && bytes.as_ptr().addr().is_multiple_of(size) {
             return Ok((mapped_name(entry.file), data_type, entry.bytes.clone()));
         }
         let begin = self.converted;
         self.converted += bytes.len() / size * floats.size();
-        self.conversions.push(Conversion { from: bytes, dtype: entry.dtype, to: begin, floats });
+        self.conversions.push(Conversion { from: bytes, entry: entry.clone(), to: begin, floats });
         Ok((CONVERTED.into(), data_type, begin..self.converted))
     }
 

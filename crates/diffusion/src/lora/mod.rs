@@ -20,7 +20,8 @@ use self::names::{Names, Place, Role};
 use crate::formats::check_format;
 use crate::graph::Uses;
 use crate::models::clip::TRANSPOSED_PROJECTION;
-use crate::weights::{TensorEntry, Weights, floats};
+use crate::weights::fractions::floats;
+use crate::weights::{TensorEntry, Weights};
 use crate::{Error, Result};
 
 /// The largest weight of a LoRA, in both directions. Beyond it no picture is left.

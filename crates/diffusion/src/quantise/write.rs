@@ -5,14 +5,14 @@ use std::io::{BufWriter, Cursor, ErrorKind, Seek, SeekFrom, Write};
 use std::ops::Range;
 use std::path::Path;
 
-use safetensors::Dtype;
 use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
 
 use super::{FileSpec, PARTIAL, Progress, Rules, blank, hex, unwritable};
 use crate::graph::Uses;
 use crate::lora::{Change, Changes};
-use crate::weights::{Floats, TensorEntry, Weights, floats, piece_name, scale_name};
+use crate::weights::fractions::{self, SUPPORTED, floats};
+use crate::weights::{Floats, TensorEntry, Weights, piece_name, scale_name};
 use crate::{Error, Result};
 
 /// Outputs that are rounded at a time: the bytes of one cache line.
@@ -23,7 +23,7 @@ const OUTPUTS: usize = 64;
 pub(super) struct Item<'w> {
     name: String,
     shape: Vec<usize>,
-    dtype: Dtype,
+    entry: &'w TensorEntry,
     bytes: &'w [u8],
     /// What LoRA files add to the whole tensor, and the first of its rows that is in this item.
     changes: &'w [Change],
@@ -57,14 +57,14 @@ impl Form {
 
 impl<'w> Item<'w> {
     /// A whole tensor in 32 bits.
-    fn whole(name: &str, weights: &'w Weights, entry: &TensorEntry, changes: &'w Changes) -> Result<Self> {
-        if !matches!(entry.dtype, Dtype::F32 | Dtype::F16 | Dtype::BF16) {
-            return Err(Error::Model(format!("the tensor {name:?} has the type {:?}", entry.dtype)));
+    fn whole(name: &str, weights: &'w Weights, entry: &'w TensorEntry, changes: &'w Changes) -> Result<Self> {
+        if fractions::size(entry.dtype).is_none() {
+            return Err(Error::Model(format!("the tensor {name:?} has the type {:?}; {SUPPORTED}", entry.dtype)));
         }
         Ok(Self {
             name: name.to_owned(),
             shape: entry.shape.clone(),
-            dtype: entry.dtype,
+            entry,
             bytes: weights.bytes(entry),
             changes: changes.of(name),
             first: 0,
@@ -73,7 +73,8 @@ impl<'w> Item<'w> {
         })
     }
 
-    fn entry(&self) -> (String, Value, usize) {
+    /// Its name, and its type, sizes and bytes in the file.
+    fn described(&self) -> (String, Value, usize) {
         let count: usize = self.shape.iter().product();
         match self.form {
             Form::Bytes => (self.name.clone(), json!(["I8", [self.shape[1], self.shape[0]]]), count),
@@ -88,7 +89,7 @@ impl<'w> Item<'w> {
     fn write(&self) -> Result<Vec<u8>> {
         let stray = |_| Error::Model(format!("the tensor {:?} holds numbers that are not finite", self.name));
         Ok(match self.form {
-            Form::Fractions(into) if self.changes.is_empty() => into.bytes(&floats(self.bytes, self.dtype)),
+            Form::Fractions(into) if self.changes.is_empty() => into.bytes(&self.entry.floats(self.bytes)),
             Form::Fractions(into) => {
                 let bytes = into.bytes(&self.rows(0..self.shape.first().copied().unwrap_or(1)));
                 let is_finite = floats(&bytes, into.dtype()).iter().all(|number| number.is_finite());
@@ -109,7 +110,7 @@ impl<'w> Item<'w> {
     /// The numbers of some rows: a row has the weights of one output.
     fn rows(&self, rows: Range<usize>) -> Vec<f32> {
         let bytes = self.bytes.len() / self.shape.first().copied().unwrap_or(1).max(1);
-        let mut numbers = floats(&self.bytes[rows.start * bytes..rows.end * bytes], self.dtype);
+        let mut numbers = self.entry.floats(&self.bytes[rows.start * bytes..rows.end * bytes]);
         for change in self.changes {
             change.add_to(self.first + rows.start..self.first + rows.end, &mut numbers);
         }
@@ -261,7 +262,7 @@ fn header(items: &[Item<'_>], spec: &FileSpec) -> (Vec<u8>, u64) {
     header.insert("__metadata__".into(), json!(spec.notes()));
     let mut end = 0;
     for item in items {
-        let (name, kind, bytes) = item.entry();
+        let (name, kind, bytes) = item.described();
         let begin = end;
         end += bytes;
         header.insert(name, json!({ "dtype": kind[0], "shape": kind[1], "data_offsets": [begin, end] }));

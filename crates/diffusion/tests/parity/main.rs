@@ -17,11 +17,13 @@ mod z_image;
 
 use std::fs;
 
+use safetensors::Dtype;
 use tempfile::TempDir;
 use tintype_diffusion::config::Config;
 use tintype_diffusion::noise::Noise;
 use tintype_diffusion::schedulers::scheduler;
 use tintype_diffusion::tokenizer::Clip;
+use tintype_diffusion::weights::fractions;
 
 use rig::{TOLERANCE, assert_close, count, error, floats, json};
 
@@ -32,6 +34,16 @@ fn noise_is_that_of_pytorch() {
         assert_close(&format!("seed {seed}"), &Noise::new(seed).normal(count(&case["length"])), case);
     }
     assert_ne!(Noise::new(1).normal(16), Noise::new(1 + (1 << 32)).normal(16), "the upper half of a seed counts");
+}
+
+#[test]
+fn fractions_of_8_bits_are_those_of_pytorch() {
+    let codes: Vec<u8> = (0..=255).collect();
+    for (name, dtype) in [("F8_E4M3", Dtype::F8_E4M3), ("F8_E5M2", Dtype::F8_E5M2)] {
+        let found = fractions::floats(&codes, dtype);
+        let found: Vec<_> = found.iter().map(|x| (!x.is_nan()).then(|| x.to_bits().cast_signed())).collect();
+        assert_eq!(serde_json::json!(found), json("fractions.json")[name], "{name}");
+    }
 }
 
 #[test]

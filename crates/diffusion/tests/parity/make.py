@@ -23,12 +23,14 @@ import masks
 import other_vae
 import schedulers
 import single_file
+import small_fractions
 import stable_diffusion
 import textual_inversion
 import weighted
 import z_image
 
 MAKERS = [
+    small_fractions.fractions,
     schedulers.noise,
     schedulers.schedulers,
     clip_tokenizers.clip_tokenizers,

@@ -108,9 +108,6 @@ pub(super) fn identify(tensors: &Tensors) -> Result<Kind> {
         8 => return Err(is_for("editing pictures")),
         _ => {}
     }
-    if tensors.in_8_bits {
-        return Err(is("in 8-bit fractions (FP8), which are not supported", "use the file in F16, BF16 or F32"));
-    }
     complete(tensors).map_err(|what| is(&what, "use the complete checkpoint of this model"))
 }
 

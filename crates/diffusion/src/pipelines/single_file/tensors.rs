@@ -7,7 +7,6 @@ use std::path::Path;
 
 use serde_json::{Map, Value};
 
-use super::UNET;
 use crate::formats::{MAX_HEADER_BYTES, check_format};
 use crate::weights::Weights;
 use crate::{Error, Result};
@@ -20,23 +19,19 @@ const MAX_COUNT: usize = 64;
 pub(super) struct Tensors {
     /// The file, for messages.
     pub path: String,
-    /// Whether the UNet has fractions of 8 bits.
-    pub in_8_bits: bool,
     shapes: BTreeMap<String, Vec<usize>>,
 }
 
 impl Tensors {
     pub(super) fn of(weights: &Weights) -> Self {
-        let small = |name| weights.get(name).is_some_and(|entry| is_small(name, &format!("{:?}", entry.dtype)));
-        let in_8_bits = weights.names().any(small);
-        Self { path: weights.path().to_owned(), in_8_bits, shapes: weights.shapes().into_iter().collect() }
+        Self { path: weights.path().to_owned(), shapes: weights.shapes().into_iter().collect() }
     }
 
     /// Tensors without numbers.
     #[cfg(test)]
     pub(super) fn named(names: &[&str]) -> Self {
         let shapes = names.iter().map(|name| ((*name).to_owned(), vec![0])).collect();
-        Self { path: "a file".into(), in_8_bits: false, shapes }
+        Self { path: "a file".into(), shapes }
     }
 
     /// Reads the header of a file alone, and compares the length of the file.
@@ -54,8 +49,6 @@ impl Tensors {
         let mut header = Vec::new();
         file.take(length).read_to_end(&mut header).map_err(unreadable)?;
         let header: Map<String, Value> = serde_json::from_slice(&header).map_err(|_| damaged())?;
-        let dtype = |tensor: &Value| tensor.get("dtype").and_then(Value::as_str).unwrap_or_default().to_owned();
-        let in_8_bits = header.iter().any(|(name, tensor)| is_small(name, &dtype(tensor)));
         let tensors = header.into_iter().filter(|(name, _)| name != "__metadata__");
         let tensors = tensors.map(|(name, tensor)| Some((name, numbers(&tensor, "shape")?, end(&tensor)?)));
         let tensors = tensors.collect::<Option<Vec<_>>>().ok_or_else(damaged)?;
@@ -65,7 +58,7 @@ impl Tensors {
                 "{name} is damaged: it has {found} bytes instead of {whole}: download it again"
             )));
         }
-        Ok(Self { path: name, in_8_bits, shapes: tensors.into_iter().map(|(name, shape, _)| (name, shape)).collect() })
+        Ok(Self { path: name, shapes: tensors.into_iter().map(|(name, shape, _)| (name, shape)).collect() })
     }
 
     /// Whether the name of a tensor begins so.
@@ -106,11 +99,6 @@ impl Tensors {
         let mut inside = self.shapes.range(prefix.to_owned()..).take_while(|(name, _)| name.starts_with(prefix));
         inside.find(|(name, _)| name.ends_with(suffix)).and_then(|(_, shape)| shape.last().copied())
     }
-}
-
-/// Whether a tensor is one of a UNet in fractions of 8 bits.
-fn is_small(name: &str, dtype: &str) -> bool {
-    name.starts_with(UNET) && dtype.starts_with("F8_")
 }
 
 /// A list of whole numbers in the description of a tensor.

@@ -1,0 +1,66 @@
+//! The scales of weights in fractions of 8 bits, which lie beside them as tensors of one number.
+//!
+//! ComfyUI (`comfy/ops.py`, `comfy/quant_ops.py` and `convert_old_quants` in `comfy/utils.py`) and Black Forest Labs
+//! (`FLUX.2-klein-4b-fp8`) write such files: a layer's weight is the product of both. The other tensors beside it say how its
+//! inputs may be rounded, and which format it has.
+
+use super::fractions::{self, SUPPORTED, single_number};
+use super::{TensorEntry, Weights};
+use crate::{Error, Result};
+
+/// How the names of scales end. ComfyUI has changed its mind.
+const SCALES: [&str; 2] = [".scale_weight", ".weight_scale"];
+
+/// How the names of what is not needed end.
+const UNUSED: [&str; 3] = [".scale_input", ".input_scale", ".comfy_quant"];
+
+/// The name, or its end, by which a file said that it has scales.
+const MARKER: &str = "scaled_fp8";
+
+impl Weights {
+    /// The same tensors with the scales beside them.
+    ///
+    /// # Errors
+    /// If a scale is not a single number, or its weight is in a format that is not supported.
+    pub(super) fn scaled(mut self) -> Result<Self> {
+        let mut names: Vec<_> = self.entries.keys().cloned().collect();
+        // In the order of their names, so that a refusal names the same one each time.
+        names.sort_unstable();
+        for name in names {
+            let of = |ends: &[&str]| {
+                let layer = ends.iter().find_map(|end| name.strip_suffix(end))?;
+                Some(format!("{layer}.weight")).filter(|weight| self.entries.contains_key(weight))
+            };
+            if let Some(weight) = of(&SCALES) {
+                let scale = Some(self.scale(&name, &weight)?);
+                if let Some(entry) = self.entries.get_mut(&weight) {
+                    entry.scale = scale;
+                }
+            } else if of(&UNUSED).is_none() && name.strip_suffix(MARKER).is_none_or(|rest| !is_level(rest)) {
+                continue;
+            }
+            self.entries.remove(&name);
+        }
+        Ok(self)
+    }
+
+    fn scale(&self, name: &str, weight: &str) -> Result<f32> {
+        let [scale, weighed]: [&TensorEntry; 2] = [name, weight].map(|name| &self.entries[name]);
+        let wrong = |name: &str, what: String| {
+            let remedy = "use the file in F16 or BF16, or in FP8 with one scale for each layer";
+            Error::Unusable(format!("{}: the tensor {name:?} {what}: {remedy}", self.path))
+        };
+        if fractions::size(weighed.dtype).is_none() {
+            return Err(wrong(weight, format!("has the type {:?}; {SUPPORTED}", weighed.dtype)));
+        }
+        let number = single_number(self.bytes(scale), scale.dtype).map(|number| number as f32);
+        let number =
+            number.ok_or_else(|| wrong(name, format!("has the shape {:?}, so it scales blocks", scale.shape)))?;
+        if number.is_finite() { Ok(number) } else { Err(wrong(name, "is not finite".into())) }
+    }
+}
+
+/// Whether a name so far is that of a level.
+fn is_level(name: &str) -> bool {
+    name.is_empty() || name.ends_with('.')
+}
