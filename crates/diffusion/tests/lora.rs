@@ -212,11 +212,6 @@ fn numbers_that_are_not_finite_are_refused() {
 #[test]
 fn other_ways_to_change_a_model_are_refused_by_name() {
     for (name, way) in [
-        ("dora_scale", "DoRA"),
-        ("lora_magnitude_vector.weight", "DoRA"),
-        ("hada_w1_a", "LoHa"),
-        ("lokr_w1", "LoKr"),
-        ("lora_mid.weight", "third tensor"),
         ("oft_blocks", "OFT"),
         ("lora_B.bias", "biases"),
         ("diff", "whole tensors"),
@@ -235,6 +230,81 @@ fn other_ways_to_change_a_model_are_refused_by_name() {
     refused(std::slice::from_ref(&checkpoint), &["is a checkpoint and not a LoRA: give it as --model"]);
     refused(&[usual(), vec![checkpoint]].concat(), &["not a tensor of a LoRA"]);
     refused(&[tensor("first_stage_model.decoder.conv_in.weight", &[2])], &["a VAE as --engine-vae"]);
+}
+
+/// A tensor for the layer that is changed.
+fn of_target(name: &str, shape: &[usize]) -> Tensor {
+    tensor(format!("{TARGET}.{name}"), shape)
+}
+
+#[test]
+fn matrices_that_do_not_fit_together_are_refused() {
+    let both = |one: [usize; 2], other: [usize; 2]| [of_target("lokr_w1", &one), of_target("lokr_w2", &other)];
+    refused(&both([2, 2], [4, 2]), &["[2, 2]", "[8, 8]", "another family"]);
+    refused(&both([1 << 40, 0], [1 << 40, 0]), &["another family"]);
+    refused(&both([0, 8], [0, 1]), &["another family"]);
+    refused(&[of_target("lokr_w1", &[2, 2])], &["lokr_w1", "complete"]);
+    refused(&[of_target("lokr_w1_a", &[2, 1]), of_target("lokr_w2", &[4, 4])], &["go down", "complete"]);
+    let hada = |name: &str, shape| of_target(&format!("hada_{name}"), shape);
+    let first = [hada("w1_a", &[8, 2]), hada("w1_b", &[2, 8])];
+    refused(&first, &["hada_w1_b", "go down", "complete"]);
+    refused(&[usual(), first.clone().into()].concat(), &["one layer", "damaged"]);
+    let second = [hada("w2_a", &[8, 2]), hada("w2_b", &[3, 8])];
+    refused(&[first.to_vec(), second.into()].concat(), &["rank 2", "has 3"]);
+    for middle in [&[2, 2, 3, 3], &[2, 3, 1, 1], &[2, 2, 1 << 40, 0], &[2_049, 2, 1, 1]] {
+        refused(&[usual(), vec![of_target("lora_mid.weight", middle)]].concat(), &["lora_mid"]);
+    }
+    let pair = [of_target("lora_up.weight", &[8, 0]), of_target("lora_down.weight", &[0, 8])];
+    refused(&[pair.to_vec(), vec![of_target("lora_mid.weight", &[2, 0, 3, 3])]].concat(), &["lora_mid"]);
+    for (name, shape) in [
+        ("dora_scale", vec![7, 1]),
+        ("dora_scale", vec![1, 7]),
+        ("dora_scale", vec![1, 0]),
+        ("lora_magnitude_vector", vec![7]),
+        ("lora_magnitude_vector.weight", vec![0]),
+    ] {
+        refused(&[usual(), vec![of_target(name, &shape)]].concat(), &[name, "8 outputs"]);
+    }
+    refused(&[of_target("dora_scale", &[8, 1])], &["dora_scale", "complete"]);
+}
+
+#[test]
+fn a_product_is_the_same_change_in_every_form() {
+    let case = Case::new();
+    // Three layers share the rows of one, and two halves of another are exchanged.
+    for layer in ["diffusion_model.double_blocks.0.img_attn.qkv", "diffusion_model.final_layer.adaLN_modulation.1"] {
+        let weights =
+            Weights::open_part(&model("klein").join("transformer"), "diffusion_pytorch_model").expect("weights");
+        let is_joined = layer.ends_with("qkv");
+        let (name, times) = if is_joined { ("transformer_blocks.0.attn.to_q", 3) } else { ("norm_out.linear", 1) };
+        let shape = &weights.get(&format!("{name}.weight")).expect("a layer").shape;
+        let [rows, columns] = [shape[0] * times, shape[1]];
+        let numbers = |rows: usize| (0..rows).map(|x| (x % 7) as f32 / 4.0 - 0.5).collect::<Vec<_>>();
+        let (up, down) = (numbers(rows), numbers(columns));
+        let whole = up.iter().flat_map(|up| down.iter().map(move |down| up * down)).collect();
+        let made = |tensors: &[(&str, [usize; 2], Vec<f32>)]| {
+            let tensors =
+                tensors.iter().map(|(end, shape, numbers)| (format!("{layer}.{end}"), shape.to_vec(), numbers.clone()));
+            let path = case.write(&tensors.collect::<Vec<_>>());
+            render(&mut Pipeline::open(&model("klein"), &case.options(path, 1.0)).expect("a model"))
+        };
+        let plain =
+            made(&[("lora_up.weight", [rows, 1], up.clone()), ("lora_down.weight", [1, columns], down.clone())]);
+        let ones = |count| vec![1.0; count];
+        let elements = made(&[
+            ("hada_w1_a", [rows, 1], up.clone()),
+            ("hada_w1_b", [1, columns], ones(columns)),
+            ("hada_w2_a", [rows, 1], ones(rows)),
+            ("hada_w2_b", [1, columns], down.clone()),
+        ]);
+        let small = made(&[("lokr_w1", [1, 1], ones(1)), ("lokr_w2", [rows, columns], whole)]);
+        let large = made(&[("lokr_w1", [rows, 1], up.clone()), ("lokr_w2", [1, columns], down.clone())]);
+        assert!(
+            plain != render(&mut Pipeline::open(&model("klein"), &Options::default()).expect("a model")),
+            "{layer}"
+        );
+        assert!(plain == elements && plain == small && plain == large, "{layer}");
+    }
 }
 
 #[test]

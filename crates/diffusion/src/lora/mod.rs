@@ -1,28 +1,33 @@
 //! LoRA files: for some layers of a model two thin matrices each, whose product is added to the weights.
 //!
+//! LoHa and LoKr multiply two such products, number by number or each number of one by all of the other, and the kernels of
+//! convolutions can have a third matrix (`lycoris/functional` of LyCORIS). DoRA then sets the lengths of rows or columns.
+//!
 //! They come from strangers, as models do: names, shapes, types and numbers are checked before anything is merged. A
 //! tensor that fits no layer of the model is refused, because a LoRA that is applied in part gives pictures that nobody
 //! expects.
 
+mod change;
 mod names;
 mod peft;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::ops::Range;
 use std::path::PathBuf;
-use std::thread::available_parallelism;
+use std::sync::OnceLock;
 
-use safetensors::Dtype;
 use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
 
-use self::names::{Names, Place, Role};
+use self::change::{Dora, Factor, Numbers};
+use self::names::{Names, Piece, Place, Role, Way};
 use crate::formats::check_format;
 use crate::graph::Uses;
 use crate::models::clip::TRANSPOSED_PROJECTION;
-use crate::weights::fractions::floats;
+use crate::weights::fractions::{self, SUPPORTED, single_number};
 use crate::weights::{TensorEntry, Weights};
 use crate::{Error, Result};
+
+pub(crate) use self::change::Change;
 
 /// The largest weight of a LoRA, in both directions. Beyond it no picture is left.
 pub const MAX_WEIGHT: f64 = 10.0;
@@ -32,9 +37,6 @@ pub const MAX_LORAS: usize = 16;
 
 /// The largest rank. Most files have 4 to 128.
 const MAX_RANK: usize = 2_048;
-
-/// Products from which on a merge is worth several threads.
-const MANY_PRODUCTS: usize = 1 << 22;
 
 /// A note with the scales of a file that the PEFT library has written.
 const SCALES_NOTE: &str = "lora_adapter_metadata";
@@ -49,87 +51,6 @@ pub struct Lora {
 }
 
 const NOT_FINITE: &str = "holds numbers that are not finite: the file is damaged, or its training failed";
-
-/// Numbers in a mapped file.
-#[derive(Debug, Clone)]
-struct Numbers {
-    bytes: &'static [u8],
-    dtype: Dtype,
-}
-
-impl Numbers {
-    /// Bytes of a number.
-    fn size(&self) -> usize {
-        if self.dtype == Dtype::F32 { 4 } else { 2 }
-    }
-
-    fn floats(&self, range: Range<usize>) -> Vec<f32> {
-        let size = self.size();
-        floats(&self.bytes[range.start * size..range.end * size], self.dtype)
-    }
-
-    /// This matrix of `columns` columns, transposed. Like the mapped files it lasts as long as the
-    /// process, and it is small.
-    fn turned(&self, columns: usize) -> Self {
-        let (size, mut bytes) = (self.size(), Vec::with_capacity(self.bytes.len()));
-        for column in 0..columns {
-            for row in self.bytes.chunks_exact(columns * size) {
-                bytes.extend_from_slice(&row[column * size..(column + 1) * size]);
-            }
-        }
-        Self { bytes: bytes.leak(), dtype: self.dtype }
-    }
-
-    /// The same with the second half first. It lasts as [`Numbers::turned`] does.
-    fn with_halves_swapped(&self) -> Self {
-        let mut bytes = self.bytes.to_vec();
-        bytes.rotate_left(self.bytes.len() / 2);
-        Self { bytes: bytes.leak(), dtype: self.dtype }
-    }
-}
-
-/// What is added to a tensor.
-#[derive(Debug, Clone)]
-pub(crate) struct Change {
-    scale: f32,
-    rank: usize,
-    /// The first row of `up` that belongs to the tensor.
-    first: usize,
-    /// A row for each output.
-    up: Numbers,
-    /// A column for each number of a row of the tensor.
-    down: Numbers,
-}
-
-impl Change {
-    /// Adds the change to some rows of the tensor.
-    pub(crate) fn add_to(&self, rows: Range<usize>, numbers: &mut [f32]) {
-        let (rank, count) = (self.rank, rows.len().max(1));
-        let width = numbers.len() / count;
-        if width == 0 {
-            return;
-        }
-        let down = self.down.floats(0..rank * width);
-        let up = self.up.floats((self.first + rows.start) * rank..(self.first + rows.end) * rank);
-        let add = |numbers: &mut [f32], up: &[f32]| {
-            for (row, up) in numbers.chunks_exact_mut(width).zip(up.chunks_exact(rank)) {
-                for (factor, down) in up.iter().map(|up| up * self.scale).zip(down.chunks_exact(width)) {
-                    row.iter_mut().zip(down).for_each(|(number, down)| *number += factor * down);
-                }
-            }
-        };
-        let threads =
-            if numbers.len() * rank < MANY_PRODUCTS { 1 } else { available_parallelism().map_or(1, usize::from) };
-        let each = count.div_ceil(threads);
-        let parts = numbers.chunks_mut(each * width).zip(up.chunks(each * rank));
-        if threads == 1 {
-            parts.for_each(|(numbers, up)| add(numbers, up));
-        } else {
-            let add = &add;
-            std::thread::scope(|scope| parts.for_each(|(numbers, up)| drop(scope.spawn(move || add(numbers, up)))));
-        }
-    }
-}
 
 /// What is added to the tensors of a part of a model.
 #[derive(Debug, Clone, Default)]
@@ -173,12 +94,7 @@ impl Changes {
             digest.update((tensor.len() as u64).to_le_bytes());
             digest.update(tensor);
             digest.update((changes.len() as u64).to_le_bytes());
-            for Change { scale, rank, first, up, down } in changes {
-                digest.update(scale.to_le_bytes());
-                digest.update(format!("{rank} {first} {:?} {:?} {}\n", up.dtype, down.dtype, up.bytes.len()));
-                digest.update(up.bytes);
-                digest.update(down.bytes);
-            }
+            changes.iter().for_each(|change| change.digest(&mut digest));
         }
         digest.finalize().to_vec()
     }
@@ -205,9 +121,10 @@ pub(crate) fn check(loras: &[Lora], parts: &[&str]) -> Result<()> {
 /// The names of the tensors for one layer.
 #[derive(Debug, Default)]
 struct Layer {
-    down: Option<String>,
-    up: Option<String>,
+    matrices: BTreeMap<(Way, usize, Piece), String>,
     alpha: Option<String>,
+    /// The lengths of DoRA, and whether PEFT has named them.
+    lengths: Option<(String, bool)>,
     /// Whether names like these are known.
     is_known: bool,
     /// Whether PEFT has written the file itself.
@@ -220,7 +137,24 @@ type Layers = BTreeMap<(&'static str, String), Layer>;
 impl Layer {
     /// One of them.
     fn key(&self) -> &str {
-        [&self.down, &self.up, &self.alpha].into_iter().flatten().next().map_or("", String::as_str)
+        let lengths = self.lengths.as_ref().map(|(key, _)| key);
+        self.matrices.values().chain(&self.alpha).chain(lengths).next().map_or("", String::as_str)
+    }
+
+    /// The matrix to go down of a plain LoRA.
+    fn down(&self) -> Option<&str> {
+        self.matrices.get(&(Way::Sum, 0, Piece::Down)).map(String::as_str)
+    }
+
+    /// Puts a tensor into its place. Gives the one that was there.
+    fn put(&mut self, role: Role, key: String) -> Option<String> {
+        match role {
+            Role::Matrix(way, number, piece) => self.matrices.insert((way, number, piece), key),
+            Role::Alpha => self.alpha.replace(key),
+            Role::Magnitude | Role::DoraScale => {
+                self.lengths.replace((key, role == Role::Magnitude)).map(|(other, _)| other)
+            }
+        }
     }
 }
 
@@ -253,12 +187,7 @@ fn layers(weights: &Weights) -> std::result::Result<Layers, String> {
         let Place { part, layer, is_known, is_of_peft } = names::place(name);
         let layer = layers.entry((part, layer.to_owned())).or_default();
         (layer.is_known, layer.is_of_peft) = (is_known, is_of_peft);
-        let slot = match role {
-            Role::Down => &mut layer.down,
-            Role::Up => &mut layer.up,
-            Role::Alpha => &mut layer.alpha,
-        };
-        if let Some(other) = slot.replace(key.to_owned()) {
+        if let Some(other) = layer.put(role, key.to_owned()) {
             return Err(format!("{key:?} and {other:?} are for one layer: the file is damaged"));
         }
     }
@@ -328,20 +257,25 @@ impl LoraFile {
             if !names::belongs(named, part) {
                 continue;
             }
-            let missing = |which: &str| self.wrong(layer.key(), &format!("has no {which}: the file is not complete"));
-            let down = layer.down.as_deref().ok_or_else(|| missing("matrix to go down"))?;
-            let up = layer.up.as_deref().ok_or_else(|| missing("matrix to go up"))?;
-            let tensors = names.find(name).ok_or_else(|| self.misplaced(down, layer))?;
+            let key = layer.key();
+            let tensors = names.find(name).ok_or_else(|| self.misplaced(key, layer))?;
             let shares = tensors.len();
             for (share, tensor) in tensors.into_iter().enumerate() {
                 if !seen.insert(tensor.to_owned()) {
-                    return Err(self.wrong(down, &format!("changes {tensor:?}, as another tensor of the file does")));
+                    return Err(self.wrong(key, &format!("changes {tensor:?}, as another tensor of the file does")));
                 }
-                let entry = weights.get(tensor).ok_or_else(|| self.foreign(down, "fits no tensor of this model"))?;
-                let mut change = self.change(down, up, tensor, entry, [share, shares])?;
-                change.scale = self.scale(part, name, layer.alpha.as_deref(), change.rank)?;
+                let entry = weights.get(tensor).ok_or_else(|| self.foreign(key, "fits no tensor of this model"))?;
+                let mut change = self.change(layer, tensor, entry, [share, shares])?;
+                // The second matrix of LoKr has the rank that counts.
+                let rank = change.factors.iter().rev().find_map(Factor::rank);
+                change.scale = self.scale(part, name, layer.alpha.as_deref(), rank)?;
+                let mut strength = change.weight * change.scale;
+                if let Some(dora) = &mut change.dora {
+                    dora.base = Numbers { bytes: weights.bytes(entry), dtype: entry.dtype, scale: entry.scale };
+                    strength = change.weight;
+                }
                 // Without a weight the file is only looked at.
-                if change.scale.abs() > 0.0 {
+                if strength.abs() > 0.0 {
                     changes.0.entry(tensor.to_owned()).or_default().push(change);
                 }
             }
@@ -349,70 +283,149 @@ impl LoraFile {
         Ok(())
     }
 
-    /// The change of a tensor that has one of several shares of the outputs.
-    fn change(
-        &self,
-        down: &str,
-        up: &str,
-        tensor: &str,
-        entry: &TensorEntry,
-        [share, shares]: [usize; 2],
-    ) -> Result<Change> {
+    /// The matrices of a layer of so many inputs, a kernel's pixels counted.
+    fn factors(&self, layer: &Layer, inputs: usize) -> Result<(Way, Vec<Factor>)> {
+        let way = layer.matrices.keys().next().map_or(Way::Sum, |(way, ..)| *way);
+        if let Some((_, key)) = layer.matrices.iter().find(|((other, ..), _)| *other != way) {
+            return Err(self.wrong(key, &format!("and {:?} are for one layer: the file is damaged", layer.key())));
+        }
+        let count = if way == Way::Sum { 1 } else { 2 };
+        let factors = (0..count).map(|number| self.factor(layer, way, number, inputs));
+        let factors = factors.collect::<Result<_>>()?;
+        Ok((way, factors))
+    }
+
+    /// One of the matrices.
+    fn factor(&self, layer: &Layer, way: Way, number: usize, inputs: usize) -> Result<Factor> {
+        let key = |piece| layer.matrices.get(&(way, number, piece)).map(String::as_str);
         let shape = |key: &str| self.weights.get(key).map(|entry| matrix(&entry.shape)).unwrap_or_default();
-        let (down_shape, up_shape, mut whole) = (shape(down), shape(up), matrix(&entry.shape));
-        let is_turned = tensor == TRANSPOSED_PROJECTION;
-        if is_turned {
-            whole.reverse();
+        let size = |shape: &[usize]| shape.iter().product::<usize>();
+        if let Some(whole) = key(Piece::Whole) {
+            let (shape, up) = (shape(whole), self.numbers(whole)?);
+            let rows = shape.first().copied().unwrap_or(0);
+            return Ok(Factor { rows, columns: size(shape.get(1..).unwrap_or(&[])), up, down: None });
         }
-        let misfit = |key: &str, shape: &[usize]| {
-            let layer = format!("has the shape {shape:?}, which does not fit {tensor:?} of {:?}", entry.shape);
-            self.foreign(key, &layer)
+        let missing = |which: &str| self.wrong(layer.key(), &format!("has no {which}: the file is not complete"));
+        let down_key = key(Piece::Down).ok_or_else(|| missing("matrix to go down"))?;
+        let up_key = key(Piece::Up).ok_or_else(|| missing("matrix to go up"))?;
+        let (down_shape, mut up_shape) = (shape(down_key), shape(up_key));
+        let (mut down, mut up) = (self.numbers(down_key)?, self.numbers(up_key)?);
+        let [mut rank, ..] = down_shape[..] else {
+            return Err(self.foreign(down_key, &format!("has the shape {down_shape:?}, which fits no layer")));
         };
-        let (Some(rank), Some(outputs)) = (down_shape.first().copied(), whole.first().copied()) else {
-            return Err(misfit(down, &down_shape));
+        let mut columns = size(&down_shape[1..]);
+        if let Some(key) = key(Piece::Middle) {
+            let middle = shape(key);
+            let [to, from, ref kernel @ ..] = middle[..] else {
+                return Err(self.wrong(key, &format!("has the shape {middle:?}: the file is damaged")));
+            };
+            // Nothing larger than the layer is made.
+            let wide = columns.checked_mul(size(kernel)).filter(|wide| (1..=inputs).contains(wide));
+            let ranks = 1..=MAX_RANK;
+            let (Some(wide), true) = (wide, from == rank && ranks.contains(&from) && ranks.contains(&to)) else {
+                let what = format!("has the shape {middle:?}, which does not fit {down_key:?} of {down_shape:?}");
+                return Err(self.foreign(key, &what));
+            };
+            down = through(&self.numbers(key)?.all(), &down.all(), [to, from, size(kernel), columns]);
+            (rank, columns) = (to, wide);
+            if way != Way::Sum
+                && let [rows, outputs] = up_shape[..]
+            {
+                up = up.turned(outputs);
+                up_shape = vec![outputs, rows];
+            }
+        }
+        let [rows, found] = up_shape[..] else {
+            return Err(self.foreign(up_key, &format!("has the shape {up_shape:?}, which fits no layer")));
         };
-        if down_shape[1..] != whole[1..] || whole.len() < 2 {
-            return Err(misfit(down, &down_shape));
-        }
-        if up_shape.len() != 2 || up_shape[0] != outputs * shares {
-            return Err(misfit(up, &up_shape));
-        }
-        if up_shape[1] != rank {
-            return Err(
-                self.wrong(up, &format!("has the rank {}, but {down:?} has {rank}: the file is damaged", up_shape[1]))
-            );
+        if found != rank {
+            let what = format!("has the rank {found}, but {down_key:?} has {rank}: the file is damaged");
+            return Err(self.wrong(up_key, &what));
         }
         if !(1..=MAX_RANK).contains(&rank) {
-            return Err(self.wrong(down, &format!("has the rank {rank}; ranks from 1 to {MAX_RANK} are supported")));
+            let what = format!("has the rank {rank}; ranks from 1 to {MAX_RANK} are supported");
+            return Err(self.wrong(down_key, &what));
         }
-        let (up_key, mut down, mut up) = (up, self.numbers(down)?, self.numbers(up)?);
+        Ok(Factor { rows, columns, up, down: Some((rank, down)) })
+    }
+
+    /// The change of a tensor that has one of several shares of the outputs, but for its scale.
+    fn change(&self, layer: &Layer, tensor: &str, entry: &TensorEntry, [share, shares]: [usize; 2]) -> Result<Change> {
+        let is_turned = tensor == TRANSPOSED_PROJECTION;
+        let [rows, columns] = match matrix(&entry.shape)[..] {
+            [columns, rows] if is_turned => [rows, columns],
+            [rows, ref others @ ..] => [rows, others.iter().product()],
+            [] => [0, 0],
+        };
+        let (way, mut factors) = self.factors(layer, columns)?;
+        let sizes = factors.iter().map(|factor| [factor.rows, factor.columns]).collect::<Vec<_>>();
+        let fits = match (way, &sizes[..]) {
+            (Way::Kronecker, [one, other]) => {
+                let product = |at: usize| one[at].checked_mul(other[at]);
+                product(0) == Some(rows * shares) && product(1) == Some(columns)
+            }
+            _ => sizes.iter().all(|size| *size == [rows * shares, columns]),
+        };
+        if !fits || rows == 0 || columns == 0 {
+            let is_wide = sizes.iter().any(|[_, width]| *width != columns);
+            let keys = || layer.matrices.iter().filter(|((.., piece), _)| (*piece == Piece::Up) != is_wide);
+            let key = keys().next().map_or(layer.key(), |(_, key)| key.as_str());
+            let shape = self.weights.get(key).map(|entry| &entry.shape);
+            let shape = shape.map_or(&[][..], Vec::as_slice);
+            let what = format!("has the shape {shape:?}, which does not fit {tensor:?} of {:?}", entry.shape);
+            return Err(self.foreign(key, &what));
+        }
         if is_turned {
-            (down, up) = (up.turned(rank), down.turned(whole[1]));
+            factors = factors.into_iter().map(Factor::turned).collect();
         }
-        if names::swaps_halves(up_key, tensor) {
-            up = up.with_halves_swapped();
+        let swapped = layer.matrices.values().any(|key| names::swaps_halves(key, tensor)).then_some(rows);
+        let dora = match &layer.lengths {
+            Some((key, is_of_peft)) => {
+                Some(self.dora(key, *is_of_peft, [rows * shares, columns], shares, is_turned)?)
+            }
+            None => None,
+        };
+        Ok(Change { weight: self.weight as f32, scale: 0.0, way, factors, first: share * rows, swapped, dora })
+    }
+
+    /// The lengths of the rows or columns of a layer.
+    fn dora(
+        &self,
+        key: &str,
+        is_of_peft: bool,
+        [rows, columns]: [usize; 2],
+        shares: usize,
+        is_turned: bool,
+    ) -> Result<Dora> {
+        let shape = self.weights.get(key).map(|entry| entry.shape.clone()).unwrap_or_default();
+        let lengths = self.numbers(key)?.all();
+        let is_of_outputs = lengths.len() == rows && (is_of_peft || shape.first() == Some(&rows));
+        let is_of_inputs = !is_of_peft && shape.first() == Some(&1) && !lengths.is_empty();
+        if !is_of_outputs && (!is_of_inputs || !columns.is_multiple_of(lengths.len()) || shares > 1) {
+            let what = format!("has the shape {shape:?}, which does not fit a layer of {rows} outputs");
+            return Err(self.foreign(key, &what));
         }
-        Ok(Change { scale: 0.0, rank, first: share * outputs, up, down })
+        let base = Numbers::made(&[]);
+        Ok(Dora { lengths, is_by_row: is_of_outputs != is_turned, base, columns: OnceLock::new() })
     }
 
     /// The numbers of a tensor, all of which are finite.
     fn numbers(&self, key: &str) -> Result<Numbers> {
         let entry = self.weights.get(key).ok_or_else(|| self.wrong(key, "is missing"))?;
-        if !matches!(entry.dtype, Dtype::F32 | Dtype::F16 | Dtype::BF16) {
-            let what = format!("has the type {:?}; F32, F16 and BF16 are supported", entry.dtype);
-            return Err(self.wrong(key, &what));
+        if fractions::size(entry.dtype).is_none() {
+            return Err(self.wrong(key, &format!("has the type {:?}; {SUPPORTED}", entry.dtype)));
         }
         let bytes = self.weights.bytes(entry);
-        let is_finite = |bytes: &[u8]| floats(bytes, entry.dtype).iter().all(|number| number.is_finite());
+        let is_finite = |bytes: &[u8]| entry.floats(bytes).iter().all(|number| number.is_finite());
         if !bytes.chunks(1 << 16).all(is_finite) {
             return Err(self.wrong(key, NOT_FINITE));
         }
-        Ok(Numbers { bytes, dtype: entry.dtype })
+        Ok(Numbers { bytes, dtype: entry.dtype, scale: entry.scale })
     }
 
-    /// How much of the product of a layer's matrices is added. Without a number in the file it is all of it.
-    fn scale(&self, part: &str, layer: &str, alpha: Option<&str>, rank: usize) -> Result<f32> {
-        let rank = rank as f64;
+    /// How much of the product of a layer's matrices is added. Without a number in the file, or without a rank, it is all.
+    fn scale(&self, part: &str, layer: &str, alpha: Option<&str>, rank: Option<usize>) -> Result<f32> {
+        let Some(rank) = rank.map(|rank| rank as f64) else { return Ok(1.0) };
         let part_of = |alpha: f64| alpha / rank;
         let share = match alpha {
             Some(key) => {
@@ -426,8 +439,12 @@ impl LoraFile {
             }
             None => self.noted_share(part, layer, rank).unwrap_or(1.0),
         };
-        let scale = (self.weight * share) as f32;
-        if scale.is_finite() { Ok(scale) } else { Err(self.wrong(layer, "has an alpha that is too large")) }
+        let scale = share as f32;
+        if (self.weight as f32 * scale).is_finite() {
+            Ok(scale)
+        } else {
+            Err(self.wrong(layer, "has an alpha that is too large"))
+        }
     }
 
     /// How much of the product is added, as the file's metadata says.
@@ -442,26 +459,6 @@ impl LoraFile {
     }
 }
 
-/// The number of a tensor that has one. Trainers also write whole numbers and fractions of 64 bits.
-fn single_number(bytes: &[u8], dtype: Dtype) -> Option<f64> {
-    Some(match dtype {
-        Dtype::F64 => f64::from_le_bytes(bytes.try_into().ok()?),
-        Dtype::I64 => i64::from_le_bytes(bytes.try_into().ok()?) as f64,
-        Dtype::U64 => u64::from_le_bytes(bytes.try_into().ok()?) as f64,
-        Dtype::I32 => i32::from_le_bytes(bytes.try_into().ok()?).into(),
-        Dtype::U32 => u32::from_le_bytes(bytes.try_into().ok()?).into(),
-        Dtype::I16 => i16::from_le_bytes(bytes.try_into().ok()?).into(),
-        Dtype::U16 => u16::from_le_bytes(bytes.try_into().ok()?).into(),
-        Dtype::I8 => i8::from_le_bytes(bytes.try_into().ok()?).into(),
-        Dtype::U8 => u8::from_le_bytes(bytes.try_into().ok()?).into(),
-        Dtype::F32 | Dtype::F16 | Dtype::BF16 => match floats(bytes, dtype)[..] {
-            [number] => number.into(),
-            _ => return None,
-        },
-        _ => return None,
-    })
-}
-
 /// The sizes of a kernel of one pixel without its sides.
 fn matrix(shape: &[usize]) -> Vec<usize> {
     match shape {
@@ -470,28 +467,15 @@ fn matrix(shape: &[usize]) -> Vec<usize> {
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn numbers(numbers: &[f32]) -> Numbers {
-        let bytes: Vec<u8> = numbers.iter().flat_map(|number| number.to_le_bytes()).collect();
-        Numbers { bytes: bytes.leak(), dtype: Dtype::F32 }
-    }
-
-    #[test]
-    fn a_change_of_a_turned_matrix_is_the_turned_change() {
-        let (up, down) = (numbers(&[1.0, 2.0, 3.0, 4.0, 5.0, 6.0]), numbers(&[7.0, 8.0, 9.0, 10.0]));
-        // Three outputs, two inputs, and the rank 2.
-        let change =
-            |up: &Numbers, down: &Numbers| Change { scale: 0.5, rank: 2, first: 0, up: up.clone(), down: down.clone() };
-        let (mut usual, mut turned) = ([0.0; 6], [0.0; 6]);
-        change(&up, &down).add_to(0..3, &mut usual);
-        change(&down.turned(2), &up.turned(2)).add_to(0..2, &mut turned);
-        let at = |row: usize, column: usize| (usual[row * 2 + column], turned[column * 3 + row]);
-        for (one, other) in (0..3).flat_map(|row| (0..2).map(move |column| (row, column))).map(|(r, c)| at(r, c)) {
-            assert_eq!(one.to_bits(), other.to_bits());
+/// The product of the matrix between, which is `to` x `from` x `kernel`, and the one to go down, `from` x `inputs`.
+fn through(middle: &[f32], down: &[f32], [to, from, kernel, inputs]: [usize; 4]) -> Numbers {
+    let mut product = vec![0.0; to * inputs * kernel];
+    for (at, weights) in middle.chunks_exact(kernel.max(1)).enumerate() {
+        let (to, from) = (at / from, at % from);
+        for (input, factor) in down[from * inputs..][..inputs].iter().enumerate() {
+            let numbers = &mut product[(to * inputs + input) * kernel..][..kernel];
+            numbers.iter_mut().zip(weights).for_each(|(number, weight)| *number += factor * weight);
         }
-        assert!(usual[0] > 0.0);
     }
+    Numbers::made(&product)
 }

@@ -55,42 +55,83 @@ const HEADS: [&str; 14] = [
     "context_refiner",
 ];
 
-/// What a tensor of a LoRA is for its layer.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Role {
+/// How the matrices of a layer are multiplied.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Way {
+    /// There is one alone: a plain LoRA.
+    Sum,
+    /// Number by number: LoHa.
+    Elements,
+    /// Each number of the first by all of the second: LoKr.
+    Kronecker,
+}
+
+/// What a tensor is for such a matrix.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Piece {
     /// From the inputs of the layer to a few numbers.
     Down,
     /// From these to its outputs.
     Up,
-    /// How much of their product counts, times their number.
-    Alpha,
+    /// Between the two, for each pixel of the kernel of a convolution.
+    Middle,
+    /// All of the matrix.
+    Whole,
 }
 
+/// What a tensor of a LoRA is for its layer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Role {
+    /// Of the first or the second matrix.
+    Matrix(Way, usize, Piece),
+    /// How much of their product counts, times their number.
+    Alpha,
+    /// The lengths of rows, by PEFT.
+    Magnitude,
+    /// The lengths of rows or columns, by LyCORIS and OneTrainer.
+    DoraScale,
+}
+
+const DOWN: Role = Role::Matrix(Way::Sum, 0, Piece::Down);
+const UP: Role = Role::Matrix(Way::Sum, 0, Piece::Up);
+
 /// How the names of tensors end.
-const SUFFIXES: [(&str, Role); 14] = [
-    (".lora_down.weight", Role::Down),
-    (".lora_up.weight", Role::Up),
-    (".lora_A.weight", Role::Down),
-    (".lora_B.weight", Role::Up),
-    (".lora_A.default.weight", Role::Down),
-    (".lora_B.default.weight", Role::Up),
-    (".lora.down.weight", Role::Down),
-    (".lora.up.weight", Role::Up),
-    (".lora_linear_layer.down.weight", Role::Down),
-    (".lora_linear_layer.up.weight", Role::Up),
-    ("_lora.down.weight", Role::Down),
-    ("_lora.up.weight", Role::Up),
+const SUFFIXES: [(&str, Role); 31] = [
+    (".lora_down.weight", DOWN),
+    (".lora_up.weight", UP),
+    (".lora_A.weight", DOWN),
+    (".lora_B.weight", UP),
+    (".lora_A.default.weight", DOWN),
+    (".lora_B.default.weight", UP),
+    (".lora.down.weight", DOWN),
+    (".lora.up.weight", UP),
+    (".lora_linear_layer.down.weight", DOWN),
+    (".lora_linear_layer.up.weight", UP),
+    ("_lora.down.weight", DOWN),
+    ("_lora.up.weight", UP),
     ("_lora.alpha", Role::Alpha),
     (".alpha", Role::Alpha),
+    (".lora_mid.weight", Role::Matrix(Way::Sum, 0, Piece::Middle)),
+    (".hada_w1_b", Role::Matrix(Way::Elements, 0, Piece::Down)),
+    (".hada_w1_a", Role::Matrix(Way::Elements, 0, Piece::Up)),
+    (".hada_t1", Role::Matrix(Way::Elements, 0, Piece::Middle)),
+    (".hada_w2_b", Role::Matrix(Way::Elements, 1, Piece::Down)),
+    (".hada_w2_a", Role::Matrix(Way::Elements, 1, Piece::Up)),
+    (".hada_t2", Role::Matrix(Way::Elements, 1, Piece::Middle)),
+    (".lokr_w1", Role::Matrix(Way::Kronecker, 0, Piece::Whole)),
+    (".lokr_w1_b", Role::Matrix(Way::Kronecker, 0, Piece::Down)),
+    (".lokr_w1_a", Role::Matrix(Way::Kronecker, 0, Piece::Up)),
+    (".lokr_w2", Role::Matrix(Way::Kronecker, 1, Piece::Whole)),
+    (".lokr_w2_b", Role::Matrix(Way::Kronecker, 1, Piece::Down)),
+    (".lokr_w2_a", Role::Matrix(Way::Kronecker, 1, Piece::Up)),
+    (".lokr_t2", Role::Matrix(Way::Kronecker, 1, Piece::Middle)),
+    (".dora_scale", Role::DoraScale),
+    (".lora_magnitude_vector", Role::Magnitude),
+    (".lora_magnitude_vector.weight", Role::Magnitude),
 ];
 
 /// Parts of names that tell other ways to change a model, which the files of a LoRA can also hold.
-const OTHER_WAYS: [(&str, &str); 12] = [
-    (".dora_scale", "DoRA"),
-    (".lora_magnitude_vector", "DoRA"),
-    (".hada_", "LoHa"),
-    (".lokr_", "LoKr"),
-    (".lora_mid.", "LoCon with a third tensor for each convolution"),
+const OTHER_WAYS: [(&str, &str); 7] = [
     (".oft_", "OFT"),
     (".boft_", "OFT"),
     (".lora_embedding_", "a LoRA of the table of words"),
@@ -294,16 +335,18 @@ mod tests {
     #[test]
     fn names_of_many_programs_are_split() {
         for (key, layer, role) in [
-            ("lora_unet_a_b.lora_down.weight", "lora_unet_a_b", Role::Down),
+            ("lora_unet_a_b.lora_down.weight", "lora_unet_a_b", DOWN),
             ("lora_unet_a_b.alpha", "lora_unet_a_b", Role::Alpha),
-            ("unet.a.b.lora_B.weight", "unet.a.b", Role::Up),
-            ("unet.a.processor.to_q_lora.up.weight", "unet.a.processor.to_q", Role::Up),
-            ("text_encoder.a.q_proj.lora_linear_layer.down.weight", "text_encoder.a.q_proj", Role::Down),
+            ("unet.a.b.lora_B.weight", "unet.a.b", UP),
+            ("unet.a.processor.to_q_lora.up.weight", "unet.a.processor.to_q", UP),
+            ("text_encoder.a.q_proj.lora_linear_layer.down.weight", "text_encoder.a.q_proj", DOWN),
+            ("lycoris_a.lokr_w2", "lycoris_a", Role::Matrix(Way::Kronecker, 1, Piece::Whole)),
+            ("unet.a.lora_magnitude_vector.weight", "unet.a", Role::Magnitude),
         ] {
             assert_eq!(split(key), Some((layer, role)), "{key}");
         }
         assert_eq!(split("a.b.weight"), None);
-        assert_eq!(other_way("lora_unet_a.hada_w1_a"), Some("LoHa"));
+        assert_eq!(other_way("lora_unet_a.oft_blocks"), Some("OFT"));
         assert_eq!(other_way("lora_unet_a.diff_b"), Some("a LoRA with biases"));
         assert_eq!(other_way("model.diffusion_model.a.lora_A.weight"), None);
     }

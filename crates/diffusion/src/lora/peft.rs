@@ -4,7 +4,7 @@ use std::path::Path;
 
 use serde_json::{Map, Value, json};
 
-use super::Layers;
+use super::{Layer, Layers};
 use crate::Result;
 use crate::config::Config;
 use crate::weights::Weights;
@@ -39,7 +39,9 @@ pub(super) fn scales(
 fn read(path: &Path, layers: &Layers, weights: &Weights) -> Result<Map<String, Value>> {
     let config = Config::read(path)?;
     config.one_of("peft_type", &["LORA"])?;
-    config.only("use_dora", &json!(false))?;
+    if config.flag("use_dora", false)? && layers.values().all(|layer| layer.lengths.is_none()) {
+        return Err(config.wrong("use_dora", "the file holds no magnitudes, so it belongs to another LoRA"));
+    }
     if config.get("lora_alpha").is_none() {
         return Err(config.wrong("lora_alpha", "a number is needed"));
     }
@@ -68,7 +70,7 @@ fn check_ranks(config: &Config, layers: &Layers, weights: &Weights) -> Result<()
     if config.get("rank_pattern").and_then(Value::as_object).is_some_and(|ranks| !ranks.is_empty()) {
         return Ok(());
     }
-    for key in layers.values().filter(|layer| layer.is_of_peft).filter_map(|layer| layer.down.as_deref()) {
+    for key in layers.values().filter(|layer| layer.is_of_peft).filter_map(Layer::down) {
         let found = weights.get(key).and_then(|entry| entry.shape.first().copied());
         if found.is_some_and(|found| found != expected) {
             let expected = format!("{key:?} has another rank, so it belongs to another LoRA");

@@ -7,6 +7,7 @@ from diffusers import Flux2KleinPipeline, StableDiffusionPipeline, StableDiffusi
 from safetensors.torch import save_file
 
 import flux2_klein
+import lora_forms
 import single_file
 from shared import draw, empty, numbers, write_json
 
@@ -40,7 +41,7 @@ def kohya(path, parts, rank, alpha, seed):
     save_file(tensors, path)
 
 
-def peft(path, parts, rank, alpha, seed):
+def peft(path, parts, rank, alpha, seed, lengths=False):
     """As `diffusers` writes them: the scale is in the header."""
     generator, tensors, notes = torch.Generator().manual_seed(seed), {}, {}
     for part, (model, kept) in parts.items():
@@ -48,7 +49,14 @@ def peft(path, parts, rank, alpha, seed):
         for name, layer in found.items():
             down, up = matrices(layer, rank, generator)
             tensors |= {f"{part}.{name}.lora_A.weight": down, f"{part}.{name}.lora_B.weight": up}
+            if lengths:
+                rows = layer.weight.flatten(1).norm(dim=1)
+                rows = rows * (1 + 0.2 * torch.randn(rows.shape, generator=generator))
+                shape = [1, -1, 1, 1] if layer.weight.dim() == 4 else [-1]
+                tensors[f"{part}.{name}.lora_magnitude_vector"] = rows.reshape(shape)
         notes |= {f"{part}.r": rank, f"{part}.lora_alpha": alpha, f"{part}.target_modules": sorted(found)}
+        # Without it, PEFT leaves the lengths out.
+        notes |= {f"{part}.use_dora": True} if lengths else {}
     save_file(tensors, path, metadata={CONTENTS: json.dumps(notes)})
 
 
@@ -90,10 +98,23 @@ def record(pipe, folder, model, loras, arguments, embed=None, latent=lambda rows
     for number, file in enumerate(loras):
         pipe.load_lora_weights(folder / file, adapter_name=f"lora_{number}")
     pipe.set_adapters([f"lora_{number}" for number in range(len(loras))], list(loras.values()))
+    texts = any("text" in part for part in pipe.get_list_adapters())
+    return drawn_with(pipe, pipe.unload_lora_weights, model, loras, arguments, plain, texts, embed, latent)
+
+
+def changed(pipe, make, file, weight, model, arguments, embed):
+    """The picture with a file of LyCORIS, which `make` writes and applies."""
+    plain = embed(pipe)
+    modules = make(weight)
+    undo = lambda: [module.restore() for module in reversed(modules)]
+    return drawn_with(pipe, undo, model, {file: weight}, arguments, plain, True, embed, lambda rows, height, width: rows)
+
+
+def drawn_with(pipe, undo, model, loras, arguments, plain, texts, embed, latent):
+    """The picture with the files that are on."""
     values = {}
     if embed:
         values["embedding"] = embed(pipe)
-        texts = any("text" in part for part in pipe.get_list_adapters())
         assert texts == bool((values["embedding"] - plain).abs().max() > 1e-2), "it has a LoRA, or it has none"
     height, width, seed, steps = arguments.pop("height"), arguments.pop("width"), 23, arguments.pop("steps")
     render = lambda: draw(
@@ -101,7 +122,7 @@ def record(pipe, folder, model, loras, arguments, embed=None, latent=lambda rows
         **arguments,
     )
     drawn = render()
-    pipe.unload_lora_weights()
+    undo()
     assert (render()["picture"] - drawn["picture"]).abs().mean() > 1, "the files change the picture"
     values |= {"latent": latent(drawn[f"step.{len(drawn) - 2}"], height, width), "picture": drawn["picture"]}
     case = {"model": model, "loras": [{"file": file, "weight": weight} for file, weight in loras.items()]}
@@ -127,8 +148,17 @@ def usual(out, folder):
         {"sd15_kohya.safetensors": 0.7}, {"sd15_peft.safetensors": 1.0}, {"sd15_processors.safetensors": 0.9},
         {"sd15_kohya.safetensors": 0.7, "sd15_peft.safetensors": -0.4},
     ]
+    lengths = lambda name: ".attn2." in name or "resnets.0" in name or name == "conv_out"
+    # `diffusers` cannot read one for a text encoder.
+    peft(folder / "sd15_dora.safetensors", {"unet": (pipe.unet, lengths)}, 2, 3, 100, lengths=True)
+    runs.append({"sd15_dora.safetensors": 1.0})
     arguments = {"prompt": "a fox", "guidance_scale": 3.0, "height": 64, "width": 72, "steps": 3}
-    return [record(pipe, folder, "sd15", loras, dict(arguments), embed) for loras in runs]
+    cases = [record(pipe, folder, "sd15", loras, dict(arguments), embed) for loras in runs]
+    parts = {"lora_unet": (layers(pipe.unet, some), str), "lora_te": (layers(pipe.text_encoder, text), text_name)}
+    for file, weight, seed in [("sd15_lycoris.safetensors", 0.7, 101), ("sd15_lengths.safetensors", 1.0, 102)]:
+        make = lambda weight: lora_forms.lycoris(folder / file, parts, weight, seed, "lengths" in file)
+        cases.append(changed(pipe, make, file, weight, "sd15", dict(arguments), embed))
+    return cases
 
 
 def xl(out, folder):

@@ -1,0 +1,297 @@
+//! What a LoRA file adds to one tensor of a model.
+
+use std::ops::Range;
+use std::sync::OnceLock;
+use std::thread::available_parallelism;
+
+use safetensors::Dtype;
+use sha2::{Digest, Sha256};
+
+use super::names::Way;
+use crate::weights::fractions::{floats, size};
+
+/// Products from which on a merge is worth several threads.
+const MANY_PRODUCTS: usize = 1 << 22;
+
+/// Numbers in a mapped file, or made of some. They last as long as the process, and those that are made are small.
+#[derive(Debug, Clone)]
+pub(super) struct Numbers {
+    pub bytes: &'static [u8],
+    pub dtype: Dtype,
+    /// What they are multiplied by.
+    pub scale: Option<f32>,
+}
+
+impl Numbers {
+    pub(super) fn made(numbers: &[f32]) -> Self {
+        let bytes: Vec<u8> = numbers.iter().flat_map(|number| number.to_le_bytes()).collect();
+        Self { bytes: bytes.leak(), dtype: Dtype::F32, scale: None }
+    }
+
+    /// Bytes of a number.
+    fn size(&self) -> usize {
+        size(self.dtype).unwrap_or(1)
+    }
+
+    fn floats(&self, range: Range<usize>) -> Vec<f32> {
+        let size = self.size();
+        let mut numbers = floats(&self.bytes[range.start * size..range.end * size], self.dtype);
+        if let Some(scale) = self.scale {
+            numbers.iter_mut().for_each(|number| *number *= scale);
+        }
+        numbers
+    }
+
+    pub(super) fn all(&self) -> Vec<f32> {
+        self.floats(0..self.bytes.len() / self.size())
+    }
+
+    /// This matrix of `columns` columns, transposed.
+    pub(super) fn turned(&self, columns: usize) -> Self {
+        let (size, mut bytes) = (self.size(), Vec::with_capacity(self.bytes.len()));
+        for column in 0..columns {
+            for row in self.bytes.chunks_exact(columns * size) {
+                bytes.extend_from_slice(&row[column * size..(column + 1) * size]);
+            }
+        }
+        Self { bytes: bytes.leak(), ..*self }
+    }
+}
+
+/// A matrix: whole, or the product of two thin ones.
+#[derive(Debug, Clone)]
+pub(super) struct Factor {
+    pub rows: usize,
+    pub columns: usize,
+    /// The whole matrix, or the first one, which has a row for each row.
+    pub up: Numbers,
+    /// The rank, and the second matrix, which has a column for each column.
+    pub down: Option<(usize, Numbers)>,
+}
+
+impl Factor {
+    pub(super) fn rank(&self) -> Option<usize> {
+        self.down.as_ref().map(|(rank, _)| *rank)
+    }
+
+    pub(super) fn turned(self) -> Self {
+        let Self { rows, columns, up, down } = self;
+        let (up, down) = match down {
+            Some((rank, down)) => (down.turned(columns), Some((rank, up.turned(rank)))),
+            None => (up.turned(columns), None),
+        };
+        Self { rows: columns, columns: rows, up, down }
+    }
+
+    /// Some of its rows, widened.
+    fn open(&self, rows: Range<usize>) -> Open {
+        let width = self.rank().unwrap_or(self.columns);
+        let up = self.up.floats(rows.start * width..rows.end * width);
+        Open {
+            first: rows.start,
+            width,
+            columns: self.columns,
+            up,
+            down: self.down.as_ref().map(|(_, down)| down.all()),
+        }
+    }
+}
+
+/// Rows of a [`Factor`] in 32 bits.
+struct Open {
+    first: usize,
+    width: usize,
+    columns: usize,
+    up: Vec<f32>,
+    down: Option<Vec<f32>>,
+}
+
+impl Open {
+    /// Adds a row, multiplied.
+    fn add(&self, row: usize, scale: f32, to: &mut [f32]) {
+        let up = &self.up[(row - self.first) * self.width..][..self.width];
+        let mut add = |factor: f32, numbers: &[f32]| to.iter_mut().zip(numbers).for_each(|(to, x)| *to += factor * x);
+        match &self.down {
+            Some(down) => up.iter().zip(down.chunks_exact(self.columns)).for_each(|(up, row)| add(up * scale, row)),
+            None => add(scale, up),
+        }
+    }
+
+    fn row(&self, row: usize) -> Vec<f32> {
+        let mut numbers = vec![0.0; self.columns];
+        self.add(row, 1.0, &mut numbers);
+        numbers
+    }
+}
+
+/// DoRA: the rows or the columns of the changed tensor get lengths of their own (arXiv 2402.09353).
+#[derive(Debug, Clone)]
+pub(super) struct Dora {
+    /// The lengths.
+    pub lengths: Vec<f32>,
+    /// Whether they are those of rows, as PEFT and newer files of LyCORIS have them. OneTrainer has those of the inputs.
+    pub is_by_row: bool,
+    /// The tensor before any change.
+    pub base: Numbers,
+    /// What each column is multiplied by.
+    pub columns: OnceLock<Vec<f32>>,
+}
+
+/// What is added to a tensor.
+#[derive(Debug, Clone)]
+pub(crate) struct Change {
+    /// How strongly the file is used.
+    pub(super) weight: f32,
+    /// How much of the product counts.
+    pub(super) scale: f32,
+    pub(super) way: Way,
+    /// One factor, or two that are multiplied.
+    pub(super) factors: Vec<Factor>,
+    /// The first row of the product that belongs to the tensor.
+    pub(super) first: usize,
+    /// Rows of the tensor if the second half of the product comes first.
+    pub(super) swapped: Option<usize>,
+    pub(super) dora: Option<Dora>,
+}
+
+impl Change {
+    /// The row of the product for a row of the tensor.
+    fn place(&self, row: usize) -> usize {
+        self.first + self.swapped.map_or(row, |all| (row + all / 2) % all)
+    }
+
+    fn open(&self, rows: Range<usize>) -> Vec<Open> {
+        let is_plain = self.way != Way::Kronecker && self.swapped.is_none();
+        let needed =
+            |factor: &Factor| if is_plain { self.place(rows.start)..self.place(rows.end) } else { 0..factor.rows };
+        self.factors.iter().map(|factor| factor.open(needed(factor))).collect()
+    }
+
+    /// Adds a row of the scaled product, multiplied.
+    fn add_row(&self, open: &[Open], row: usize, by: f32, to: &mut [f32]) {
+        let (row, by) = (self.place(row), by * self.scale);
+        match (self.way, open) {
+            (Way::Elements, [one, other]) => {
+                let (one, other) = (one.row(row), other.row(row));
+                to.iter_mut().zip(one.iter().zip(other)).for_each(|(to, (one, other))| *to += by * one * other);
+            }
+            (Way::Kronecker, [one, other]) => {
+                let rows = self.factors[1].rows;
+                let (one, other) = (one.row(row / rows), other.row(row % rows));
+                for (to, one) in to.chunks_exact_mut(other.len()).zip(one) {
+                    to.iter_mut().zip(&other).for_each(|(to, other)| *to += by * one * other);
+                }
+            }
+            _ => open.iter().for_each(|open| open.add(row, by, to)),
+        }
+    }
+
+    /// A row of the tensor before and after this change alone, but for the lengths.
+    fn changed(&self, dora: &Dora, open: &[Open], row: usize, width: usize) -> [Vec<f32>; 2] {
+        let base = dora.base.floats(row * width..(row + 1) * width);
+        let mut sum = base.clone();
+        self.add_row(open, row, 1.0, &mut sum);
+        [base, sum]
+    }
+
+    /// What the columns of a tensor are multiplied by, so that they have their lengths.
+    fn columns<'d>(&self, dora: &'d Dora, width: usize) -> &'d [f32] {
+        dora.columns.get_or_init(|| {
+            let rows = dora.base.bytes.len() / dora.base.size() / width;
+            let (open, kernel) = (self.open(0..rows), width / dora.lengths.len());
+            let mut squares = vec![0.0_f64; dora.lengths.len()];
+            for row in 0..rows {
+                let [_, sum] = self.changed(dora, &open, row, width);
+                for (square, numbers) in squares.iter_mut().zip(sum.chunks_exact(kernel)) {
+                    *square += numbers.iter().map(|x| f64::from(*x).powi(2)).sum::<f64>();
+                }
+            }
+            let lengths = dora.lengths.iter().zip(squares);
+            lengths.flat_map(|(length, square)| vec![stretch(*length, square); kernel]).collect()
+        })
+    }
+
+    /// Adds the change to a row of the tensor.
+    fn add(&self, open: &[Open], row: usize, to: &mut [f32]) {
+        let Some(dora) = &self.dora else { return self.add_row(open, row, self.weight, to) };
+        let [base, mut sum] = self.changed(dora, open, row, to.len());
+        if dora.is_by_row {
+            let square = sum.iter().map(|x| f64::from(*x).powi(2)).sum();
+            let factor = stretch(dora.lengths[self.place(row)], square);
+            sum.iter_mut().for_each(|x| *x *= factor);
+        } else {
+            sum.iter_mut().zip(self.columns(dora, to.len())).for_each(|(x, factor)| *x *= factor);
+        }
+        to.iter_mut().zip(sum.iter().zip(base)).for_each(|(to, (sum, base))| *to += self.weight * (sum - base));
+    }
+
+    /// Adds the change to some rows of the tensor.
+    pub(crate) fn add_to(&self, rows: Range<usize>, numbers: &mut [f32]) {
+        let count = rows.len().max(1);
+        let width = numbers.len() / count;
+        if width == 0 {
+            return;
+        }
+        let open = self.open(rows.clone());
+        let products = numbers.len() * self.factors.iter().filter_map(Factor::rank).sum::<usize>();
+        let threads = if products < MANY_PRODUCTS { 1 } else { available_parallelism().map_or(1, usize::from) };
+        let each = count.div_ceil(threads);
+        let add = |(part, numbers): (usize, &mut [f32])| {
+            let rows = rows.start + part * each..;
+            rows.zip(numbers.chunks_exact_mut(width)).for_each(|(row, numbers)| self.add(&open, row, numbers));
+        };
+        let parts = numbers.chunks_mut(each * width).enumerate();
+        if threads == 1 {
+            parts.for_each(add);
+        } else {
+            let add = &add;
+            std::thread::scope(|scope| parts.for_each(|part| drop(scope.spawn(move || add(part)))));
+        }
+    }
+
+    /// Adds all that it is to a digest.
+    pub(super) fn digest(&self, digest: &mut Sha256) {
+        let Self { weight, scale, way, factors, first, swapped, dora } = self;
+        let dora = dora.as_ref().map(|dora| (&dora.lengths, dora.is_by_row));
+        digest.update(format!("{weight:?} {scale:?} {way:?} {first} {swapped:?} {dora:?} {}\n", factors.len()));
+        for Factor { rows, columns, up, down } in factors {
+            digest.update(format!("{rows} {columns} {:?}\n", down.as_ref().map(|(rank, _)| rank)));
+            for Numbers { bytes, dtype, .. } in [Some(up), down.as_ref().map(|(_, down)| down)].into_iter().flatten() {
+                digest.update(format!("{dtype:?} {}\n", bytes.len()));
+                digest.update(bytes);
+            }
+        }
+    }
+}
+
+/// What numbers are multiplied by, the sum of whose squares this is, so that they have a length.
+fn stretch(length: f32, square: f64) -> f32 {
+    (f64::from(length) / (square.sqrt() + f64::from(f32::EPSILON))) as f32
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_change_of_a_turned_matrix_is_the_turned_change() {
+        let numbers = |count: u8| Numbers::made(&(1..=count).map(f32::from).collect::<Vec<_>>());
+        // Six outputs and four inputs, as a product of the rank 2, and in small: two outputs and two inputs.
+        let thin = Factor { rows: 6, columns: 4, up: numbers(12), down: Some((2, numbers(8))) };
+        let whole = Factor { rows: 6, columns: 4, up: numbers(24), down: None };
+        let [small, other] = [2, 3].map(|rows| Factor { rows, columns: 2, up: numbers(rows as u8 * 2), down: None });
+        for (way, factors) in
+            [(Way::Sum, vec![thin.clone()]), (Way::Elements, vec![thin, whole]), (Way::Kronecker, vec![small, other])]
+        {
+            let change =
+                |factors| Change { weight: 1.0, scale: 0.5, way, factors, first: 0, swapped: None, dora: None };
+            let (mut usual, mut turned) = ([0.0; 24], [0.0; 24]);
+            change(factors.clone()).add_to(0..6, &mut usual);
+            change(factors.into_iter().map(Factor::turned).collect()).add_to(0..4, &mut turned);
+            for (row, column) in (0..6).flat_map(|row| (0..4).map(move |column| (row, column))) {
+                let (one, other) = (usual[row * 4 + column], turned[column * 6 + row]);
+                assert!((one - other).abs() < 1e-4 && one > 0.0, "{way:?}: {one} {other}");
+            }
+        }
+    }
+}
