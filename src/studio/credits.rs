@@ -79,7 +79,8 @@ struct CreditsPage<'a> {
     kinds: [EntryKind; 4],
     /// The grants that have not lapsed, the soonest expiry first.
     grants: Vec<ExpiringGrant>,
-    entries: Vec<LedgerEntry>,
+    /// Each with whether its task has a page.
+    entries: Vec<(LedgerEntry, bool)>,
     older: Option<String>,
     query: &'a PeriodQuery,
     /// The balance below which the event `credits.low` is sent.
@@ -98,7 +99,7 @@ pub async fn credits(visitor: Visitor, Query(query): Query<PeriodQuery>) -> Resu
     let mut entries = visitor.studio.shared.store.entries(account, filter, before, PAGE + 1).await?;
     let mut grants = visitor.studio.shared.store.expiring_grants(account, GRANTS).await?;
     grants.retain(|grant| grant.remaining > 0);
-    let older = last_of_page(&mut entries, PAGE).map(|entry| cursors.seal_entry(account, entry.id));
+    let older = last_of_page(&mut entries, PAGE).map(|(entry, _)| cursors.seal_entry(account, entry.id));
     let page = CreditsPage {
         frame: Frame::new("credits", &visitor).await?,
         chart: chart(&visitor, query.days()).await?,
@@ -143,8 +144,8 @@ pub async fn csv(visitor: Visitor, Query(query): Query<PeriodQuery>) -> Result<R
         }
         let (store, account) = (&visitor.studio.shared.store, visitor.session.person.account_id);
         let entries = store.entries(account, filter, before, ROWS).await.map_err(io::Error::other)?;
-        let next = entries.last().map(|entry| Some(entry.id)).filter(|_| entries.len() == ROWS as usize);
-        Ok(Some((entries.into_iter().map(line).collect::<String>(), (visitor, next))))
+        let next = entries.last().map(|(entry, _)| Some(entry.id)).filter(|_| entries.len() == ROWS as usize);
+        Ok(Some((entries.into_iter().map(|(entry, _)| line(entry)).collect::<String>(), (visitor, next))))
     });
     let mut response = secured(Response::new(Body::from_stream(head.chain(rest))));
     let headers = response.headers_mut();

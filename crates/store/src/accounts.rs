@@ -2,7 +2,7 @@
 
 use super::driver::{Row, Store, Transaction};
 use super::ledger::{self, NewEntry};
-use super::{AuditedChange, NewKey, Result, StoreError, keys};
+use super::{AuditedChange, EntryFilter, NewKey, Result, StoreError, keys};
 use crate::failure::Done;
 use crate::postgres::LOCK;
 use tintype_domain::ledger::{OPENING_NOTE, check_opening, check_positive};
@@ -359,9 +359,7 @@ impl Store {
 
     /// Ledger entries of an account, newest first, older than the entry `before`.
     pub async fn history(&self, account_id: Id, before: Option<i64>, limit: u32) -> Result<Vec<LedgerEntry>> {
-        let sql = "SELECT id, kind, amount, balance, task_id, note, created_at FROM ledger
-            WHERE account_id = $1 AND id < $2 ORDER BY id DESC LIMIT $3";
-        let before = before.unwrap_or(i64::MAX);
-        self.driver.list(sql, &[&account_id, &before, &i64::from(limit)], entry).await
+        let entries = self.entries(account_id, EntryFilter::default(), before, limit).await?;
+        Ok(entries.into_iter().map(|(entry, _)| entry).collect())
     }
 }

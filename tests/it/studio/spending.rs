@@ -56,8 +56,11 @@ async fn an_owner_sees_and_downloads_the_usage_by_key_and_by_day() {
     let (key, _) = service.new_key(ada.account, |key| key.name = "=laptop".into()).await;
     let store = &service.shared.store;
     store.submit(ada.account, Some(key), Surface::Api, images(4), 0).await.expect("a store");
-    ada.create("a boat [[fail]]").await;
+    let failed = ada.create("a boat [[fail]]").await;
     service.work().await;
+    let ledger = ada.page("/studio/credits").await;
+    let link = format!("<a href=\"/studio/tasks/{failed}\"><code>imgmodel-{failed}</code></a>");
+    assert_eq!((ledger.matches(&link).count(), ledger.matches("href=\"/studio/tasks/").count()), (2, 2), "{ledger}");
     let page = ada.page("/studio/usage").await;
     let charged = "<td class=\"number\" data-label=\"Charged\">10</td>";
     assert!(page.contains("=laptop") && page.contains(">Studio<") && page.contains(charged), "{page}");
