@@ -50,7 +50,8 @@ export async function send(
     signal?.throwIfAborted();
     if (error instanceof WrongServer || error instanceof NoAnswer) throw error;
     if (controller.signal.aborted) throw new NoAnswer(`no complete answer in ${limitMs / 1_000} s`, { cause: error });
-    const cause = fields((error as Error).cause);
+    // Bun gives the reason in the error itself.
+    const cause = fields((error as Error).cause ?? error);
     const text = typeof cause["message"] === "string" && cause["message"] ? cause["message"] : String(cause["code"] ?? error);
     if (isUnsent(cause)) throw new NoConnection(`no connection, so nothing was sent: ${text}`, { cause: error });
     throw new NoAnswer(`no complete answer: ${text}`, { cause: error });
@@ -62,12 +63,14 @@ export async function send(
   }
 }
 
-/** Whether the cause of a failed fetch is that there was no connection, as Node.js tells it. */
+/** Whether the cause of a failed fetch is that there was no connection, as Node.js, Bun and Deno report it. */
 function isUnsent(cause: Record<string, unknown>): boolean {
-  const { code, syscall, errors } = cause;
+  const { code, syscall, errors, message } = cause;
   if (Array.isArray(errors)) return errors.length > 0 && errors.every((error) => isUnsent(fields(error)));
   if (syscall === "connect" || syscall === "getaddrinfo" || code === "UND_ERR_CONNECT_TIMEOUT") return true;
-  return typeof code === "string" && /CERT|UNABLE_TO_VERIFY|WRONG_VERSION_NUMBER/.test(code);
+  // The messages of Deno and of Bun, which have no code for it.
+  if (/client error \(Connect\)|TLS handshake failed/.test(String(message))) return true;
+  return typeof code === "string" && /CERT|UNABLE_TO_VERIFY|WRONG_VERSION_NUMBER|ECONNREFUSED|ConnectionRefused/.test(code);
 }
 
 async function read(response: Response): Promise<Uint8Array<ArrayBuffer>> {

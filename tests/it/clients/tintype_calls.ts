@@ -169,6 +169,14 @@ async function aRefusedSubmitIsRepeatedAsTheInterfaceSays() {
   await new Promise((fulfil) => closed.close(fulfil));
   const nowhere = new tintype.Tintype({ baseUrl: `http://127.0.0.1:${port}`, apiKey: key });
   await assert.rejects(nowhere.submit("a boat"), tintype.NoConnection);
+  // As Bun and Deno report it.
+  const cause = new Error("error sending request: client error (Connect): tcp connect error: Connection refused");
+  const inBun = Object.assign(new TypeError("Unable to connect."), { code: "ECONNREFUSED" });
+  for (const error of [inBun, new TypeError("fetch failed", { cause })]) {
+    made = await attempt(key, boat, [SUBMIT, () => Promise.reject(error)]);
+    is(made.value, tintype.NoConnection);
+    assert.deepEqual([made.waits, made.seen.length], [[], 1]);
+  }
   assert.equal(await spent(key), 4);
 }
 
