@@ -1,11 +1,9 @@
 //! The tasks that programs have created, to look at.
 
 use askama::Template;
-use axum::body::Body;
 use axum::extract::Query;
-use axum::http::Response;
 
-use super::error::PageError;
+use super::error::PageResult;
 use super::failures;
 use super::page::{Frame, Place, html, last_of_page};
 use super::session::Visitor;
@@ -35,10 +33,10 @@ impl ActivityPage<'_> {
 }
 
 /// The page.
-pub async fn activity(visitor: Visitor, Query(place): Query<Place>) -> Result<Response<Body>, PageError> {
+pub async fn activity(visitor: Visitor, Query(place): Query<Place>) -> PageResult {
     let before = place.before()?;
-    let (studio, account) = (&visitor.studio, visitor.session.person.account_id);
+    let (studio, account) = (&visitor.studio, visitor.account_id());
     let mut tasks = studio.shared.store.list_records(account, Surface::Api, before, PAGE + 1).await?;
     let older = last_of_page(&mut tasks, PAGE).map(|record| record.task.id);
-    Ok(html(ActivityPage { frame: Frame::new("activity", &visitor).await?, tasks, older }.render()?))
+    html(&ActivityPage { frame: Frame::new("activity", &visitor).await?, tasks, older })
 }

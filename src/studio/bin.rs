@@ -3,17 +3,15 @@
 use std::time::Duration;
 
 use askama::Template;
-use axum::body::Body;
 use axum::extract::{Path, Query};
-use axum::http::{Response, StatusCode};
-use axum::response::{IntoResponse as _, Redirect};
+use axum::http::StatusCode;
 use serde::Deserialize;
 
 use super::action::{BinAction, action};
-use super::error::PageError;
+use super::error::{PageError, PageResult};
 use super::gallery::chosen;
-use super::live::{Mark, Marks};
-use super::page::{Frame, html, secured};
+use super::live::Mark;
+use super::page::{Frame, html, redirect};
 use super::references::thumbnail;
 use super::session::{Form, Visitor};
 use crate::service::thumbnails;
@@ -76,17 +74,17 @@ struct BinPage<'a> {
 }
 
 /// The page.
-pub async fn bin(visitor: Visitor, Query(place): Query<PageQuery>) -> Result<Response<Body>, PageError> {
+pub async fn bin(visitor: Visitor, Query(place): Query<PageQuery>) -> PageResult {
     visitor.changes()?;
     let shared = &visitor.studio.shared;
-    let (account, before) = (visitor.session.person.account_id, place.before.parse().ok());
+    let (account, before) = (visitor.account_id(), place.before.parse().ok());
     let found = shared.store.bin(account, visitor.only_own(), before, PAGE).await?;
     let hours = visitor.studio.settings.in_bin.as_secs() / 3_600;
     let stay = if hours < 24 { ("bin-lead-hours", hours) } else { ("bin-lead", hours / 24) };
     let tasks = found.records.into_iter().map(Deleted::new).collect();
     let frame = Frame::new("gallery", &visitor).await?;
     let page = BinPage { frame, tasks, older: found.older, before, all: place.all == "1", stay };
-    Ok(html(page.render()?))
+    html(&page)
 }
 
 /// Whether a task lies in the bin, and the visitor may restore it.
@@ -94,7 +92,7 @@ pub(super) async fn holds(visitor: &Visitor, task: Id) -> Result<bool, PageError
     if !visitor.makes() {
         return Ok(false);
     }
-    let (store, account) = (&visitor.studio.shared.store, visitor.session.person.account_id);
+    let (store, account) = (&visitor.studio.shared.store, visitor.account_id());
     // Ids begin with a time: the first ones of this page were created in the millisecond of the task.
     let after = Id::floor(task.timestamp().saturating_add(Duration::from_millis(1)));
     let found = store.bin(account, visitor.only_own(), Some(after), PAGE).await?;
@@ -102,10 +100,10 @@ pub(super) async fn holds(visitor: &Visitor, task: Id) -> Result<bool, PageError
 }
 
 /// Restores tasks, or makes their deletion final: the chosen ones, or all that the person may.
-pub async fn change_bin(Path(word): Path<String>, form: Form) -> Result<Response<Body>, PageError> {
+pub async fn change_bin(Path(word): Path<String>, form: Form) -> PageResult {
     let visitor = &form.visitor;
     visitor.changes()?;
-    let (account, author, person) = (visitor.session.person.account_id, visitor.only_own(), visitor.session.person.id);
+    let (account, author, person) = (visitor.account_id(), visitor.only_own(), visitor.person_id());
     let (store, change) = (visitor.store(), action(&word)?);
     let purge = async |tasks: &[Id]| -> Result<(), PageError> {
         let purged = store.purge_tasks(account, tasks, author).await?;
@@ -114,7 +112,7 @@ pub async fn change_bin(Path(word): Path<String>, form: Form) -> Result<Response
     };
     let restore = async |tasks: &[Id]| -> Result<(), PageError> {
         let tasks = store.restore_tasks(account, tasks, author).await?;
-        visitor.studio.live.tell(account, Marks { what: Mark::Restored, person, tasks });
+        visitor.announce(Mark::Restored, tasks);
         Ok(())
     };
     let some = || match chosen(&form) {
@@ -140,5 +138,5 @@ pub async fn change_bin(Path(word): Path<String>, form: Form) -> Result<Response
             }
         }
     }
-    Ok(secured(Redirect::to(BIN).into_response()))
+    Ok(redirect(BIN))
 }

@@ -2,14 +2,13 @@
 //! alone or the whole team's.
 
 use askama::Template;
-use axum::body::Body;
 use axum::extract::Path;
-use axum::http::{Response, StatusCode, header};
+use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse as _, Redirect};
 
 use super::action::{BoardAction, action};
-use super::error::PageError;
-use super::live::{Mark, Marks};
+use super::error::{PageError, PageResult};
+use super::live::Mark;
 use super::page::{Frame, done, html, secured};
 use super::references;
 use super::session::{Form, Visitor};
@@ -46,19 +45,19 @@ struct BoardsPage<'a> {
 }
 
 /// The page.
-pub async fn boards(visitor: Visitor) -> Result<Response<Body>, PageError> {
-    let people = visitor.studio.shared.store.list_people(Some(visitor.session.person.account_id)).await?;
+pub async fn boards(visitor: Visitor) -> PageResult {
+    let people = visitor.studio.shared.store.list_people(Some(visitor.account_id())).await?;
     let (boards, frame) = (seen(&visitor).await?, Frame::new("boards", &visitor).await?);
-    Ok(html(BoardsPage { frame, boards, most: MAX_BOARD_NAME, has_team: people.len() > 1 }.render()?))
+    html(&BoardsPage { frame, boards, most: MAX_BOARD_NAME, has_team: people.len() > 1 })
 }
 
 /// Leads to the thumbnail of the newest picture on a board. A board without one, or that the visitor doesn't see, has an empty
 /// cover.
-pub async fn cover(visitor: Visitor, Path(id): Path<String>) -> Result<Response<Body>, PageError> {
+pub async fn cover(visitor: Visitor, Path(id): Path<String>) -> PageResult {
     let id: Id = id.parse().map_err(|_| PageError::not_found())?;
     let filter = GalleryFilter { board: Some(id), state: Some(TaskState::Completed), ..GalleryFilter::default() };
-    let (store, account) = (&visitor.studio.shared.store, visitor.session.person.account_id);
-    let newest = match store.sees_board(account, visitor.session.person.id, id).await? {
+    let (store, account) = (&visitor.studio.shared.store, visitor.account_id());
+    let newest = match store.sees_board(account, visitor.person_id(), id).await? {
         true => store.gallery(account, &filter, None, 1).await?.records.pop(),
         false => None,
     };
@@ -81,17 +80,10 @@ fn name(form: &Form) -> Result<&str, PageError> {
     if fits { Ok(name) } else { Err(PageError::new(StatusCode::UNPROCESSABLE_ENTITY, "board-name")) }
 }
 
-/// Tells open pages that boards have changed.
-fn tell(form: &Form) {
-    let person = &form.visitor.session.person;
-    let marks = Marks { what: Mark::Boards, person: person.id, tasks: Vec::new() };
-    form.visitor.studio.live.tell(person.account_id, marks);
-}
-
-fn written(form: &Form, outcome: BoardWrite) -> Result<Response<Body>, PageError> {
+fn respond(form: &Form, outcome: BoardWrite) -> PageResult {
     match outcome {
         BoardWrite::Done(id) => {
-            tell(form);
+            form.visitor.announce(Mark::Boards, Vec::new());
             Ok(done(form, &format!("/studio/gallery?board={id}")))
         }
         BoardWrite::NameTaken => Err(PageError::new(StatusCode::UNPROCESSABLE_ENTITY, "board-taken")),
@@ -101,28 +93,28 @@ fn written(form: &Form, outcome: BoardWrite) -> Result<Response<Body>, PageError
 }
 
 /// Makes a board.
-pub async fn create_board(form: Form) -> Result<Response<Body>, PageError> {
+pub async fn create_board(form: Form) -> PageResult {
     form.visitor.changes()?;
     let person = &form.visitor.session.person;
     let owner = form.fields.get("private").map(|_| person.id);
     let made = form.visitor.store().create_board(person.account_id, owner, name(&form)?, MAX_BOARDS).await?;
-    written(&form, made)
+    respond(&form, made)
 }
 
 /// Renames or removes a board, or shows a private one to the team.
-pub async fn change_board(Path((id, word)): Path<(String, String)>, form: Form) -> Result<Response<Body>, PageError> {
+pub async fn change_board(Path((id, word)): Path<(String, String)>, form: Form) -> PageResult {
     form.visitor.changes()?;
     let id: Id = id.parse().map_err(|_| PageError::not_found())?;
     let (store, person) = (form.visitor.store(), &form.visitor.session.person);
     match action(&word)? {
         BoardAction::Rename => {
-            written(&form, store.rename_board(person.account_id, person.id, id, name(&form)?).await?)
+            respond(&form, store.rename_board(person.account_id, person.id, id, name(&form)?).await?)
         }
         BoardAction::Publish => {
-            written(&form, store.publish_board(person.account_id, person.id, id, MAX_BOARDS).await?)
+            respond(&form, store.publish_board(person.account_id, person.id, id, MAX_BOARDS).await?)
         }
         BoardAction::Remove if store.remove_board(person.account_id, person.id, id).await? => {
-            tell(&form);
+            form.visitor.announce(Mark::Boards, Vec::new());
             Ok(done(&form, BOARDS))
         }
         BoardAction::Remove => Err(PageError::not_found()),

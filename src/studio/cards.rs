@@ -17,6 +17,7 @@ use crate::service::presets::Presets;
 use crate::service::thumbnails;
 use tintype_config::FileLinks;
 use tintype_domain::model::{FailureCause, Id, Status, Surface, Task, TaskFailure};
+use tintype_domain::person::Person;
 use tintype_domain::preset::DEFAULT_PRESET;
 use tintype_domain::request::{GenerateRequest, TaskSettings};
 use tintype_domain::stored_reference::StoredReference;
@@ -292,6 +293,11 @@ pub(super) fn author_name(t: &Texts, name: &str) -> String {
     if name.is_empty() { t.get("usage-former-person").into_owned() } else { name.to_owned() }
 }
 
+/// The name of one of these people; empty for someone who has left.
+pub(super) fn name_of(people: &[Person], id: Id) -> String {
+    people.iter().find(|person| person.id == id).map(|person| person.name.clone()).unwrap_or_default()
+}
+
 /// The words for the state of an unfinished task.
 pub(super) fn words(t: &Texts, progress: &TaskProgress) -> String {
     let mut words = match (progress.waits, progress.stage) {
@@ -321,25 +327,24 @@ pub(super) async fn url(visitor: &Visitor, name: &str) -> Result<String, FilesEr
 pub(super) async fn cards(visitor: &Visitor, records: Vec<TaskRecord>) -> Result<Vec<Card<'_>>, PageError> {
     let is_unfinished = |record: &TaskRecord| !record.task.status.is_terminal();
     let unfinished = if records.iter().any(is_unfinished) {
-        let account = visitor.session.person.account_id;
+        let account = visitor.account_id();
         // A page without the places of tasks is better than none.
         visitor.studio.shared.store.unfinished(&[account], Surface::Web).await.unwrap_or_default()
     } else {
         Vec::new()
     };
     let shown: Vec<Id> = records.iter().map(|record| record.task.id).collect();
-    let starred = visitor.studio.shared.store.starred(visitor.session.person.id, &shown).await?;
-    let me = visitor.session.person.id;
+    let starred = visitor.studio.shared.store.starred(visitor.person_id(), &shown).await?;
+    let me = visitor.person_id();
     let is_others = |record: &TaskRecord| record.person_id.is_some_and(|author| author != me);
     let people = match records.iter().any(is_others) {
-        true => visitor.studio.shared.store.list_people(Some(visitor.session.person.account_id)).await?,
+        true => visitor.studio.shared.store.list_people(Some(visitor.account_id())).await?,
         false => Vec::new(),
     };
-    let name = |id: Id| people.iter().find(|person| person.id == id).map(|person| person.name.clone());
     let mut cards = Vec::with_capacity(records.len());
     for record in records {
         let is_mine = record.person_id == Some(me);
-        let author = record.person_id.filter(|_| !is_mine).map(|id| name(id).unwrap_or_default());
+        let author = record.person_id.filter(|_| !is_mine).map(|id| name_of(&people, id));
         let mut card = Card::new(visitor, record, &unfinished).await?;
         card.starred = starred.contains(&card.task.id);
         (card.is_mine, card.author) = (is_mine, author);
@@ -353,7 +358,7 @@ const PAGE: u32 = 16;
 
 /// The newest tasks before one, and where the next page begins: the visitor's own, or all for a viewer, who has none.
 pub(super) async fn latest(visitor: &Visitor, before: Option<Id>) -> Result<(Vec<Card<'_>>, Option<Id>), PageError> {
-    page(visitor, visitor.makes().then_some(visitor.session.person.id), before).await
+    page(visitor, visitor.makes().then_some(visitor.person_id()), before).await
 }
 
 /// The newest tasks of the account before one, and where the next page begins.
@@ -370,7 +375,7 @@ async fn page(
     person: Option<Id>,
     before: Option<Id>,
 ) -> Result<(Vec<Card<'_>>, Option<Id>), PageError> {
-    let (store, account) = (&visitor.studio.shared.store, visitor.session.person.account_id);
+    let (store, account) = (&visitor.studio.shared.store, visitor.account_id());
     let filter = GalleryFilter { person, ..GalleryFilter::default() };
     let page = store.gallery(account, &filter, before, PAGE).await?;
     Ok((cards(visitor, page.records).await?, page.older))

@@ -1,15 +1,12 @@
 //! Two pictures side by side, or one over the other.
 
 use askama::Template;
-use axum::body::Body;
 use axum::extract::Query;
-use axum::http::Response;
-use axum::response::{IntoResponse as _, Redirect};
 use serde::Deserialize;
 
 use super::cards::{Card, latest_of_account, url};
-use super::error::PageError;
-use super::page::{Frame, html, secured};
+use super::error::{PageError, PageResult};
+use super::page::{Frame, html, redirect};
 use super::references::{Found, find, thumbnail};
 use super::session::Visitor;
 use tintype_domain::model::Id;
@@ -49,8 +46,8 @@ struct ComparePage<'a> {
 }
 
 /// The page.
-pub async fn compare(visitor: Visitor, Query(pair): Query<Pair>) -> Result<Response<Body>, PageError> {
-    let Some(a) = &pair.a else { return Ok(secured(Redirect::to(GALLERY).into_response())) };
+pub async fn compare(visitor: Visitor, Query(pair): Query<Pair>) -> PageResult {
+    let Some(a) = &pair.a else { return Ok(redirect(GALLERY)) };
     let a = compared(&visitor, a).await?;
     let b = match &pair.b {
         Some(b) => Some(compared(&visitor, b).await?),
@@ -58,12 +55,12 @@ pub async fn compare(visitor: Visitor, Query(pair): Query<Pair>) -> Result<Respo
     };
     let before = pair.before.as_deref().map(str::parse).transpose().map_err(|_| PageError::bad_request())?;
     let (cards, older) = if b.is_none() { latest_of_account(&visitor, before).await? } else { (Vec::new(), None) };
-    Ok(html(ComparePage { frame: Frame::new("compare", &visitor).await?, a, b, cards, older }.render()?))
+    html(&ComparePage { frame: Frame::new("compare", &visitor).await?, a, b, cards, older })
 }
 
 async fn compared(visitor: &Visitor, text: &str) -> Result<Compared, PageError> {
     let reference = StoredReference::parse(text).ok_or_else(PageError::not_found)?;
-    let (store, account) = (&*visitor.studio.shared.store, visitor.session.person.account_id);
+    let (store, account) = (&*visitor.studio.shared.store, visitor.account_id());
     let found = find(store, account, reference).await?;
     let Found { name, width, height, prompt } = found.ok_or_else(PageError::not_found)?;
     Ok(Compared { reference, url: url(visitor, &name).await?, thumbnail: thumbnail(reference), prompt, width, height })

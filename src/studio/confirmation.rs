@@ -2,8 +2,6 @@
 
 use std::time::Duration;
 
-use axum::http::StatusCode;
-
 use super::error::PageError;
 use super::session::Visitor;
 use super::sign_in::{Address, delay_failure, place};
@@ -56,7 +54,7 @@ impl Visitor {
 
     /// Whether this is a code of the person's second factor, which is used up then. Attempts are limited.
     pub(super) async fn shows_code(&self, typed: &str) -> Result<bool, PageError> {
-        let (codes, person) = (&self.studio.codes, self.session.person.id);
+        let (codes, person) = (&self.studio.codes, self.person_id());
         if !codes.allow(person.as_str(), None) {
             return Err(self.too_often());
         }
@@ -68,8 +66,8 @@ impl Visitor {
     }
 
     fn too_often(&self) -> PageError {
-        tracing::warn!(person = %self.session.person.id, "refused a password or a code: too many attempts");
-        PageError::new(StatusCode::TOO_MANY_REQUESTS, "error-rate")
+        tracing::warn!(person = %self.person_id(), "refused a password or a code: too many attempts");
+        PageError::busy()
     }
 
     /// Logs a wrong password or code, and waits like after a failed sign-in.

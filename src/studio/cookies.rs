@@ -121,6 +121,11 @@ pub(super) fn landing(headers: &HeaderMap, context: &RequestContext) -> Option<S
     studio_page(&String::from_utf8(page).ok()?)
 }
 
+/// The page of the studio from which a request comes, if its browser names it.
+pub(super) fn referring_page(headers: &HeaderMap) -> Option<String> {
+    studio_page(headers.get(header::REFERER)?.to_str().ok()?)
+}
+
 /// The path and query of an address if it is a page of the studio of this server.
 pub(super) fn studio_page(address: &str) -> Option<String> {
     if address.len() > MAX_WANTED {

@@ -8,16 +8,15 @@ use axum::body::Body;
 use axum::extract::{Path, Query, Request, State};
 use axum::http::header::{self, HeaderValue};
 use axum::http::{HeaderMap, Response, StatusCode};
-use axum::response::{IntoResponse as _, Redirect};
 use serde::Deserialize;
 use serde_json::json;
 use tracing::Instrument as _;
 
 use super::cards::{Card, PicturePage, TaskDetails, card, latest};
-use super::error::PageError;
+use super::error::{PageError, PageResult};
 use super::live::{Mark, Marks};
 use super::masks::{self, MaskFault};
-use super::page::{Frame, Place, html, is_of_script, secured};
+use super::page::{Frame, Place, html, is_of_script, redirect, secured};
 use super::references::{Chip, lines};
 use super::session::{Fields, Form, Visitor};
 use super::settings::{self, PresetOption, SettingField};
@@ -164,7 +163,7 @@ pub struct Shown {
 }
 
 /// The first page.
-pub async fn create(visitor: Visitor, Query(from): Query<From>) -> Result<Response<Body>, PageError> {
+pub async fn create(visitor: Visitor, Query(from): Query<From>) -> PageResult {
     let mut filled = FormValues { n: 1, ..FormValues::default() };
     if let Some(id) = from.from.as_deref().and_then(|id| id.parse().ok())
         && let Some(record) = own(&visitor, id).await?
@@ -201,7 +200,7 @@ pub async fn create(visitor: Visitor, Query(from): Query<From>) -> Result<Respon
     page(&visitor, filled, None).await
 }
 
-async fn page(visitor: &Visitor, filled: FormValues, refusal: Option<String>) -> Result<Response<Body>, PageError> {
+async fn page(visitor: &Visitor, filled: FormValues, refusal: Option<String>) -> PageResult {
     let (cards, older) = latest(visitor, None).await?;
     let is_suspended = visitor.session.person.suspension.is_some();
     let refusal = refusal.or_else(|| is_suspended.then(|| visitor.texts.get("suspended").into_owned()));
@@ -236,18 +235,18 @@ async fn page(visitor: &Visitor, filled: FormValues, refusal: Option<String>) ->
         filled,
         refusal,
     };
-    Ok(html(page.render()?))
+    html(&page)
 }
 
 /// Older pictures, for the end of a page; without a place in the list the newest ones, for a page that has missed some.
-pub async fn older(visitor: Visitor, Query(place): Query<Place>) -> Result<Response<Body>, PageError> {
+pub async fn older(visitor: Visitor, Query(place): Query<Place>) -> PageResult {
     let (cards, older) = latest(&visitor, place.before()?).await?;
-    Ok(html(OlderCards { t: visitor.texts, cards, older }.render()?))
+    html(&OlderCards { t: visitor.texts, cards, older })
 }
 
 /// A task of this account and the surface of the studio.
 async fn own(visitor: &Visitor, id: Id) -> Result<Option<TaskRecord>, StoreError> {
-    visitor.studio.shared.store.find_record(visitor.session.person.account_id, Surface::Web, id).await
+    visitor.studio.shared.store.find_record(visitor.account_id(), Surface::Web, id).await
 }
 
 /// One task: a page, or its tile or its details for the script.
@@ -256,7 +255,7 @@ pub async fn picture(
     Path(id): Path<String>,
     Query(shown): Query<Shown>,
     headers: HeaderMap,
-) -> Result<Response<Body>, PageError> {
+) -> PageResult {
     let id = id.parse().map_err(|_| PageError::not_found())?;
     let Some(record) = own(&visitor, id).await? else {
         let is_in_bin = bin::holds(&visitor, id).await?;
@@ -265,7 +264,7 @@ pub async fn picture(
     let mut card = card(&visitor, record).await?;
     if is_of_script(&headers) && shown.tile.is_some() {
         card.selects = shown.gallery.is_some() && visitor.makes();
-        return fragment(&visitor, card.tile().render()?).await;
+        return fragment(&visitor, &card.tile()).await;
     }
     let mut request = card.request.clone();
     request.reference_images.retain(|reference| StoredReference::parse(reference).is_none());
@@ -273,11 +272,11 @@ pub async fn picture(
     let snippets = Snippets::new(&base(&visitor, &headers), &request);
     let one = TaskDetails { t: visitor.texts, card, snippets, boards: boards::seen(&visitor).await?, has_own };
     if is_of_script(&headers) {
-        return fragment(&visitor, one.render()?).await;
+        return fragment(&visitor, &one).await;
     }
-    let account = visitor.session.person.account_id;
+    let account = visitor.account_id();
     let [newer, older] = visitor.studio.shared.store.neighbours(account, id).await?;
-    Ok(html(PicturePage { frame: Frame::with_queue("picture", &visitor).await?, one, newer, older }.render()?))
+    html(&PicturePage { frame: Frame::with_queue("picture", &visitor).await?, one, newer, older })
 }
 
 /// The address of this server, as programs and other browsers reach it.
@@ -288,7 +287,7 @@ pub(super) fn base(visitor: &Visitor, headers: &HeaderMap) -> String {
 }
 
 /// Charges and queues a task, on the rules of the API.
-pub async fn submit(State(studio): State<Arc<Studio>>, request: Request) -> Result<Response<Body>, PageError> {
+pub async fn submit(State(studio): State<Arc<Studio>>, request: Request) -> PageResult {
     let (Form { visitor, fields, headers }, refused) = uploads::form(&studio, request).await?;
     let arrived = studio.shared.clock.elapsed();
     visitor.needs(Role::Member)?;
@@ -391,10 +390,10 @@ async fn read(
 /// for an error.
 async fn put(visitor: &Visitor, task: Id, board: Id) {
     let (studio, store) = (visitor.studio.clone(), visitor.store());
-    let (account, person) = (visitor.session.person.account_id, visitor.session.person.id);
+    let (account, person) = (visitor.account_id(), visitor.person_id());
     let putting = async move {
         match store.put_on_board(account, person, board, &[task], true).await {
-            Ok(true) => studio.live.tell(account, Marks { what: Mark::Boards, person, tasks: Vec::new() }),
+            Ok(true) => studio.live.announce(account, Marks { what: Mark::Boards, person, tasks: Vec::new() }),
             Ok(false) => tracing::info!(%task, %board, "a board was removed before a new task came to it"),
             Err(error) => {
                 tracing::warn!(%task, %board, %error, "could not put a new task on its board: add it in the gallery");
@@ -412,7 +411,7 @@ async fn refuse(
     filled: FormValues,
     refusal: String,
     wait: Option<u64>,
-) -> Result<Response<Body>, PageError> {
+) -> PageResult {
     let mut response = if is_of_script(headers) {
         secured(Response::new(Body::from(refusal)))
     } else {
@@ -438,7 +437,7 @@ struct Barred {
 async fn barred(visitor: &Visitor) -> Result<Option<Barred>, PageError> {
     let (studio, t) = (&visitor.studio, visitor.texts);
     // The session was read before the body, which may have taken a minute.
-    let found = studio.shared.store.find_person(visitor.session.person.id.as_str()).await?;
+    let found = studio.shared.store.find_person(visitor.person_id().as_str()).await?;
     let person = found.ok_or_else(PageError::signed_out)?.person;
     if person.suspension.is_some() {
         return Ok(Some(Barred { message: t.get("suspended").into_owned(), wait: None }));
@@ -468,17 +467,17 @@ fn refusal_of(visitor: &Visitor, refused: &Submission, cost: i64) -> String {
 }
 
 /// The tile of a new task for the script, and the balance; otherwise leads back to the page.
-async fn accepted(visitor: &Visitor, id: Id, headers: &HeaderMap) -> Result<Response<Body>, PageError> {
+async fn accepted(visitor: &Visitor, id: Id, headers: &HeaderMap) -> PageResult {
     if !is_of_script(headers) {
-        return Ok(secured(Redirect::to(HOME).into_response()));
+        return Ok(redirect(HOME));
     }
     let record = own(visitor, id).await?.ok_or_else(PageError::not_found)?;
-    fragment(visitor, card(visitor, record).await?.tile().render()?).await
+    fragment(visitor, &card(visitor, record).await?.tile()).await
 }
 
 /// A part of a page for the script, and the balance, which the end of a task may have changed.
-async fn fragment(visitor: &Visitor, part: String) -> Result<Response<Body>, PageError> {
-    let mut response = html(part);
+async fn fragment(visitor: &Visitor, part: &impl Template) -> PageResult {
+    let mut response = html(part)?;
     let credits = visitor.account().await?.map_or(0, |account| account.credits);
     let words = visitor.texts.count("credits", credits);
     if let Ok(value) = HeaderValue::try_from(words.as_ref()) {
@@ -489,15 +488,11 @@ async fn fragment(visitor: &Visitor, part: String) -> Result<Response<Body>, Pag
 }
 
 /// Cancels a task that waits or is rendered, and refunds it.
-pub async fn cancel(
-    State(studio): State<Arc<Studio>>,
-    Path(id): Path<String>,
-    form: Form,
-) -> Result<Response<Body>, PageError> {
+pub async fn cancel(State(studio): State<Arc<Studio>>, Path(id): Path<String>, form: Form) -> PageResult {
     let visitor = &form.visitor;
     visitor.changes()?;
     let id: Id = id.parse().map_err(|_| PageError::not_found())?;
-    let (account, author) = (visitor.session.person.account_id, visitor.only_own());
+    let (account, author) = (visitor.account_id(), visitor.only_own());
     let outcome = studio.shared.endings.cancel(visitor.right(), account, Surface::Web, id, author).await?;
     if outcome == Cancellation::OverShare {
         return Err(PageError::new(StatusCode::CONFLICT, "stop-over-share"));
@@ -508,7 +503,7 @@ pub async fn cancel(
         return Err(PageError::forbidden("stop-refused"));
     }
     if is_of_script(&form.headers) {
-        return fragment(visitor, card(visitor, record).await?.tile().render()?).await;
+        return fragment(visitor, &card(visitor, record).await?.tile()).await;
     }
-    Ok(secured(Redirect::to(HOME).into_response()))
+    Ok(redirect(HOME))
 }

@@ -5,14 +5,12 @@ use std::io;
 use askama::Template;
 use axum::body::Body;
 use axum::extract::Query;
-use axum::http::Response;
-use axum::http::header::{self, HeaderValue};
 use futures::{StreamExt as _, stream};
 use serde::Deserialize;
 
 use super::chart::{Chart, Measure, Step};
-use super::error::PageError;
-use super::page::{BYTE_ORDER_MARK, DAY, Frame, html, last_of_page, secured};
+use super::error::{PageError, PageResult};
+use super::page::{BYTE_ORDER_MARK, DAY, Frame, html, last_of_page};
 use super::session::Visitor;
 use tintype_domain::model::{EntryKind, ExpiringGrant, LedgerEntry};
 use tintype_domain::text;
@@ -88,8 +86,8 @@ struct CreditsPage<'a> {
 }
 
 /// The page.
-pub async fn credits(visitor: Visitor, Query(query): Query<PeriodQuery>) -> Result<Response<Body>, PageError> {
-    let account = visitor.session.person.account_id;
+pub async fn credits(visitor: Visitor, Query(query): Query<PeriodQuery>) -> PageResult {
+    let account = visitor.account_id();
     let filter = query.filter()?;
     let cursors = &visitor.studio.tasks.cursors;
     let before = match query.before.as_str() {
@@ -111,12 +109,12 @@ pub async fn credits(visitor: Visitor, Query(query): Query<PeriodQuery>) -> Resu
         query: &query,
         low_balance: visitor.account().await?.and_then(|account| account.low_balance),
     };
-    Ok(html(page.render()?))
+    html(&page)
 }
 
 /// The use of each of the last days, until today.
 async fn chart(visitor: &Visitor, days: u32) -> Result<Chart, PageError> {
-    let (studio, account) = (&visitor.studio, visitor.session.person.account_id);
+    let (studio, account) = (&visitor.studio, visitor.account_id());
     let store = &studio.shared.store;
     let length = i64::try_from(DAY.as_millis()).unwrap_or(i64::MAX);
     let today = store.now().as_millis().div_euclid(length);
@@ -132,8 +130,8 @@ async fn chart(visitor: &Visitor, days: u32) -> Result<Chart, PageError> {
 
 /// The ledger as CSV (RFC 4180), newest first, with the filters of the page. It is read while it is sent, as long as the
 /// session lasts.
-pub async fn csv(visitor: Visitor, Query(query): Query<PeriodQuery>) -> Result<Response<Body>, PageError> {
-    visitor.refuse_if(visitor.studio.limits.count_report(visitor.session.person.id).await)?;
+pub async fn csv(visitor: Visitor, Query(query): Query<PeriodQuery>) -> PageResult {
+    visitor.studio.refuse_if(visitor.studio.limits.count_report(visitor.person_id()).await)?;
     let filter = query.filter()?;
     let head = format!("{BYTE_ORDER_MARK}time,kind,amount,balance,task_id,note\r\n");
     let head = stream::iter([io::Result::Ok(head)]);
@@ -142,16 +140,12 @@ pub async fn csv(visitor: Visitor, Query(query): Query<PeriodQuery>) -> Result<R
         if !visitor.is_here().await.map_err(io::Error::other)? {
             return Err(io::Error::from(io::ErrorKind::PermissionDenied));
         }
-        let (store, account) = (&visitor.studio.shared.store, visitor.session.person.account_id);
+        let (store, account) = (&visitor.studio.shared.store, visitor.account_id());
         let entries = store.entries(account, filter, before, ROWS).await.map_err(io::Error::other)?;
         let next = entries.last().map(|(entry, _)| Some(entry.id)).filter(|_| entries.len() == ROWS as usize);
         Ok(Some((entries.into_iter().map(|(entry, _)| line(entry)).collect::<String>(), (visitor, next))))
     });
-    let mut response = secured(Response::new(Body::from_stream(head.chain(rest))));
-    let headers = response.headers_mut();
-    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("text/csv; charset=utf-8"));
-    headers.insert(header::CONTENT_DISPOSITION, HeaderValue::from_static("attachment; filename=\"credits.csv\""));
-    Ok(response)
+    Ok(super::page::csv("attachment; filename=\"credits.csv\"", Body::from_stream(head.chain(rest))))
 }
 
 /// An entry as a line of the download, without its number, which counts the entries of all accounts.

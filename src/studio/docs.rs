@@ -1,12 +1,11 @@
 //! The reference of the API, with the address of this server and the examples of one task.
 
 use askama::Template;
-use axum::body::Body;
-use axum::http::{HeaderMap, Response};
+use axum::http::HeaderMap;
 use serde_json::Value;
 
 use super::create::base;
-use super::error::PageError;
+use super::error::PageResult;
 use super::page::{Frame, html};
 use super::session::Visitor;
 use super::snippets::Snippets;
@@ -119,10 +118,10 @@ impl DocsPage<'_> {
 }
 
 /// The page.
-pub async fn docs(visitor: Visitor, headers: HeaderMap) -> Result<Response<Body>, PageError> {
+pub async fn docs(visitor: Visitor, headers: HeaderMap) -> PageResult {
     let base = base(&visitor, &headers);
     let request = GenerateRequest::new(PROMPT);
     let snippets = Snippets::new(&base, &request);
     let (frame, reference) = (Frame::new("docs", &visitor).await?, &visitor.studio.reference);
-    Ok(html(DocsPage { frame, base: &base, snippets, reference }.render()?))
+    html(&DocsPage { frame, base: &base, snippets, reference })
 }

@@ -11,7 +11,6 @@ use axum::body::{Body, Bytes};
 use axum::extract::{Path, Query};
 use axum::http::header::{self, HeaderValue};
 use axum::http::{Response, StatusCode};
-use axum::response::{IntoResponse as _, Redirect};
 use futures::channel::mpsc;
 use futures::{SinkExt as _, StreamExt as _, stream};
 use object_store::GetRange;
@@ -19,9 +18,9 @@ use serde::Deserialize;
 use zip::CompressionMethod;
 use zip::write::{SimpleFileOptions, ZipWriter};
 
-use super::error::PageError;
+use super::error::{PageError, PageResult};
 use super::gallery::first;
-use super::page::{secured, utc};
+use super::page::{file, redirect, utc};
 use super::picture_files::{PNG_HEADER, PictureFile};
 use super::session::{Form, Visitor};
 use crate::files::FileName;
@@ -79,7 +78,7 @@ impl Chosen {
 /// Sends the pictures one after the other, and then a table of them, as long as the session lasts. Nothing is read ahead of
 /// a slow reader but the next picture.
 async fn write(visitor: &Visitor, pictures: Vec<Chosen>, details: bool, mut sender: mpsc::Sender<io::Result<Bytes>>) {
-    let (shared, account) = (&visitor.studio.shared, visitor.session.person.account_id);
+    let (shared, account) = (&visitor.studio.shared, visitor.account_id());
     let mut listed = Vec::new();
     // PNGs hardly become smaller.
     let options = SimpleFileOptions::default().compression_method(CompressionMethod::Stored);
@@ -180,8 +179,8 @@ pub async fn picture(
     visitor: Visitor,
     Path((task, number)): Path<(String, String)>,
     Query(query): Query<DownloadQuery>,
-) -> Result<Response<Body>, PageError> {
-    let (account, shared) = (visitor.session.person.account_id, &visitor.studio.shared);
+) -> PageResult {
+    let (account, shared) = (visitor.account_id(), &visitor.studio.shared);
     let (task, number): (Id, usize) = task.parse().ok().zip(number.parse().ok()).ok_or_else(PageError::not_found)?;
     let pictures = pictures_of(shared, account, task).await?;
     let picture = number.checked_sub(1).and_then(|index| pictures.get(index)).ok_or_else(PageError::not_found)?;
@@ -199,22 +198,14 @@ pub async fn picture(
 }
 
 /// A picture that the caller may see: these bytes, and then its file from an offset on.
-pub(super) async fn stream_file(
-    shared: &Shared,
-    name: FileName<'_>,
-    head: Vec<u8>,
-    from: u64,
-) -> Result<Response<Body>, PageError> {
+pub(super) async fn stream_file(shared: &Shared, name: FileName<'_>, head: Vec<u8>, from: u64) -> PageResult {
     let rest = shared.files.open(name, (from > 0).then_some(GetRange::Offset(from))).await?;
     let rest = rest.ok_or_else(PageError::not_found)?;
     let length = rest.meta.size - from + head.len() as u64;
     let head = stream::iter((!head.is_empty()).then(|| Ok(Bytes::from(head))));
-    let mut response = Response::new(Body::from_stream(head.chain(rest.into_stream())));
-    let headers = response.headers_mut();
-    headers.insert(header::CONTENT_LENGTH, HeaderValue::from(length));
-    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("image/png"));
-    headers.insert(header::CONTENT_SECURITY_POLICY, HeaderValue::from_static("default-src 'none'; sandbox"));
-    Ok(secured(response))
+    let mut response = file("image/png", Body::from_stream(head.chain(rest.into_stream())));
+    response.headers_mut().insert(header::CONTENT_LENGTH, HeaderValue::from(length));
+    Ok(response)
 }
 
 /// A task of which all pictures are wanted, or one by its number.
@@ -249,12 +240,12 @@ pub async fn zip_chosen(form: Form) -> Response<Body> {
     let named = form.fields.names().filter_map(|name| name.strip_prefix("task-").or(name.strip_prefix("picture-")));
     let tasks: Vec<String> = first::<Part>(named).iter().map(Part::to_string).collect();
     let details = if form.fields.get("details").is_some() { "&details=1" } else { "" };
-    secured(Redirect::to(&format!("/studio/gallery.zip?tasks={}{details}", tasks.join("+"))).into_response())
+    redirect(&format!("/studio/gallery.zip?tasks={}{details}", tasks.join("+")))
 }
 
 /// Chosen pictures.
-pub async fn zip(visitor: Visitor, Query(query): Query<HashMap<String, String>>) -> Result<Response<Body>, PageError> {
-    let account = visitor.session.person.account_id;
+pub async fn zip(visitor: Visitor, Query(query): Query<HashMap<String, String>>) -> PageResult {
+    let account = visitor.account_id();
     let shared = visitor.studio.shared.clone();
     let Some(download) = visitor.studio.downloads.enter(Some(account)) else {
         return Err(PageError::new(StatusCode::TOO_MANY_REQUESTS, "zip-busy"));
@@ -281,11 +272,9 @@ pub async fn zip(visitor: Visitor, Query(query): Query<HashMap<String, String>>)
         write(&visitor, pictures, details, sender).await;
         drop(download);
     });
-    let mut response = Response::new(Body::from_stream(receiver));
-    let headers = response.headers_mut();
-    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/zip"));
-    headers.insert(header::CONTENT_DISPOSITION, attachment(&name));
-    Ok(secured(response))
+    let mut response = file("application/zip", Body::from_stream(receiver));
+    response.headers_mut().insert(header::CONTENT_DISPOSITION, attachment(&name));
+    Ok(response)
 }
 
 /// Numbers names that several pictures have.

@@ -7,10 +7,10 @@ use askama::Template;
 use axum::body::Body;
 use axum::http::request::Parts;
 use axum::http::{Method, Response, StatusCode, header};
-use axum::response::{IntoResponse, Redirect};
+use axum::response::IntoResponse;
 
-use super::cookies::{studio_page, with_lost, with_wanted};
-use super::page::{html, secured};
+use super::cookies::{referring_page, studio_page, with_lost, with_wanted};
+use super::page::{html, redirect};
 use super::session::request_context;
 use super::texts::Texts;
 use super::{RequestContext, SECOND_FACTOR, SIGN_IN, SIGN_OUT};
@@ -36,6 +36,9 @@ pub struct PageError {
     /// The page to which the sign-in leads.
     destination: Option<Box<Destination>>,
 }
+
+/// The answer of a handler.
+pub type PageResult = Result<Response<Body>, PageError>;
 
 /// A page to which a sign-in leads.
 #[derive(Debug, Clone)]
@@ -73,6 +76,11 @@ impl PageError {
         Self { retry_after: Some(seconds), ..Self::new(StatusCode::TOO_MANY_REQUESTS, "error-rate") }
     }
 
+    /// Too many requests of one kind.
+    pub(super) fn busy() -> Self {
+        Self::new(StatusCode::TOO_MANY_REQUESTS, "error-rate")
+    }
+
     /// Leads to the page on which people sign in.
     pub(super) fn signed_out() -> Self {
         Self { first: Some(SIGN_IN), ..Self::new(StatusCode::SEE_OTHER, "signed-out") }
@@ -102,12 +110,11 @@ impl PageError {
     /// This error for a form that a page of the studio sent: the sign-in says that it was not taken, and leads to its
     /// page. Whoever signs out has lost nothing.
     pub(super) fn losing(mut self, parts: &Parts) -> Self {
-        let referrer = parts.headers.get(header::REFERER).and_then(|referrer| referrer.to_str().ok());
         if self.first == Some(SIGN_IN)
             && parts.uri.path() != SIGN_OUT
             && let Ok(context) = request_context(parts)
         {
-            let page = referrer.and_then(studio_page);
+            let page = referring_page(&parts.headers);
             self.destination = page.map(|page| Box::new(Destination { context, page, is_lost: true }));
         }
         self
@@ -144,7 +151,7 @@ impl From<askama::Error> for PageError {
 impl IntoResponse for PageError {
     fn into_response(self) -> Response<Body> {
         if let Some(page) = self.first {
-            let response = secured(Redirect::to(page).into_response());
+            let response = redirect(page);
             return match self.destination.as_deref() {
                 Some(Destination { context, page, is_lost: true }) => with_lost(response, context, page),
                 Some(Destination { context, page, is_lost: false }) => with_wanted(response, context, page),
@@ -188,7 +195,7 @@ pub fn write_error(texts: &Texts, text: &str, status: StatusCode, request_id: &s
         request_id: (status.is_server_error() || status == StatusCode::BAD_REQUEST).then_some(request_id),
         is_in_bin: text == IN_BIN,
     };
-    page.render().map_or_else(|_| Response::new(Body::from(request_id.to_owned())), html)
+    html(&page).unwrap_or_else(|_| Response::new(Body::from(request_id.to_owned())))
 }
 
 /// In the extensions of a response with the status of an error: it has its page already.

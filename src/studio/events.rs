@@ -6,15 +6,15 @@ use std::time::Duration;
 
 use axum::body::{Body, Bytes};
 use axum::extract::State;
+use axum::http::Response;
 use axum::http::header::{self, HeaderValue};
-use axum::http::{Response, StatusCode};
 use serde_json::json;
 use tintype_engine::Stage;
 use tokio::sync::broadcast::error::RecvError;
 
 use super::Studio;
 use super::cards::words;
-use super::error::PageError;
+use super::error::{PageError, PageResult};
 use super::live::{Change, Live, Watcher};
 use super::page::secured;
 use super::session::Visitor;
@@ -24,10 +24,10 @@ use super::texts::Texts;
 const HEARTBEAT: Duration = Duration::from_secs(15);
 
 /// Streams the changes of the account's tasks until the session or the process ends.
-pub async fn events(State(studio): State<Arc<Studio>>, visitor: Visitor) -> Result<Response<Body>, PageError> {
+pub async fn events(State(studio): State<Arc<Studio>>, visitor: Visitor) -> PageResult {
     let Visitor { session, token_hash, texts, .. } = visitor;
     let Some(watcher) = Live::watch(&studio, token_hash, &session.person) else {
-        return Err(PageError::new(StatusCode::TOO_MANY_REQUESTS, "error-rate"));
+        return Err(PageError::busy());
     };
     let first = [&b"retry: 2000\n\n"[..], &begin(&studio)].concat().into();
     let state = (studio, watcher, Some(first));
@@ -54,7 +54,7 @@ fn begin(studio: &Studio) -> Bytes {
 async fn next(studio: &Studio, watcher: &mut Watcher, t: &Texts) -> Option<Bytes> {
     tokio::select! {
         change = watcher.changes.recv() => match change {
-            Ok(change) if watcher.hears(&change) => Some(event(change, t)),
+            Ok(change) if watcher.receives(&change) => Some(event(change, t)),
             // A comment.
             Ok(_) => Some(Bytes::from_static(b": \n\n")),
             // The page fetches its tasks again.

@@ -7,19 +7,18 @@ use std::str::FromStr;
 
 use askama::Template;
 use axum::Json;
-use axum::body::Body;
 use axum::extract::{Path, Query, RawQuery};
-use axum::http::{HeaderMap, Response, StatusCode};
-use axum::response::{IntoResponse as _, Redirect};
+use axum::http::{HeaderMap, StatusCode};
+use axum::response::IntoResponse as _;
 use serde::Deserialize;
 use serde_json::json;
 
 use super::action::{GalleryAction, action};
 use super::boards;
 use super::cards::{Card, cards};
-use super::error::PageError;
-use super::live::{Mark, Marks};
-use super::page::{DAY, Frame, day, done, html, is_of_script, secured};
+use super::error::{PageError, PageResult};
+use super::live::Mark;
+use super::page::{DAY, Frame, day, done, html, is_of_script, redirect, secured};
 use super::session::{Form, Visitor};
 use super::texts::Texts;
 use tintype_config::{MAX_BOARD_NAME, MAX_CHOSEN};
@@ -223,15 +222,15 @@ pub async fn gallery(
     Query(search): Query<Search>,
     RawQuery(given): RawQuery,
     headers: HeaderMap,
-) -> Result<Response<Body>, PageError> {
+) -> PageResult {
     if let Some(short) = given.as_deref().and_then(shortened) {
-        return Ok(secured(Redirect::to(&format!("{HOME}?{short}")).into_response()));
+        return Ok(redirect(&format!("{HOME}?{short}")));
     }
-    let (store, account) = (&visitor.studio.shared.store, visitor.session.person.account_id);
-    let filter = search.filter(visitor.session.person.id);
+    let (store, account) = (&visitor.studio.shared.store, visitor.account_id());
+    let filter = search.filter(visitor.person_id());
     let size = if search.ids == "1" { IDS } else { PAGE };
     let is_seen = match filter.board {
-        Some(board) => store.sees_board(account, visitor.session.person.id, board).await?,
+        Some(board) => store.sees_board(account, visitor.person_id(), board).await?,
         None => true,
     };
     let page = match is_seen {
@@ -251,7 +250,7 @@ pub async fn gallery(
         card.selects = visitor.makes();
     }
     if is_of_script(&headers) {
-        return Ok(html(MoreCards { t: visitor.texts, cards, older }.render()?));
+        return html(&MoreCards { t: visitor.texts, cards, older });
     }
     let boards = boards::seen(&visitor).await?;
     let mut people = store.list_people(Some(account)).await?;
@@ -271,7 +270,7 @@ pub async fn gallery(
         cards,
         older,
     };
-    Ok(html(page.render()?))
+    html(&page)
 }
 
 /// Ids with spaces between them, of which [`MAX_CHOSEN`] count.
@@ -291,23 +290,22 @@ pub(super) fn chosen(form: &Form) -> Vec<Id> {
 }
 
 /// Gives stars to chosen tasks, takes them away, deletes or restores them, or puts them on a board.
-pub async fn change(Path(word): Path<String>, form: Form) -> Result<Response<Body>, PageError> {
+pub async fn change(Path(word): Path<String>, form: Form) -> PageResult {
     form.visitor.changes()?;
-    let (store, account) = (form.visitor.store(), form.visitor.session.person.account_id);
-    let (tasks, me) = (chosen(&form), form.visitor.session.person.id);
-    let tell = |what, tasks| form.visitor.studio.live.tell(account, Marks { what, person: me, tasks });
+    let (store, account) = (form.visitor.store(), form.visitor.account_id());
+    let (tasks, me) = (chosen(&form), form.visitor.person_id());
     match action(&word)? {
         change @ (GalleryAction::Star | GalleryAction::Unstar) => {
             let starred = change == GalleryAction::Star;
             store.star_tasks(account, me, &tasks, starred).await?;
-            tell(if starred { Mark::Starred } else { Mark::Unstarred }, tasks);
+            form.visitor.announce(if starred { Mark::Starred } else { Mark::Unstarred }, tasks);
         }
         change @ (GalleryAction::Put | GalleryAction::Take) => {
             let board: Id = form.fields.text("board").parse().map_err(|_| PageError::bad_request())?;
             if !store.put_on_board(account, me, board, &tasks, change == GalleryAction::Put).await? {
                 return Err(PageError::new(StatusCode::NOT_FOUND, "board-gone"));
             }
-            tell(Mark::Boards, Vec::new());
+            form.visitor.announce(Mark::Boards, Vec::new());
             return Ok(done(&form, &format!("{HOME}?board={board}")));
         }
         GalleryAction::Delete => {
@@ -322,14 +320,14 @@ pub async fn change(Path(word): Path<String>, form: Form) -> Result<Response<Bod
                 }
             }
             let deleted = store.delete_tasks(account, &tasks, author).await?;
-            tracing::info!(tasks = deleted.len(), %account, person = %form.visitor.session.person.id, "tasks moved to the bin");
-            tell(Mark::Deleted, deleted.clone());
+            tracing::info!(tasks = deleted.len(), %account, person = %form.visitor.person_id(), "tasks moved to the bin");
+            form.visitor.announce(Mark::Deleted, deleted.clone());
             let deleted: Vec<String> = deleted.iter().map(Id::to_string).collect();
             return Ok(done(&form, &format!("{HOME}?deleted={}", deleted.join("+"))));
         }
         GalleryAction::Restore => {
             let back = store.restore_tasks(account, &tasks, form.visitor.only_own()).await?;
-            tell(Mark::Restored, back.clone());
+            form.visitor.announce(Mark::Restored, back.clone());
             for task in tasks.iter().filter(|task| !back.contains(task)) {
                 // A second click finds it there already.
                 if store.find_record(account, Surface::Web, *task).await?.is_none() {

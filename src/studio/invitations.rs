@@ -3,15 +3,13 @@
 use std::sync::Arc;
 
 use askama::Template;
-use axum::body::Body;
 use axum::extract::{Path, Request, State};
+use axum::http::StatusCode;
 use axum::http::request::Parts;
-use axum::http::{Response, StatusCode};
-use axum::response::{IntoResponse as _, Redirect};
 
 use super::create::base;
-use super::error::PageError;
-use super::page::{answer, html, role_text, secured, written};
+use super::error::{PageError, PageResult};
+use super::page::{answer, html, redirect, role_text, written};
 use super::people::PEOPLE;
 use super::secret::{self, Secret};
 use super::session::{Fields, Form, Unready, Visitor, check_origin, request_context};
@@ -32,7 +30,7 @@ const MAX_OPEN: u32 = 20;
 const MAX_PLACES: i64 = 100;
 
 /// Makes an invitation, and shows its link, this once.
-pub async fn invite(form: Form) -> Result<Response<Body>, PageError> {
+pub async fn invite(form: Form) -> PageResult {
     let Form { visitor, fields, headers } = form;
     visitor.manages()?;
     let role: Role = fields.text("role").parse().map_err(|_| PageError::bad_request())?;
@@ -52,15 +50,15 @@ pub async fn invite(form: Form) -> Result<Response<Body>, PageError> {
 }
 
 /// Revokes an invitation. A second click finds it revoked, and says no more.
-pub async fn revoke(Path(id): Path<String>, form: Form) -> Result<Response<Body>, PageError> {
+pub async fn revoke(Path(id): Path<String>, form: Form) -> PageResult {
     let visitor = &form.visitor;
     visitor.manages()?;
     let id: Id = id.parse().map_err(|_| PageError::not_found())?;
-    let account = visitor.session.person.account_id;
+    let account = visitor.account_id();
     if visitor.store().revoke_invitation(account, id).await? {
-        tracing::info!(invitation = %id, %account, person = %visitor.session.person.id, "an invitation was revoked");
+        tracing::info!(invitation = %id, %account, person = %visitor.person_id(), "an invitation was revoked");
     }
-    Ok(secured(Redirect::to(PEOPLE).into_response()))
+    Ok(redirect(PEOPLE))
 }
 
 #[derive(Template)]
@@ -101,17 +99,17 @@ struct GonePage<'a> {
 }
 
 /// No such invitation works. Whether it ever did is nobody's business. The answer waits like that to a failed sign-in.
-async fn gone(studio: &Studio, context: &RequestContext, parts: &Parts) -> Result<Response<Body>, PageError> {
+async fn gone(studio: &Studio, context: &RequestContext, parts: &Parts) -> PageResult {
     delay_failure(studio, context).await?;
     let page = GonePage { t: Texts::of(&parts.headers), path: parts.uri.path() };
-    Ok(without_path_in_referrer(written(StatusCode::NOT_FOUND, page.render()?)))
+    written(StatusCode::NOT_FOUND, &page).map(without_path_in_referrer)
 }
 
 /// Tells someone who is signed in already, and whom joining would sign in as someone else.
-fn signed_in(visitor: &Visitor, invitation: &Invitation, parts: &Parts) -> Result<Response<Body>, PageError> {
+fn signed_in(visitor: &Visitor, invitation: &Invitation, parts: &Parts) -> PageResult {
     let page =
         SignedInPage { t: visitor.texts, path: parts.uri.path(), account: &invitation.account, name: visitor.name() };
-    Ok(without_path_in_referrer(html(page.render()?)))
+    html(&page).map(without_path_in_referrer)
 }
 
 /// The invitation with a token, if it works.
@@ -127,7 +125,7 @@ pub async fn invitation(
     Path(token): Path<String>,
     visitor: Result<Unready<Visitor>, PageError>,
     request: Request,
-) -> Result<Response<Body>, PageError> {
+) -> PageResult {
     let (parts, _) = request.into_parts();
     let Some((_, invitation)) = find(&studio, &token).await? else {
         return gone(&studio, &request_context(&parts)?, &parts).await;
@@ -136,16 +134,12 @@ pub async fn invitation(
         return signed_in(&visitor, &invitation, &parts);
     }
     let page = JoinPage::new(&parts, &invitation);
-    Ok(without_path_in_referrer(html(page.render()?)))
+    html(&page).map(without_path_in_referrer)
 }
 
 /// Adds someone to the account, and signs that person in. A name that is taken is told as plainly as at a sign-up, and
 /// waits like a failed sign-in.
-pub async fn join(
-    State(studio): State<Arc<Studio>>,
-    Path(token): Path<String>,
-    request: Request,
-) -> Result<Response<Body>, PageError> {
+pub async fn join(State(studio): State<Arc<Studio>>, Path(token): Path<String>, request: Request) -> PageResult {
     let (parts, body) = request.into_parts();
     check_origin(&studio, &parts)?;
     let context = request_context(&parts)?;
@@ -159,7 +153,7 @@ pub async fn join(
     let refuse = |notice| {
         let page = JoinPage::new(&parts, &invitation);
         let page = JoinPage { name: fields.text("name"), notice: Some(notice), ..page };
-        Ok(without_path_in_referrer(answer(page.render()?, Some(notice))))
+        answer(&page, Some(notice)).map(without_path_in_referrer)
     };
     let new = match new_person(&fields, &context)? {
         Ok(new) => new,

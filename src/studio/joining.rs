@@ -1,9 +1,8 @@
 //! People who join an account by a rule of the operator, and their roles at each later sign-in.
 
-use axum::body::Body;
-use axum::http::{HeaderMap, Response};
+use axum::http::HeaderMap;
 
-use super::error::PageError;
+use super::error::{PageError, PageResult};
 use super::oidc::{disabled, lost, unknown};
 use super::sign_in::{agent, enter};
 use super::{RequestContext, Studio};
@@ -21,7 +20,7 @@ pub(super) async fn join(
     sign_in: ProviderSignIn,
     rule: &JoinRule,
     headers: &HeaderMap,
-) -> Result<Response<Body>, PageError> {
+) -> PageResult {
     let account = studio.shared.store.find_account(&rule.account).await?;
     let Some(account) = account.filter(|account| account.deleted_at.is_none()) else {
         tracing::warn!(%rule, "a rule of --oidc-join names an account that does not exist, so it has no effect");

@@ -4,16 +4,13 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use askama::Template;
-use axum::body::Body;
 use axum::extract::{Path, State};
-use axum::http::Response;
-use axum::response::{IntoResponse as _, Redirect};
 
 use super::Studio;
 use super::action::{KeyAction, action};
-use super::error::PageError;
+use super::error::{PageError, PageResult};
 use super::overlap::Overlap;
-use super::page::{DAY, Draft, Frame, answer, secured};
+use super::page::{DAY, Draft, Frame, answer, redirect};
 use super::secret::{self, Secret};
 use super::session::{Fields, Form, Visitor};
 use crate::service::keys::{AccountKeys, KeyRefusal, MAX_KEYS, may_set_budget};
@@ -114,9 +111,9 @@ impl KeysPage<'_> {
     }
 }
 
-async fn page(visitor: &Visitor, draft: Draft) -> Result<Response<Body>, PageError> {
+async fn page(visitor: &Visitor, draft: Draft) -> PageResult {
     let store = &visitor.studio.shared.store;
-    let mut keys = store.list_keys(Some(visitor.session.person.account_id)).await?;
+    let mut keys = store.list_keys(Some(visitor.account_id())).await?;
     keys.reverse();
     let mut allowances = HashMap::new();
     for key in keys.iter().filter(|key| key.budget.is_some() && key.revoked_at.is_none()) {
@@ -131,17 +128,17 @@ async fn page(visitor: &Visitor, draft: Draft) -> Result<Response<Body>, PageErr
         closed: account_keys(visitor).await?.may_add().err().map(refusal_text),
         draft,
     };
-    Ok(answer(page.render()?, page.draft.refusal))
+    answer(&page, page.draft.refusal)
 }
 
 /// The page.
-pub async fn keys(visitor: Visitor) -> Result<Response<Body>, PageError> {
+pub async fn keys(visitor: Visitor) -> PageResult {
     visitor.needs(Role::Owner)?;
     page(&visitor, Draft::default()).await
 }
 
 /// Creates a key and shows it, this once.
-pub async fn create(State(studio): State<Arc<Studio>>, form: Form) -> Result<Response<Body>, PageError> {
+pub async fn create(State(studio): State<Arc<Studio>>, form: Form) -> PageResult {
     let Form { visitor, fields, .. } = form;
     visitor.manages()?;
     let secret = KeySecret::random();
@@ -152,19 +149,19 @@ pub async fn create(State(studio): State<Arc<Studio>>, form: Form) -> Result<Res
     if let Err(refusal) = account_keys(&visitor).await?.may_create(&new) {
         return page(&visitor, Draft::refused(refusal_text(refusal), fields)).await;
     }
-    let account_id = visitor.session.person.account_id;
+    let account_id = visitor.account_id();
     let key = match visitor.store().create_key_within(account_id, new, Some(MAX_KEYS)).await? {
         KeyCreation::Created(key) => key,
         KeyCreation::TooMany => return page(&visitor, Draft::refused(TOO_MANY, fields)).await,
         KeyCreation::NotPossible => return Err(PageError::not_found()),
     };
-    tracing::info!(key = %key.id, person = %visitor.session.person.id, "a key was created in the studio");
+    tracing::info!(key = %key.id, person = %visitor.person_id(), "a key was created in the studio");
     let said = visitor.texts.get("key-created").into_owned();
     show(&visitor, &secret, said).await
 }
 
 /// Leads to the page that shows a key, this once.
-async fn show(visitor: &Visitor, key: &KeySecret, said: String) -> Result<Response<Body>, PageError> {
+async fn show(visitor: &Visitor, key: &KeySecret, said: String) -> PageResult {
     let texts = vec![key.reveal().to_owned()];
     secret::show(visitor, &Secret { said, texts, copy: "key-copy".into(), back: KEYS.into() }).await
 }
@@ -199,7 +196,7 @@ fn budget(fields: &Fields) -> Result<Option<Budget>, &'static str> {
 
 async fn account_keys(visitor: &Visitor) -> Result<AccountKeys<'_>, PageError> {
     let studio = &visitor.studio;
-    Ok(AccountKeys::of(visitor.session.person.account_id, &*studio.shared.store, &studio.limits).await?)
+    Ok(AccountKeys::of(visitor.account_id(), &*studio.shared.store, &studio.limits).await?)
 }
 
 /// The name of the text that says why a key was refused.
@@ -212,7 +209,7 @@ fn refusal_text(refusal: KeyRefusal) -> &'static str {
 }
 
 /// The page with the reason why a key was not changed.
-async fn refused(visitor: &Visitor, refusal: &'static str) -> Result<Response<Body>, PageError> {
+async fn refused(visitor: &Visitor, refusal: &'static str) -> PageResult {
     page(visitor, Draft::refused(refusal, Fields::default())).await
 }
 
@@ -221,14 +218,14 @@ pub async fn change(
     State(studio): State<Arc<Studio>>,
     Path((id, word)): Path<(String, String)>,
     form: Form,
-) -> Result<Response<Body>, PageError> {
+) -> PageResult {
     let Form { visitor, fields, .. } = form;
     visitor.needs(Role::Owner)?;
     let (id, action): (Id, _) = (id.parse().map_err(|_| PageError::not_found())?, action(&word)?);
     let store = &studio.shared.store;
-    let own = store.find_key(id).await?.filter(|key| key.account_id == visitor.session.person.account_id);
+    let own = store.find_key(id).await?.filter(|key| key.account_id == visitor.account_id());
     let key = own.ok_or_else(PageError::not_found)?;
-    let person = visitor.session.person.id;
+    let person = visitor.person_id();
     if matches!(action, KeyAction::Rotate | KeyAction::Enable | KeyAction::Budget) {
         visitor.manages()?;
     }
@@ -276,5 +273,5 @@ pub async fn change(
         visitor.store().change_key(id, change).await?;
         tracing::info!(key = %id, ?change, %person, "a key was changed in the studio");
     }
-    Ok(secured(Redirect::to(KEYS).into_response()))
+    Ok(redirect(KEYS))
 }

@@ -1,5 +1,5 @@
-//! Tells open pages what changes. One task of the process looks at the database for all of them, once a second and only
-//! while someone watches; the endings of this process it hears at once.
+//! Sends changes to open pages. One task of the process polls the database for all of them, once a second and only while
+//! pages watch; it gets the endings of this process at once.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex};
@@ -11,6 +11,7 @@ use tokio::sync::{Notify, broadcast};
 use tokio::time::MissedTickBehavior;
 use tokio_util::sync::CancellationToken;
 
+use super::session::Visitor;
 use crate::service::Shared;
 use crate::service::queue_positions::QueuedTask;
 use crate::service::shares::fits;
@@ -68,7 +69,7 @@ pub(super) enum Mark {
     Boards,
 }
 
-/// What one process tells the others of the cluster.
+/// A message to the other processes of the cluster.
 #[derive(Debug, Serialize, Deserialize)]
 struct ClusterMessage {
     account: Id,
@@ -111,7 +112,7 @@ impl TaskProgress {
     }
 }
 
-/// Seconds up to which an estimate is told: the longer, the coarser.
+/// An estimate in seconds, rounded up: the longer, the coarser.
 fn rounded(seconds: u64) -> u64 {
     let step = match seconds {
         0..=10 => 1,
@@ -121,7 +122,7 @@ fn rounded(seconds: u64) -> u64 {
     seconds.next_multiple_of(step).max(1)
 }
 
-/// Tells open pages what changes.
+/// Sends changes to open pages.
 #[derive(Debug)]
 pub(super) struct Live {
     shared: Arc<Shared>,
@@ -207,8 +208,8 @@ impl Live {
         }
     }
 
-    /// Tells the open pages of an account what a person did, at this process and at others.
-    pub(super) fn tell(&self, account: Id, marks: Marks) {
+    /// Sends the open pages of an account what a person did, at this process and at others.
+    pub(super) fn announce(&self, account: Id, marks: Marks) {
         for tasks in parts(&marks.tasks) {
             let part = Marks { tasks: tasks.to_vec(), ..marks };
             match serde_json::to_string(&ClusterMessage { account, marks: part }) {
@@ -216,20 +217,20 @@ impl Live {
                 Err(error) => tracing::error!(%error, "could not write news for the pages of other processes"),
             }
         }
-        self.watched.locked().tell(account, Change::Marks(Arc::new(marks)));
+        self.watched.locked().send(account, Change::Marks(Arc::new(marks)));
     }
 
     /// Passes on what a person did at another process.
-    fn hear(&self, news: &str) {
+    fn receive(&self, news: &str) {
         match serde_json::from_str(news) {
             Ok(ClusterMessage { account, marks }) => {
-                self.watched.locked().tell(account, Change::Marks(Arc::new(marks)))
+                self.watched.locked().send(account, Change::Marks(Arc::new(marks)))
             }
             Err(error) => tracing::debug!(%error, "news of another release are not for this one"),
         }
     }
 
-    /// Whether the queue was paused at the last look. A watcher hears of each change since.
+    /// Whether the queue was paused at the last look. A watcher receives each change since.
     pub(super) fn is_paused(&self) -> bool {
         self.watched.locked().is_paused
     }
@@ -252,7 +253,7 @@ impl Live {
                     Err(broadcast::error::RecvError::Closed) => break,
                 },
                 () = self.news.notified() => self.look().await,
-                news = self.shared.store.news_elsewhere() => self.hear(&news),
+                news = self.shared.store.news_elsewhere() => self.receive(&news),
                 _ = looks.tick(), if watched => {
                     self.check_sessions().await;
                     self.look().await;
@@ -286,7 +287,7 @@ impl Live {
     fn ended(&self, account: Id, task: Id) {
         let mut watched = self.watched.locked();
         watched.known.remove(&task);
-        watched.tell(account, Change::State(task));
+        watched.send(account, Change::State(task));
     }
 
     /// Compares the unfinished tasks of watched accounts with those of the last look.
@@ -315,22 +316,29 @@ impl Live {
             && watched.is_paused != paused
         {
             watched.is_paused = paused;
-            watched.accounts.keys().for_each(|account| watched.tell(*account, Change::Queue { paused }));
+            watched.accounts.keys().for_each(|account| watched.send(*account, Change::Queue { paused }));
         }
         let known = std::mem::take(&mut watched.known);
         for (task, now) in &tasks {
             match known.get(&task.task_id) {
                 Some((_, before)) if before == now => {}
                 Some((_, before)) if before.waits == now.waits => {
-                    watched.tell(task.account_id, Change::Progress(task.task_id, *now));
+                    watched.send(task.account_id, Change::Progress(task.task_id, *now));
                 }
-                _ => watched.tell(task.account_id, Change::State(task.task_id)),
+                _ => watched.send(task.account_id, Change::State(task.task_id)),
             }
         }
         watched.known = tasks.into_iter().map(|found| (found.0.task_id, found)).collect();
         for (gone, _) in known.values().filter(|(task, _)| !watched.known.contains_key(&task.task_id)) {
-            watched.tell(gone.account_id, Change::State(gone.task_id));
+            watched.send(gone.account_id, Change::State(gone.task_id));
         }
+    }
+}
+
+impl Visitor {
+    /// Sends the open pages of the account what this person did, at this process and at others.
+    pub(super) fn announce(&self, what: Mark, tasks: Vec<Id>) {
+        self.studio.live.announce(self.account_id(), Marks { what, person: self.person_id(), tasks });
     }
 }
 
@@ -346,7 +354,7 @@ impl Watched {
             && fits(MAX_WATCHERS, of_account, self.watchers - of_account, 1)
     }
 
-    fn tell(&self, account: Id, change: Change) {
+    fn send(&self, account: Id, change: Change) {
         if let Some(sender) = self.accounts.get(&account) {
             // An error means that the last page of the account has just gone.
             drop(sender.send(change));
@@ -355,8 +363,8 @@ impl Watched {
 }
 
 impl Watcher {
-    /// Whether this page may hear of a change. Stars are each person's own.
-    pub(super) fn hears(&self, change: &Change) -> bool {
+    /// Whether this page receives a change. Stars are each person's own.
+    pub(super) fn receives(&self, change: &Change) -> bool {
         match change {
             Change::Marks(marks) => {
                 !matches!(marks.what, Mark::Starred | Mark::Unstarred) || marks.person == self.person

@@ -46,7 +46,7 @@ pub(super) async fn read(
     if !masked.is_empty() && masked != references[0] {
         return Err(MaskFault::Unfit);
     }
-    let (store, account) = (&*visitor.studio.shared.store, visitor.session.person.account_id);
+    let (store, account) = (&*visitor.studio.shared.store, visitor.account_id());
     let size = |found: Found| (found.width, found.height);
     let size_of_first = find(store, account, first).await?.map(size).ok_or(MaskFault::NoReference)?;
     let size_of_mask = find(store, account, mask).await?.map(size).ok_or(MaskFault::Gone)?;

@@ -63,7 +63,7 @@ use crate::service::Shared;
 use crate::service::admission::Admission;
 use crate::service::failures::Failures;
 use crate::service::hourly_stats::HourlyStats;
-use crate::service::limits::RateLimits;
+use crate::service::limits::{Allowance, RateLimits};
 use crate::service::links::Links;
 use crate::service::people::{
     MAX_HASHES_OF_ONE, MAX_HASHES_QUEUED, MAX_SIGN_UPS_OF_ONE, MAX_SIGN_UPS_QUEUED, People, SignUpTerms,
@@ -216,7 +216,14 @@ impl Studio {
         Ok(TokenSigner::new(&self.shared.store.cursor_secret().await?, self.shared.store.now()))
     }
 
-    /// Tells open pages what changes, until `stop`, which also ends their streams.
+    /// Refuses a request that is beyond a limit.
+    fn refuse_if(&self, counted: Option<Allowance>) -> Result<(), PageError> {
+        let Some(seconds) = counted.and_then(|counted| counted.retry_after) else { return Ok(()) };
+        self.shared.metrics.rate_limited.inc();
+        Err(PageError::too_often(seconds))
+    }
+
+    /// Sends open pages what changes, until `stop`, which also ends their streams.
     pub async fn run(self: Arc<Self>, stop: CancellationToken) {
         self.live.run(stop).await;
     }

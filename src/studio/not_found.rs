@@ -1,15 +1,14 @@
 //! Addresses below the studio that no page has. A page that someone may not know of answers like them.
 
-use axum::body::Body;
-use axum::http::{Response, Uri};
+use axum::http::Uri;
 use axum::response::{IntoResponse as _, Redirect};
 
-use super::error::PageError;
+use super::error::{PageError, PageResult};
 use super::page::secured;
 use super::session::{Form, Visitor};
 
 /// A page. One with a slash too many leads to the page without it.
-pub async fn page_not_found(_: Visitor, uri: Uri) -> Result<Response<Body>, PageError> {
+pub async fn page_not_found(_: Visitor, uri: Uri) -> PageResult {
     let path = uri.path().trim_end_matches('/');
     if path == uri.path() {
         return Err(PageError::not_found());

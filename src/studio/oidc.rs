@@ -3,17 +3,16 @@
 use std::sync::Arc;
 
 use askama::Template;
-use axum::body::Body;
 use axum::extract::{Request, State};
 use axum::http::header::HeaderValue;
 use axum::http::request::Parts;
-use axum::http::{HeaderMap, Response, StatusCode};
-use axum::response::{IntoResponse as _, Redirect};
+use axum::http::{HeaderMap, StatusCode};
+use axum::response::IntoResponse as _;
 
 use super::cookies::{AUTHENTICATION, with_id_token};
-use super::error::PageError;
+use super::error::{PageError, PageResult};
 use super::joining::{follow, join};
-use super::page::{Frame, html, secured};
+use super::page::{Frame, html, redirect};
 use super::session::{Form, Visitor, request_context, same};
 use super::sign_in::{agent, delay_failure, enter, place, without_path_in_referrer};
 use super::{RequestContext, Studio};
@@ -21,7 +20,6 @@ use crate::service::admission::Admission;
 use crate::service::people::SignUpOutcome;
 use crate::service::rejections::Rejections;
 use tintype_domain::identity::{AuthenticationRequest, Identity, Purpose};
-use tintype_domain::model::Id;
 use tintype_domain::source::Source;
 use tintype_outbound::identity_provider::{IdentityProvider, ProviderError, ProviderSignIn, word, words};
 use tintype_store::{Linking, Proof};
@@ -72,7 +70,7 @@ impl Studio {
 }
 
 /// Sends a browser to the provider, to sign someone in.
-pub async fn begin_oidc(State(studio): State<Arc<Studio>>, request: Request) -> Result<Response<Body>, PageError> {
+pub async fn begin_oidc(State(studio): State<Arc<Studio>>, request: Request) -> PageResult {
     let (parts, _) = request.into_parts();
     let context = request_context(&parts)?;
     check_own_page(&parts.headers)?;
@@ -81,7 +79,7 @@ pub async fn begin_oidc(State(studio): State<Arc<Studio>>, request: Request) -> 
 
 /// Sends a browser to the provider, for an identity to link with the person who is signed in. Nothing changes before that
 /// person has seen the identity and confirmed it.
-pub async fn begin_oidc_link(visitor: Visitor, headers: HeaderMap) -> Result<Response<Body>, PageError> {
+pub async fn begin_oidc_link(visitor: Visitor, headers: HeaderMap) -> PageResult {
     check_own_page(&headers)?;
     authentication(&visitor.studio, &visitor.context, Purpose::Link(visitor.session.id)).await
 }
@@ -95,14 +93,10 @@ fn check_own_page(headers: &HeaderMap) -> Result<(), PageError> {
     }
 }
 
-async fn authentication(
-    studio: &Studio,
-    context: &RequestContext,
-    purpose: Purpose,
-) -> Result<Response<Body>, PageError> {
+async fn authentication(studio: &Studio, context: &RequestContext, purpose: Purpose) -> PageResult {
     let authentication = AuthenticationRequest::begin(purpose, studio.shared.store.now());
     let target = studio.provider()?.authorization_url(&authentication).await.map_err(|error| failed(&error))?;
-    let response = secured(Redirect::to(&target).into_response());
+    let response = redirect(&target);
     Ok(AUTHENTICATION.set(
         response,
         context,
@@ -133,7 +127,7 @@ fn failed(error: &ProviderError) -> PageError {
 }
 
 /// Takes a browser in that comes back from the provider.
-pub async fn oidc_callback(State(studio): State<Arc<Studio>>, request: Request) -> Result<Response<Body>, PageError> {
+pub async fn oidc_callback(State(studio): State<Arc<Studio>>, request: Request) -> PageResult {
     let (parts, _) = request.into_parts();
     let context = request_context(&parts)?;
     let response = match finish(&studio, &context, &parts).await {
@@ -144,7 +138,7 @@ pub async fn oidc_callback(State(studio): State<Arc<Studio>>, request: Request) 
     Ok(without_path_in_referrer(AUTHENTICATION.remove(response, &context)))
 }
 
-async fn finish(studio: &Arc<Studio>, context: &RequestContext, parts: &Parts) -> Result<Response<Body>, PageError> {
+async fn finish(studio: &Arc<Studio>, context: &RequestContext, parts: &Parts) -> PageResult {
     let provider = studio.provider()?;
     let query: Vec<(String, String)> =
         url::form_urlencoded::parse(parts.uri.query().unwrap_or_default().as_bytes()).into_owned().collect();
@@ -210,7 +204,7 @@ async fn exchange(
     code: &str,
 ) -> Result<ProviderSignIn, PageError> {
     if context.source.is_some_and(|source| studio.exchanges.failed.are_too_many(source)) {
-        return Err(PageError::new(StatusCode::TOO_MANY_REQUESTS, "error-rate"));
+        return Err(PageError::busy());
     }
     let place = place(&studio.exchanges.places, context)?;
     let outcome = studio.provider()?.redeem(authentication, code).await;
@@ -235,7 +229,7 @@ async fn sign_in_as(
     authentication: &AuthenticationRequest,
     sign_in: ProviderSignIn,
     headers: &HeaderMap,
-) -> Result<Response<Body>, PageError> {
+) -> PageResult {
     let (people, agent) = (&studio.people, agent(headers));
     if let Some(person) = studio.shared.store.find_identity(&sign_in.identity).await? {
         follow(studio, &person, &sign_in.claims).await?;
@@ -279,15 +273,15 @@ async fn sign_in_as(
 
 /// Shows an identity to the person who may link it. The browser may have been signed in at the provider as someone
 /// else.
-async fn confirm(visitor: &Visitor, sign_in: &ProviderSignIn) -> Result<Response<Body>, PageError> {
+async fn confirm(visitor: &Visitor, sign_in: &ProviderSignIn) -> PageResult {
     let ticket = visitor.studio.tickets().await?.issue(visitor.session.id, &sign_in.identity);
     let provider = visitor.studio.provider_name().unwrap_or_default();
     let frame = Frame::new("sessions", visitor).await?;
-    Ok(html(LinkPage { frame, provider, sign_in, ticket }.render()?))
+    html(&LinkPage { frame, provider, sign_in, ticket })
 }
 
 /// Links the identity of a ticket with the person.
-pub async fn link_identity(form: Form) -> Result<Response<Body>, PageError> {
+pub async fn link_identity(form: Form) -> PageResult {
     let Form { visitor, fields, .. } = form;
     let (studio, session, person) = (&visitor.studio, visitor.session.id, &visitor.session.person);
     let identity = Identity::new(studio.provider()?.issuer(), fields.text("subject"));
@@ -297,14 +291,14 @@ pub async fn link_identity(form: Form) -> Result<Response<Body>, PageError> {
     match visitor.store().link_identity(person.id, &identity).await? {
         Linking::Linked => {
             tracing::info!(person = %person.id, "a person linked an identity");
-            Ok(secured(Redirect::to(SESSIONS).into_response()))
+            Ok(redirect(SESSIONS))
         }
         Linking::Taken => Err(PageError::new(StatusCode::CONFLICT, "oidc-taken")),
     }
 }
 
 /// Removes the identity of the person, who needs a password then.
-pub async fn unlink_identity(form: Form) -> Result<Response<Body>, PageError> {
+pub async fn unlink_identity(form: Form) -> PageResult {
     let Form { visitor, .. } = form;
     let person = &visitor.session.person;
     let issuer = visitor.studio.provider()?.issuer();
@@ -317,7 +311,7 @@ pub async fn unlink_identity(form: Form) -> Result<Response<Body>, PageError> {
     }
     visitor.store().unlink_identity(person.id, issuer).await?;
     tracing::info!(person = %person.id, "a person removed an identity");
-    Ok(secured(Redirect::to(SESSIONS).into_response()))
+    Ok(redirect(SESSIONS))
 }
 
 impl Visitor {
@@ -326,9 +320,5 @@ impl Visitor {
         let Some(provider) = &self.studio.provider else { return Ok(None) };
         let linked = self.studio.shared.store.has_identity(self.person_id(), provider.issuer()).await?;
         Ok(self.studio.provider_name().map(|name| (name.to_owned(), linked)))
-    }
-
-    fn person_id(&self) -> Id {
-        self.session.person.id
     }
 }

@@ -3,6 +3,7 @@
 use std::borrow::Borrow;
 use std::time::Duration;
 
+use askama::Template;
 use axum::body::Body;
 use axum::http::header::{self, HeaderValue};
 use axum::http::{HeaderMap, Response, StatusCode};
@@ -11,13 +12,12 @@ use jiff::civil::DateTime;
 use jiff::tz::TimeZone;
 use serde::Deserialize;
 
-use super::error::{PageError, Written};
+use super::error::{PageError, PageResult, Written};
 use super::session::{Fields, Form, Visitor};
 use super::texts::Texts;
 use tintype_domain::ledger::OPENING_NOTE;
 use tintype_domain::model::{EntryKind, Id, LedgerEntry};
 use tintype_domain::person::Role;
-use tintype_store::Result;
 use tintype_system::clock::Timestamp;
 
 /// Allows scripts, styles and requests of this server alone. Pictures may come from a bucket.
@@ -32,22 +32,43 @@ pub(super) const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 pub(super) const BYTE_ORDER_MARK: char = '\u{feff}';
 
 /// A page of HTML.
-pub(super) fn html(body: String) -> Response<Body> {
-    let mut response = Response::new(Body::from(body));
+pub(super) fn html(page: &impl Template) -> PageResult {
+    let mut response = Response::new(Body::from(page.render()?));
     response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("text/html; charset=utf-8"));
+    Ok(secured(response))
+}
+
+/// A page that answers a form, with an error status if `refusal` says why the form was refused.
+pub(super) fn answer(page: &impl Template, refusal: Option<&'static str>) -> PageResult {
+    if refusal.is_some() { written(StatusCode::UNPROCESSABLE_ENTITY, page) } else { html(page) }
+}
+
+/// A page with an error status that it explains itself.
+pub(super) fn written(status: StatusCode, page: &impl Template) -> PageResult {
+    let mut response = html(page)?;
+    *response.status_mut() = status;
+    response.extensions_mut().insert(Written);
+    Ok(response)
+}
+
+/// A redirect to another page.
+pub(super) fn redirect(page: &str) -> Response<Body> {
+    secured(Redirect::to(page).into_response())
+}
+
+/// A file that is not a page, such as a picture. Browsers run nothing in it.
+pub(super) fn file(content_type: &'static str, body: impl Into<Body>) -> Response<Body> {
+    let mut response = Response::new(body.into());
+    let headers = response.headers_mut();
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(content_type));
+    headers.insert(header::CONTENT_SECURITY_POLICY, HeaderValue::from_static("default-src 'none'; sandbox"));
     secured(response)
 }
 
-/// A page of HTML that answers a form, with the status of a refusal if it says why the form was refused.
-pub(super) fn answer(body: String, refusal: Option<&'static str>) -> Response<Body> {
-    if refusal.is_some() { written(StatusCode::UNPROCESSABLE_ENTITY, body) } else { html(body) }
-}
-
-/// A page of HTML that says itself what its status of an error means.
-pub(super) fn written(status: StatusCode, body: String) -> Response<Body> {
-    let mut response = html(body);
-    *response.status_mut() = status;
-    response.extensions_mut().insert(Written);
+/// A table to download, whose `disposition` names its file.
+pub(super) fn csv(disposition: &'static str, body: impl Into<Body>) -> Response<Body> {
+    let mut response = file("text/csv; charset=utf-8", body);
+    response.headers_mut().insert(header::CONTENT_DISPOSITION, HeaderValue::from_static(disposition));
     response
 }
 
@@ -59,7 +80,7 @@ pub struct Place {
 
 impl Place {
     /// The item before which the page begins.
-    pub(super) fn before(&self) -> std::result::Result<Option<Id>, PageError> {
+    pub(super) fn before(&self) -> Result<Option<Id>, PageError> {
         self.before.as_deref().map(str::parse).transpose().map_err(|_| PageError::bad_request())
     }
 }
@@ -111,7 +132,7 @@ pub(super) fn done(form: &Form, page: &str) -> Response<Body> {
     if is_of_script(&form.headers) {
         return secured(StatusCode::NO_CONTENT.into_response());
     }
-    secured(Redirect::to(page).into_response())
+    redirect(page)
 }
 
 /// The minute of a time, in UTC. Templates pass some values by reference, here and below.
@@ -207,7 +228,7 @@ pub(super) struct Frame<'a> {
 }
 
 impl<'a> Frame<'a> {
-    pub(super) async fn new(here: &'static str, visitor: &'a Visitor) -> Result<Self> {
+    pub(super) async fn new(here: &'static str, visitor: &'a Visitor) -> tintype_store::Result<Self> {
         let account = visitor.account().await?;
         let operates = account.as_ref().is_some_and(|account| visitor.operates(account));
         let credits = account.map_or(0, |account| account.credits);
@@ -215,7 +236,7 @@ impl<'a> Frame<'a> {
     }
 
     /// The frame of a page with pictures, which says so while the queue is paused.
-    pub(super) async fn with_queue(here: &'static str, visitor: &'a Visitor) -> Result<Self> {
+    pub(super) async fn with_queue(here: &'static str, visitor: &'a Visitor) -> tintype_store::Result<Self> {
         let paused = visitor.studio.shared.store.queue_paused_at().await?.is_some();
         Ok(Self { paused, ..Self::new(here, visitor).await? })
     }

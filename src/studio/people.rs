@@ -1,17 +1,15 @@
 //! The people of an account, for its owners.
 
 use askama::Template;
-use axum::body::Body;
 use axum::extract::{Path, Query};
-use axum::http::{HeaderMap, Response, StatusCode, header};
-use axum::response::{IntoResponse as _, Redirect};
+use axum::http::{HeaderMap, StatusCode};
 
 use super::SIGN_IN;
 use super::action::{PersonAction, action};
-use super::cookies::studio_page;
+use super::cookies::referring_page;
 use super::create::base;
-use super::error::PageError;
-use super::page::{Draft, Frame, answer, secured};
+use super::error::{PageError, PageResult};
+use super::page::{Draft, Frame, answer, redirect};
 use super::search::{PAGE, Search};
 use super::secret::{self, Secret};
 use super::session::{Fields, Form, Visitor};
@@ -45,7 +43,7 @@ struct PeoplePage<'a> {
 
 impl PeoplePage<'_> {
     fn is_self(&self, person: &Person) -> bool {
-        person.id == self.frame.visitor.session.person.id
+        person.id == self.frame.visitor.person_id()
     }
 
     /// Whether there are too many people to find one at a glance.
@@ -64,25 +62,25 @@ impl PeoplePage<'_> {
     }
 }
 
-async fn page(visitor: &Visitor, search: &Search, draft: Draft) -> Result<Response<Body>, PageError> {
-    let (store, account) = (&visitor.studio.shared.store, visitor.session.person.account_id);
+async fn page(visitor: &Visitor, search: &Search, draft: Draft) -> PageResult {
+    let (store, account) = (&visitor.studio.shared.store, visitor.account_id());
     let q = search.text();
     let mut people = store.find_people(Some(account), &q, &search.after, PAGE + 1).await?;
     let next = search.next(&mut people, |found| &found.person.name);
     let invitations = store.list_invitations(account).await?;
     let frame = Frame::new("people", visitor).await?;
     let page = PeoplePage { frame, people, q, next, invitations, roles: Role::ALL, draft };
-    Ok(answer(page.render()?, page.draft.refusal))
+    answer(&page, page.draft.refusal)
 }
 
 /// The page.
-pub async fn people(visitor: Visitor, Query(search): Query<Search>) -> Result<Response<Body>, PageError> {
+pub async fn people(visitor: Visitor, Query(search): Query<Search>) -> PageResult {
     visitor.needs(Role::Owner)?;
     page(&visitor, &search, Draft::default()).await
 }
 
 /// Adds a person, and shows a link that signs that person in, this once.
-pub async fn add(form: Form) -> Result<Response<Body>, PageError> {
+pub async fn add(form: Form) -> PageResult {
     let Form { visitor, fields, headers } = form;
     visitor.manages()?;
     let role: Role = fields.text("role").parse().map_err(|_| PageError::bad_request())?;
@@ -91,7 +89,7 @@ pub async fn add(form: Form) -> Result<Response<Body>, PageError> {
         Err(InvalidName::Text(_)) => return refused(&visitor, "people-invalid", fields).await,
         Err(InvalidName::LookAlike) => return refused(&visitor, "name-look-alike", fields).await,
     };
-    let account = visitor.session.person.account_id;
+    let account = visitor.account_id();
     match visitor.store().create_person(account, &name, role).await? {
         PersonCreation::Created(person) => show_link(&visitor, &person, &headers).await,
         PersonCreation::NameTaken => {
@@ -99,7 +97,7 @@ pub async fn add(form: Form) -> Result<Response<Body>, PageError> {
             if let Some(source) = visitor.context.source
                 && visitor.studio.failures.delay(source).await == FailureDelay::Exhausted
             {
-                return Err(PageError::new(StatusCode::TOO_MANY_REQUESTS, "error-rate"));
+                return Err(PageError::busy());
             }
             refused(&visitor, "people-taken", fields).await
         }
@@ -107,11 +105,11 @@ pub async fn add(form: Form) -> Result<Response<Body>, PageError> {
     }
 }
 
-async fn refused(visitor: &Visitor, text: &'static str, fields: Fields) -> Result<Response<Body>, PageError> {
+async fn refused(visitor: &Visitor, text: &'static str, fields: Fields) -> PageResult {
     page(visitor, &Search::default(), Draft::refused(text, fields)).await
 }
 
-async fn show_link(visitor: &Visitor, person: &Person, headers: &HeaderMap) -> Result<Response<Body>, PageError> {
+async fn show_link(visitor: &Visitor, person: &Person, headers: &HeaderMap) -> PageResult {
     let made = People::new(visitor.store()).link(person).await?;
     let (token, _) = made.ok_or_else(PageError::not_found)?;
     let link = format!("{}{SIGN_IN}/{}", base(visitor, headers), token.reveal());
@@ -121,7 +119,7 @@ async fn show_link(visitor: &Visitor, person: &Person, headers: &HeaderMap) -> R
 
 /// Gives a person another role, makes a link, or removes the person. Nobody changes oneself, so that an account keeps an
 /// owner.
-pub async fn change(Path((id, word)): Path<(String, String)>, form: Form) -> Result<Response<Body>, PageError> {
+pub async fn change(Path((id, word)): Path<(String, String)>, form: Form) -> PageResult {
     let Form { visitor, fields, headers } = form;
     visitor.needs(Role::Owner)?;
     let id: Id = id.parse().map_err(|_| PageError::not_found())?;
@@ -153,7 +151,7 @@ pub async fn change(Path((id, word)): Path<(String, String)>, form: Form) -> Res
     }
     tracing::info!(person = %id, by = %own.id, ?action, "a person was changed in the studio");
     // A later page of the list, or what was searched, stays in view.
-    let list = headers.get(header::REFERER).and_then(|referrer| studio_page(referrer.to_str().ok()?));
-    let list = list.filter(|page| page.strip_prefix(PEOPLE).is_some_and(|query| query.starts_with('?')));
-    Ok(secured(Redirect::to(list.as_deref().unwrap_or(PEOPLE)).into_response()))
+    let list =
+        referring_page(&headers).filter(|page| page.strip_prefix(PEOPLE).is_some_and(|query| query.starts_with('?')));
+    Ok(redirect(list.as_deref().unwrap_or(PEOPLE)))
 }

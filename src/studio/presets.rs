@@ -6,16 +6,15 @@ use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::time::SystemTime;
 
-use axum::body::{Body, Bytes};
+use axum::body::Bytes;
 use axum::extract;
-use axum::http::Response;
 use axum::http::header::{self, HeaderValue};
 use image::ImageFormat;
 use tintype_domain::preset::MAX_PRESETS;
 use tintype_system::locked::Locked as _;
 
-use super::error::PageError;
-use super::page::secured;
+use super::error::{PageError, PageResult};
+use super::page::file;
 use super::session::Visitor;
 
 /// Most bytes of a sample.
@@ -66,7 +65,7 @@ impl Samples {
 }
 
 /// The sample of a preset.
-pub async fn sample(visitor: Visitor, extract::Path(name): extract::Path<String>) -> Result<Response<Body>, PageError> {
+pub async fn sample(visitor: Visitor, extract::Path(name): extract::Path<String>) -> PageResult {
     let preset = visitor.studio.shared.presets.named(&name).ok_or_else(PageError::not_found)?;
     let path = preset.sample.ok_or_else(PageError::not_found)?;
     let (shown, studio) = (path.display().to_string(), visitor.studio.clone());
@@ -75,10 +74,7 @@ pub async fn sample(visitor: Visitor, extract::Path(name): extract::Path<String>
         tracing::warn!(preset = name, sample = shown, %error, "cannot show the sample of a preset: check its setting sample");
         PageError::not_found()
     })?;
-    let mut response = secured(Response::new(Body::from(sample.bytes)));
-    let headers = response.headers_mut();
-    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(sample.content_type));
-    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("private, max-age=600"));
-    headers.insert(header::CONTENT_SECURITY_POLICY, HeaderValue::from_static("default-src 'none'; sandbox"));
+    let mut response = file(sample.content_type, sample.bytes);
+    response.headers_mut().insert(header::CACHE_CONTROL, HeaderValue::from_static("private, max-age=600"));
     Ok(response)
 }

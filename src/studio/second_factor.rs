@@ -6,15 +6,14 @@ use askama::Template;
 use axum::body::Body;
 use axum::extract::{Request, State};
 use axum::http::{HeaderMap, Response, StatusCode};
-use axum::response::{IntoResponse as _, Redirect};
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use qrcode::QrCode;
 use qrcode::render::svg;
 
 use super::confirmation::CONFIRMATION;
-use super::error::PageError;
-use super::page::{Frame, answer, html, secured};
+use super::error::{PageError, PageResult};
+use super::page::{Frame, answer, html, redirect};
 use super::secret::{self, Secret};
 use super::session::{Fields, Form, Unready, Visitor, check_origin, lacks_factor, request_context};
 use super::sign_in::{Address, agent, delay_failure, enter, sign_in_page, without_path_in_referrer};
@@ -66,7 +65,7 @@ struct CodePage<'a> {
 }
 
 async fn setup(visitor: &Visitor, secret: FactorSecret) -> Result<FactorSetup, PageError> {
-    let ticket = visitor.studio.tickets().await?.issue_for(visitor.session.person.id, Fact::Secret(&secret));
+    let ticket = visitor.studio.tickets().await?.issue_for(visitor.person_id(), Fact::Secret(&secret));
     let uri = secret.uri(visitor.name());
     let picture = QrCode::new(&uri).map(|code| {
         let picture = code.render::<svg::Color<'_>>().min_dimensions(QR_SIZE, QR_SIZE).build();
@@ -76,11 +75,7 @@ async fn setup(visitor: &Visitor, secret: FactorSecret) -> Result<FactorSetup, P
 }
 
 /// The page. `secret` is the one that the person is setting up, if that has begun.
-async fn page(
-    visitor: &Visitor,
-    secret: Option<FactorSecret>,
-    refusal: Option<&'static str>,
-) -> Result<Response<Body>, PageError> {
+async fn page(visitor: &Visitor, secret: Option<FactorSecret>, refusal: Option<&'static str>) -> PageResult {
     let (studio, session) = (&visitor.studio, &visitor.session);
     let factor = studio.shared.store.find_factor(session.person.id).await?;
     let setup = match factor {
@@ -94,16 +89,16 @@ async fn page(
         left: factor.map_or(0, |factor| factor.recovery_codes),
         refusal,
     };
-    Ok(answer(page.render()?, refusal))
+    answer(&page, refusal)
 }
 
 /// The page on which a person turns a second factor on and off.
-pub async fn second_factor(Unready(visitor): Unready<Visitor>) -> Result<Response<Body>, PageError> {
+pub async fn second_factor(Unready(visitor): Unready<Visitor>) -> PageResult {
     page(&visitor, None, None).await
 }
 
 /// Turns a second factor on, after the person has shown a code of it, and shows the recovery codes, this once.
-pub async fn turn_on(Unready(form): Unready<Form>) -> Result<Response<Body>, PageError> {
+pub async fn turn_on(Unready(form): Unready<Form>) -> PageResult {
     let Form { visitor, fields, .. } = form;
     let (studio, session) = (&visitor.studio, &visitor.session);
     let person = session.person.id;
@@ -121,7 +116,7 @@ pub async fn turn_on(Unready(form): Unready<Form>) -> Result<Response<Body>, Pag
 }
 
 /// Leads to the page that shows recovery codes, this once.
-async fn show(visitor: &Visitor, codes: &RecoveryCodes) -> Result<Response<Body>, PageError> {
+async fn show(visitor: &Visitor, codes: &RecoveryCodes) -> PageResult {
     let said = visitor.texts.get("factor-codes-lead").into_owned();
     let (copy, back) = ("factor-codes-copy".into(), SECOND_FACTOR.into());
     secret::show(visitor, &Secret { said, texts: codes.reveal(), copy, back }).await
@@ -140,29 +135,29 @@ async fn check_both(visitor: &Visitor, fields: &Fields) -> Result<Option<Respons
 }
 
 /// Turns the second factor off.
-pub async fn turn_off(form: Form) -> Result<Response<Body>, PageError> {
+pub async fn turn_off(form: Form) -> PageResult {
     let Form { visitor, fields, .. } = form;
     if let Some(refusal) = check_both(&visitor, &fields).await? {
         return Ok(refusal);
     }
-    let (person, removal) = (visitor.session.person.id, FactorRemoval::Off(visitor.session.id));
+    let (person, removal) = (visitor.person_id(), FactorRemoval::Off(visitor.session.id));
     visitor.store().remove_factor(person, removal).await?;
     tracing::info!(%person, "a person turned off the second factor");
-    Ok(secured(Redirect::to(SECOND_FACTOR).into_response()))
+    Ok(redirect(SECOND_FACTOR))
 }
 
 /// Makes new recovery codes, and shows them, this once.
-pub async fn new_recovery_codes(form: Form) -> Result<Response<Body>, PageError> {
+pub async fn new_recovery_codes(form: Form) -> PageResult {
     let Form { visitor, fields, .. } = form;
     if let Some(refusal) = check_both(&visitor, &fields).await? {
         return Ok(refusal);
     }
-    let person = visitor.session.person.id;
+    let person = visitor.person_id();
     let codes = visitor.studio.people.new_recovery_codes(&*visitor.store(), person).await?;
     tracing::info!(%person, "a person made new recovery codes");
     match codes {
         Some(codes) => show(&visitor, &codes).await,
-        None => Ok(secured(Redirect::to(SECOND_FACTOR).into_response())),
+        None => Ok(redirect(SECOND_FACTOR)),
     }
 }
 
@@ -173,7 +168,7 @@ pub(super) async fn ask_for_code(
     headers: &HeaderMap,
     person: &Person,
     first: &FirstProof,
-) -> Result<Response<Body>, PageError> {
+) -> PageResult {
     let (ticket, link) = match first {
         FirstProof::Password(hash) => (studio.tickets().await?.issue_for(person.id, Fact::Password(hash)), ""),
         FirstProof::Link(link) => (String::new(), link.reveal()),
@@ -181,8 +176,8 @@ pub(super) async fn ask_for_code(
     code_page(CodePage { t: Texts::of(headers), person: person.id, ticket: &ticket, link, notice: None })
 }
 
-fn code_page(page: CodePage<'_>) -> Result<Response<Body>, PageError> {
-    Ok(without_path_in_referrer(html(page.render()?)))
+fn code_page(page: CodePage<'_>) -> PageResult {
+    html(&page).map(without_path_in_referrer)
 }
 
 /// The person whose first proof the form carries, if that still holds.
@@ -198,7 +193,7 @@ async fn first_proof(studio: &Studio, fields: &Fields) -> Result<Option<(Person,
 }
 
 /// Signs in with a code, after a password or a link.
-pub async fn by_code(State(studio): State<Arc<Studio>>, request: Request) -> Result<Response<Body>, PageError> {
+pub async fn by_code(State(studio): State<Arc<Studio>>, request: Request) -> PageResult {
     let (parts, body) = request.into_parts();
     check_origin(&studio, &parts)?;
     let context = request_context(&parts)?;

@@ -2,17 +2,15 @@
 //! the secret again until its person has put it away.
 
 use askama::Template;
-use axum::body::Body;
-use axum::http::{HeaderMap, Response, StatusCode};
-use axum::response::{IntoResponse as _, Redirect};
+use axum::http::{HeaderMap, StatusCode};
 use base64::Engine as _;
 use base64::prelude::BASE64_URL_SAFE_NO_PAD;
 use serde::{Deserialize, Serialize};
 
 use super::HOME;
 use super::cookies::SECRET;
-use super::error::PageError;
-use super::page::{Frame, html, secured};
+use super::error::{PageError, PageResult};
+use super::page::{Frame, html, redirect};
 use super::session::{Form, Visitor};
 use tintype_domain::signed_tokens::{Fact, TICKET_LIFE};
 
@@ -42,11 +40,11 @@ struct SecretPage<'a> {
 }
 
 /// Leads to the page that shows a secret.
-pub(super) async fn show(visitor: &Visitor, secret: &Secret) -> Result<Response<Body>, PageError> {
+pub(super) async fn show(visitor: &Visitor, secret: &Secret) -> PageResult {
     let json = serde_json::to_vec(secret).map_err(PageError::caused_by)?;
     let text = BASE64_URL_SAFE_NO_PAD.encode(json);
     let ticket = visitor.studio.tickets().await?.issue_for(visitor.session.id, Fact::Shown(&text));
-    let response = secured(Redirect::to(PAGE).into_response());
+    let response = redirect(PAGE);
     Ok(SECRET.set(response, &visitor.context, &format!("{text}.{ticket}"), TICKET_LIFE.as_secs()))
 }
 
@@ -63,17 +61,17 @@ async fn found(visitor: &Visitor, headers: &HeaderMap) -> Result<Option<Secret>,
 }
 
 /// The page.
-pub async fn secret(visitor: Visitor, headers: HeaderMap) -> Result<Response<Body>, PageError> {
+pub async fn secret(visitor: Visitor, headers: HeaderMap) -> PageResult {
     let gone = || PageError::new(StatusCode::GONE, "secret-gone");
     let secret = found(&visitor, &headers).await?.ok_or_else(gone)?;
     let frame = Frame::new("secret", &visitor).await?;
-    Ok(html(SecretPage { frame, secret }.render()?))
+    html(&SecretPage { frame, secret })
 }
 
 /// Puts the secret away, and leads back to where it was made.
-pub async fn put_away(form: Form) -> Result<Response<Body>, PageError> {
+pub async fn put_away(form: Form) -> PageResult {
     let Form { visitor, headers, .. } = form;
     let secret = found(&visitor, &headers).await?;
     let back = secret.as_ref().map_or(HOME, |secret| &secret.back);
-    Ok(SECRET.remove(secured(Redirect::to(back).into_response()), &visitor.context))
+    Ok(SECRET.remove(redirect(back), &visitor.context))
 }

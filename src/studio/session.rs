@@ -17,12 +17,11 @@ use super::error::PageError;
 use super::page::DAY;
 use super::texts::Texts;
 use super::{RequestContext, Studio};
-use crate::service::limits::Allowance;
 use crate::service::people::SESSION_LIFE;
 use tintype_config::{MAX_BODY, RequiredFor};
 use tintype_domain::model::{Account, Id, Surface};
 use tintype_domain::person::{Person, Role, Session, Token, TokenHash};
-use tintype_store::{Actor, NewUpload, Result, Right, SessionRight, Store, Via};
+use tintype_store::{Actor, NewUpload, Right, SessionRight, Store, Via};
 use tintype_system::clock::Timestamp;
 
 /// The field of a form that proves its origin.
@@ -47,24 +46,34 @@ pub struct Visitor {
 tintype_domain::opaque!(Visitor);
 
 impl Visitor {
+    /// The account of the person.
+    pub(super) fn account_id(&self) -> Id {
+        self.session.person.account_id
+    }
+
+    /// The id of the person.
+    pub(super) fn person_id(&self) -> Id {
+        self.session.person.id
+    }
+
     /// The name of the person.
     pub(super) fn name(&self) -> &str {
         &self.session.person.name
     }
 
     /// Whether the session still lasts, for an answer that is sent for long.
-    pub(super) async fn is_here(&self) -> Result<bool> {
+    pub(super) async fn is_here(&self) -> tintype_store::Result<bool> {
         Ok(!self.studio.shared.store.live_sessions(&[self.token_hash]).await?.is_empty())
     }
 
     /// The account whose tasks and credits the person uses.
-    pub(super) async fn account(&self) -> Result<Option<Account>> {
-        self.studio.shared.store.find_account(self.session.person.account_id.as_str()).await
+    pub(super) async fn account(&self) -> tintype_store::Result<Option<Account>> {
+        self.studio.shared.store.find_account(self.account_id().as_str()).await
     }
 
     /// Whether the person manages all accounts; `account` is the own one.
     pub(super) fn operates(&self, account: &Account) -> bool {
-        account.admin && account.id == self.session.person.account_id && self.owns()
+        account.admin && account.id == self.account_id() && self.owns()
     }
 
     /// The right by which this person writes: what this request has been judged by.
@@ -86,15 +95,8 @@ impl Visitor {
         store.with_right(self.right())
     }
 
-    /// Refuses a person who has used up a limit.
-    pub(super) fn refuse_if(&self, counted: Option<Allowance>) -> std::result::Result<(), PageError> {
-        let Some(seconds) = counted.and_then(|counted| counted.retry_after) else { return Ok(()) };
-        self.studio.shared.metrics.rate_limited.inc();
-        Err(PageError::too_often(seconds))
-    }
-
     /// Refuses a person with less than a role.
-    pub(super) fn needs(&self, role: Role) -> std::result::Result<(), PageError> {
+    pub(super) fn needs(&self, role: Role) -> Result<(), PageError> {
         if self.session.person.role >= role {
             return Ok(());
         }
@@ -102,13 +104,13 @@ impl Visitor {
     }
 
     /// Refuses a viewer, for a change that creates nothing.
-    pub(super) fn changes(&self) -> std::result::Result<(), PageError> {
+    pub(super) fn changes(&self) -> Result<(), PageError> {
         if self.makes() { Ok(()) } else { Err(PageError::forbidden("viewer-change-refused")) }
     }
 
     /// Refuses a person who may not manage the account: who is no owner, or whom the content policy has suspended, since
     /// keys and new people would be ways around that.
-    pub(super) fn manages(&self) -> std::result::Result<(), PageError> {
+    pub(super) fn manages(&self) -> Result<(), PageError> {
         self.needs(Role::Owner)?;
         if self.session.person.suspension.is_none() { Ok(()) } else { Err(PageError::forbidden("suspended-owner")) }
     }
@@ -120,7 +122,7 @@ impl Visitor {
 
     /// The author whose tasks the person may delete and restore; `None` for those of everyone.
     pub(super) fn only_own(&self) -> Option<Id> {
-        (!self.owns()).then_some(self.session.person.id)
+        (!self.owns()).then_some(self.person_id())
     }
 
     /// Whether the person manages the account.
@@ -131,13 +133,13 @@ impl Visitor {
 
 impl Visitor {
     /// The person of a request, with the rights of this moment, for a handler that has waited for something else than a body.
-    pub(super) async fn of_now(parts: &Parts, studio: &Arc<Studio>) -> std::result::Result<Self, PageError> {
+    pub(super) async fn of_now(parts: &Parts, studio: &Arc<Studio>) -> Result<Self, PageError> {
         Self::read(parts, studio, Need::Factor).await
     }
 
     /// The person of a request, with the rights of this moment. This is the one place that finds out who sent a request, so nobody passes by it without the second factor that
     /// the operator requires.
-    async fn read(parts: &Parts, studio: &Arc<Studio>, need: Need) -> std::result::Result<Self, PageError> {
+    async fn read(parts: &Parts, studio: &Arc<Studio>, need: Need) -> Result<Self, PageError> {
         let (context, studio) = (request_context(parts)?, studio.clone());
         let token = SESSION.read(&parts.headers, &context).and_then(Token::parse).ok_or_else(PageError::signed_out)?;
         let session = studio.people.session(&token).await?.ok_or_else(PageError::signed_out)?;
@@ -148,13 +150,13 @@ impl Visitor {
         Ok(Self { session, token_hash, operator: false, texts: Texts::of(&parts.headers), proof, context, studio })
     }
 
-    async fn without_body(parts: &Parts, studio: &Arc<Studio>, need: Need) -> std::result::Result<Self, PageError> {
+    async fn without_body(parts: &Parts, studio: &Arc<Studio>, need: Need) -> Result<Self, PageError> {
         if !parts.method.is_safe() {
             return Err(PageError::caused_by(EarlyVisitor));
         }
         let visitor = Self::read(parts, studio, need).await.map_err(|error| error.wanting(parts))?;
-        let counted = studio.limits.count_page(visitor.session.person.id).await;
-        visitor.refuse_if(counted).map(|()| visitor)
+        let counted = studio.limits.count_page(visitor.person_id()).await;
+        studio.refuse_if(counted).map(|()| visitor)
     }
 }
 
@@ -203,7 +205,7 @@ where
 impl<S: HasStudio> FromRequestParts<S> for Visitor {
     type Rejection = PageError;
 
-    async fn from_request_parts(parts: &mut Parts, state: &S) -> std::result::Result<Self, PageError> {
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, PageError> {
         Self::without_body(parts, &state.studio(), Need::Factor).await
     }
 }
@@ -211,7 +213,7 @@ impl<S: HasStudio> FromRequestParts<S> for Visitor {
 impl<S: HasStudio> FromRequestParts<S> for Unready<Visitor> {
     type Rejection = PageError;
 
-    async fn from_request_parts(parts: &mut Parts, state: &S) -> std::result::Result<Self, PageError> {
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, PageError> {
         Visitor::without_body(parts, &state.studio(), Need::Nothing).await.map(Self)
     }
 }
@@ -231,25 +233,25 @@ pub(super) struct Sender<'a> {
 
 impl<'a> Sender<'a> {
     /// The sender of a request from a page of the studio, who has not sent too many within a minute.
-    pub(super) async fn of(parts: &'a Parts, studio: &Arc<Studio>) -> std::result::Result<Self, PageError> {
+    pub(super) async fn of(parts: &'a Parts, studio: &Arc<Studio>) -> Result<Self, PageError> {
         Self::with(parts, studio, Need::Factor).await
     }
 
-    async fn with(parts: &'a Parts, studio: &Arc<Studio>, need: Need) -> std::result::Result<Self, PageError> {
+    async fn with(parts: &'a Parts, studio: &Arc<Studio>, need: Need) -> Result<Self, PageError> {
         check_origin(studio, parts)?;
         let early = Visitor::read(parts, studio, need).await.map_err(|error| error.losing(parts))?;
-        early.refuse_if(studio.limits.count_form(early.session.person.id).await)?;
+        studio.refuse_if(studio.limits.count_form(early.session.person.id).await)?;
         Ok(Self { early, parts, need })
     }
 
     /// The account on whose share of room the body counts.
     pub(super) fn account_id(&self) -> Id {
-        self.early.session.person.account_id
+        self.early.account_id()
     }
 
     /// An upload of the sender.
     pub(super) fn upload(&self) -> NewUpload {
-        NewUpload { person_id: Some(self.early.session.person.id), ..NewUpload::of(self.account_id(), Surface::Web) }
+        NewUpload { person_id: Some(self.early.person_id()), ..NewUpload::of(self.account_id(), Surface::Web) }
     }
 
     /// The right by which the sender may store what arrives.
@@ -258,12 +260,12 @@ impl<'a> Sender<'a> {
     }
 
     /// Refuses a body that could come to nothing, before it is read.
-    pub(super) fn needs(&self, role: Role) -> std::result::Result<(), PageError> {
+    pub(super) fn needs(&self, role: Role) -> Result<(), PageError> {
         self.early.needs(role)
     }
 
     /// Refuses a body without the secret of the session's forms.
-    pub(super) fn check_proof(&self, proof: Option<&str>) -> std::result::Result<(), PageError> {
+    pub(super) fn check_proof(&self, proof: Option<&str>) -> Result<(), PageError> {
         match proof {
             Some(proof) if same(proof, &self.early.proof) => Ok(()),
             None | Some("") => Err(PageError::forbidden("error-origin")),
@@ -273,14 +275,14 @@ impl<'a> Sender<'a> {
     }
 
     /// The person, once the whole body has arrived, with the rights of that moment.
-    pub(super) async fn arrived(self) -> std::result::Result<Visitor, PageError> {
+    pub(super) async fn arrived(self) -> Result<Visitor, PageError> {
         let arrived = Visitor::read(self.parts, &self.early.studio, self.need).await;
         arrived.map_err(|error| error.losing(self.parts))
     }
 }
 
 /// The request as `crate::http` saw it.
-pub(super) fn request_context(parts: &Parts) -> std::result::Result<RequestContext, PageError> {
+pub(super) fn request_context(parts: &Parts) -> Result<RequestContext, PageError> {
     // A route of another surface would lack it.
     parts.extensions.get::<RequestContext>().cloned().ok_or_else(PageError::not_found)
 }
@@ -299,7 +301,7 @@ pub struct Form {
 impl<S: HasStudio> FromRequest<S> for Form {
     type Rejection = PageError;
 
-    async fn from_request(request: Request, state: &S) -> std::result::Result<Self, PageError> {
+    async fn from_request(request: Request, state: &S) -> Result<Self, PageError> {
         Self::read(request, state.studio(), Need::Factor).await
     }
 }
@@ -307,13 +309,13 @@ impl<S: HasStudio> FromRequest<S> for Form {
 impl<S: HasStudio> FromRequest<S> for Unready<Form> {
     type Rejection = PageError;
 
-    async fn from_request(request: Request, state: &S) -> std::result::Result<Self, PageError> {
+    async fn from_request(request: Request, state: &S) -> Result<Self, PageError> {
         Form::read(request, state.studio(), Need::Nothing).await.map(Self)
     }
 }
 
 impl Form {
-    async fn read(request: Request, studio: Arc<Studio>, need: Need) -> std::result::Result<Self, PageError> {
+    async fn read(request: Request, studio: Arc<Studio>, need: Need) -> Result<Self, PageError> {
         let (parts, body) = request.into_parts();
         let sender = Sender::with(&parts, &studio, need).await?;
         let fields = Fields::read_up_to(MAX_BODY, &studio, &parts, body).await?;
@@ -329,24 +331,19 @@ pub(super) struct Fields(HashMap<String, String>);
 
 impl Fields {
     /// Reads a form that anyone may send, of at most 8 KiB: what strangers send waits in memory.
-    pub(super) async fn read(studio: &Studio, parts: &Parts, body: Body) -> std::result::Result<Self, PageError> {
+    pub(super) async fn read(studio: &Studio, parts: &Parts, body: Body) -> Result<Self, PageError> {
         Self::read_up_to(8 * 1024, studio, parts, body).await
     }
 
     /// Reads a form of at most `most` bytes; of a repeated field the last one counts.
-    async fn read_up_to(
-        most: usize,
-        studio: &Studio,
-        parts: &Parts,
-        body: Body,
-    ) -> std::result::Result<Self, PageError> {
+    async fn read_up_to(most: usize, studio: &Studio, parts: &Parts, body: Body) -> Result<Self, PageError> {
         let form = "application/x-www-form-urlencoded";
         let kind = parts.headers.get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
         if !kind.split(';').next().unwrap_or_default().trim().eq_ignore_ascii_case(form) {
             return Err(PageError::bad_request());
         }
         let body = tokio::time::timeout(studio.connections.body_total, axum::body::to_bytes(body, most)).await;
-        let body = body.ok().and_then(std::result::Result::ok).ok_or_else(PageError::bad_request)?;
+        let body = body.ok().and_then(Result::ok).ok_or_else(PageError::bad_request)?;
         Ok(Self(url::form_urlencoded::parse(&body).into_owned().collect()))
     }
 
@@ -366,7 +363,7 @@ impl Fields {
     }
 
     /// The end that the field `days` chooses for a link: in 1, 7 or 30 days.
-    pub(super) fn end_of_link(&self, now: Timestamp) -> std::result::Result<Timestamp, PageError> {
+    pub(super) fn end_of_link(&self, now: Timestamp) -> Result<Timestamp, PageError> {
         let days = [1, 7, 30].into_iter().find(|days: &u32| days.to_string() == self.text("days"));
         Ok(now.saturating_add(DAY * days.ok_or_else(PageError::bad_request)?))
     }
@@ -380,7 +377,7 @@ impl Fields {
 /// Refuses a form that another site made the browser send. Over HTTPS browsers say whether it did. Over HTTP they name the
 /// origin of a form alone, which is the host of the request or, behind a proxy that names another one, that of
 /// `--public-url`. What they say counts first: they send the origin `null` if a proxy adds `Referrer-Policy: no-referrer`.
-pub(super) fn check_origin(studio: &Studio, parts: &Parts) -> std::result::Result<(), PageError> {
+pub(super) fn check_origin(studio: &Studio, parts: &Parts) -> Result<(), PageError> {
     let header = |name: &str| parts.headers.get(name).and_then(|value| value.to_str().ok());
     let refused = || PageError::forbidden("error-origin");
     if let Some(site) = header("sec-fetch-site") {
@@ -410,7 +407,7 @@ pub(super) fn with_session(response: Response<Body>, context: &RequestContext, t
 }
 
 /// Refuses a request without TLS where cookies need it.
-pub fn check_https(studio: &Studio, context: &RequestContext) -> std::result::Result<(), PageError> {
+pub fn check_https(studio: &Studio, context: &RequestContext) -> Result<(), PageError> {
     if studio.settings.require_https && !context.https {
         return Err(PageError::new(StatusCode::FORBIDDEN, "error-https"));
     }

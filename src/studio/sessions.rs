@@ -3,15 +3,13 @@
 use std::borrow::Cow;
 
 use askama::Template;
-use axum::body::Body;
 use axum::extract::{Path, Query};
-use axum::http::{Response, StatusCode};
 use axum::response::{IntoResponse as _, Redirect};
 use serde::Deserialize;
 
 use super::confirmation::CONFIRMATION;
-use super::error::PageError;
-use super::page::{Frame, answer, secured};
+use super::error::{PageError, PageResult};
+use super::page::{Frame, answer, redirect, secured};
 use super::session::{Form, Visitor, with_session};
 use super::sign_in::{agent, delay_failure, place, words};
 use crate::service::people::{PasswordChange, Passwords};
@@ -67,20 +65,20 @@ fn browser(agent: &str) -> Cow<'_, str> {
     }
 }
 
-async fn page(visitor: &Visitor, done: bool, refusal: Option<&'static str>) -> Result<Response<Body>, PageError> {
+async fn page(visitor: &Visitor, done: bool, refusal: Option<&'static str>) -> PageResult {
     let provider = visitor.provider().await?;
-    let sessions = visitor.studio.shared.store.list_sessions(visitor.session.person.id).await?;
+    let sessions = visitor.studio.shared.store.list_sessions(visitor.person_id()).await?;
     let frame = Frame::new("sessions", visitor).await?;
-    Ok(answer(SessionsPage { frame, sessions, done, refusal, provider }.render()?, refusal))
+    answer(&SessionsPage { frame, sessions, done, refusal, provider }, refusal)
 }
 
 /// The page.
-pub async fn sessions(visitor: Visitor, Query(done): Query<Done>) -> Result<Response<Body>, PageError> {
+pub async fn sessions(visitor: Visitor, Query(done): Query<Done>) -> PageResult {
     page(&visitor, done.password.is_some(), None).await
 }
 
 /// Sets the password of the person, who stays signed in here alone.
-pub async fn set_password(form: Form) -> Result<Response<Body>, PageError> {
+pub async fn set_password(form: Form) -> PageResult {
     let Form { visitor, fields, headers } = form;
     if !visitor.session.person.has_password {
         // A password of the thief's own would confirm everything else.
@@ -91,7 +89,7 @@ pub async fn set_password(form: Form) -> Result<Response<Body>, PageError> {
     // No name begins with NUL, so attempts to sign in by this name do not count here.
     if !visitor.studio.sign_in_attempts.allow(&format!("\0{}", person.id), None) {
         tracing::warn!(person = %person.id, "refused a change of a password: too many attempts within a minute");
-        return Err(PageError::new(StatusCode::TOO_MANY_REQUESTS, "error-rate"));
+        return Err(PageError::busy());
     }
     let place = place(&visitor.studio.hashes, &visitor.context)?;
     let passwords = Passwords { present, new };
@@ -113,20 +111,20 @@ pub async fn set_password(form: Form) -> Result<Response<Body>, PageError> {
 }
 
 /// Ends one session.
-pub async fn end(Path(id): Path<String>, form: Form) -> Result<Response<Body>, PageError> {
+pub async fn end(Path(id): Path<String>, form: Form) -> PageResult {
     let id = id.parse().map_err(|_| PageError::not_found())?;
-    let person = form.visitor.session.person.id;
+    let person = form.visitor.person_id();
     if form.visitor.store().end_sessions(person, EndSessions::One(id)).await? == 0 {
         return Err(PageError::not_found());
     }
-    Ok(secured(Redirect::to(SESSIONS).into_response()))
+    Ok(redirect(SESSIONS))
 }
 
 /// Ends all sessions of the person but this one.
-pub async fn end_others(form: Form) -> Result<Response<Body>, PageError> {
+pub async fn end_others(form: Form) -> PageResult {
     let Session { id, person, .. } = &form.visitor.session;
     form.visitor.store().end_sessions(person.id, EndSessions::AllExcept(*id)).await?;
-    Ok(secured(Redirect::to(SESSIONS).into_response()))
+    Ok(redirect(SESSIONS))
 }
 
 #[cfg(test)]

@@ -8,14 +8,14 @@ use axum::body::Body;
 use axum::extract::{Path, Query, State};
 use axum::http::header::{self, HeaderValue};
 use axum::http::{HeaderMap, Method, Response, StatusCode};
-use axum::response::{IntoResponse as _, Redirect};
 use serde::Deserialize;
 
 use super::Studio;
+use super::cards::name_of;
 use super::create::base;
 use super::downloads::stream_file;
-use super::error::PageError;
-use super::page::{Frame, html, last_of_page, secured, written};
+use super::error::{PageError, PageResult};
+use super::page::{Frame, html, last_of_page, redirect, written};
 use super::session::{Form, Visitor};
 use super::texts::Texts;
 use super::uploads::thumbnail;
@@ -70,13 +70,9 @@ pub struct PageQuery {
 }
 
 /// The shared links of the visitor; for an owner, those of the account.
-pub async fn links(
-    visitor: Visitor,
-    Query(place): Query<PageQuery>,
-    headers: HeaderMap,
-) -> Result<Response<Body>, PageError> {
+pub async fn links(visitor: Visitor, Query(place): Query<PageQuery>, headers: HeaderMap) -> PageResult {
     visitor.changes()?;
-    let (store, account) = (&visitor.studio.shared.store, visitor.session.person.account_id);
+    let (store, account) = (&visitor.studio.shared.store, visitor.account_id());
     let mut found = store.list_shared_links(account, visitor.only_own(), place.before.parse().ok(), PAGE + 1).await?;
     let older = last_of_page(&mut found, PAGE).map(|link| link.id);
     let people = store.list_people(Some(account)).await?;
@@ -85,22 +81,18 @@ pub async fn links(
         .into_iter()
         .map(|link| Listed {
             url: format!("{base}/studio/shared/{}", signer.share(link.id)),
-            is_hidden: link.is_private && link.person_id != visitor.session.person.id,
-            maker: people
-                .iter()
-                .find(|person| person.id == link.person_id)
-                .map(|person| person.name.clone())
-                .unwrap_or_default(),
+            is_hidden: link.is_private && link.person_id != visitor.person_id(),
+            maker: name_of(&people, link.person_id),
             link,
         })
         .collect();
     let made = links.iter().find(|listed| listed.link.id.as_str() == place.made).map(|listed| listed.url.clone());
     let frame = Frame::new("gallery", &visitor).await?;
-    Ok(html(LinksPage { frame, links, made, older }.render()?))
+    html(&LinksPage { frame, links, made, older })
 }
 
 /// Makes a link, and leads to the list, which shows it.
-pub async fn share(form: Form) -> Result<Response<Body>, PageError> {
+pub async fn share(form: Form) -> PageResult {
     let Form { visitor, fields, .. } = form;
     visitor.changes()?;
     let target = match (fields.text("task").parse(), fields.text("board").parse()) {
@@ -114,8 +106,8 @@ pub async fn share(form: Form) -> Result<Response<Body>, PageError> {
         _ => Some(fields.end_of_link(store.now())?),
     };
     let new = NewSharedLink {
-        account_id: visitor.session.person.account_id,
-        person_id: visitor.session.person.id,
+        account_id: visitor.account_id(),
+        person_id: visitor.person_id(),
         target,
         with_prompts: fields.get("prompts").is_some(),
         expires_at,
@@ -123,7 +115,7 @@ pub async fn share(form: Form) -> Result<Response<Body>, PageError> {
     match store.create_shared_link(new, MAX_SHARED_LINKS).await? {
         SharedLinkCreation::Created(id) => {
             tracing::info!(link = %id, ?target, account = %new.account_id, person = %new.person_id, "a shared link was created");
-            Ok(secured(Redirect::to(&format!("{LINKS}?made={id}")).into_response()))
+            Ok(redirect(&format!("{LINKS}?made={id}")))
         }
         SharedLinkCreation::NoTarget => Err(PageError::not_found()),
         SharedLinkCreation::TooMany => Err(PageError::new(StatusCode::UNPROCESSABLE_ENTITY, "share-full")),
@@ -131,15 +123,15 @@ pub async fn share(form: Form) -> Result<Response<Body>, PageError> {
 }
 
 /// Revokes a link. A second click finds it revoked, and says no more.
-pub async fn revoke(Path(id): Path<String>, form: Form) -> Result<Response<Body>, PageError> {
+pub async fn revoke(Path(id): Path<String>, form: Form) -> PageResult {
     let visitor = &form.visitor;
     visitor.changes()?;
     let id: Id = id.parse().map_err(|_| PageError::not_found())?;
-    let account = visitor.session.person.account_id;
+    let account = visitor.account_id();
     if visitor.store().revoke_shared_link(account, id, visitor.only_own()).await? {
-        tracing::info!(link = %id, %account, person = %visitor.session.person.id, "a shared link was revoked");
+        tracing::info!(link = %id, %account, person = %visitor.person_id(), "a shared link was revoked");
     }
-    Ok(secured(Redirect::to(LINKS).into_response()))
+    Ok(redirect(LINKS))
 }
 
 /// A picture that a link shows.
@@ -178,8 +170,8 @@ struct GonePage {
 }
 
 /// No such link works. Whether it ever did is nobody's business.
-fn gone(headers: &HeaderMap) -> Result<Response<Body>, PageError> {
-    Ok(written(StatusCode::NOT_FOUND, GonePage { t: Texts::of(headers) }.render()?))
+fn gone(headers: &HeaderMap) -> PageResult {
+    written(StatusCode::NOT_FOUND, &GonePage { t: Texts::of(headers) })
 }
 
 /// What a link shows is in no search engine, and its address in no other site's log.
@@ -211,18 +203,14 @@ pub async fn shared(
     Query(place): Query<PageQuery>,
     method: Method,
     headers: HeaderMap,
-) -> Result<Response<Body>, PageError> {
+) -> PageResult {
     let store = &studio.shared.store;
     let link = match studio.tickets().await?.shared(&token) {
         Some(id) => store.find_shared_link(id).await?,
         None => None,
     };
     let Some(link) = link else { return gone(&headers) };
-    let counted = studio.limits.count_view(link.id, link.account_id).await;
-    if let Some(seconds) = counted.and_then(|counted| counted.retry_after) {
-        studio.shared.metrics.rate_limited.inc();
-        return Err(PageError::too_often(seconds));
-    }
+    studio.refuse_if(studio.limits.count_view(link.id, link.account_id).await)?;
     let (path, before) = (format!("/studio/shared/{token}"), place.before.parse().ok());
     let (records, older) = match link.target {
         Target::Task(task) => (store.find_shared_task(link.id, task).await?.into_iter().collect(), None),
@@ -245,7 +233,7 @@ pub async fn shared(
         _ => Some(link.title.clone()),
     };
     let pictures = records.into_iter().flat_map(|record| pictures_of(record, &link, &path)).collect();
-    Ok(public(html(SharedPage { t: Texts::of(&headers), title, pictures, older }.render()?)))
+    html(&SharedPage { t: Texts::of(&headers), title, pictures, older }).map(public)
 }
 
 /// The account and the file name of a picture that a link shows.
@@ -262,7 +250,7 @@ async fn find(studio: &Studio, token: &str, task: &str, number: &str) -> Result<
 pub async fn shared_file(
     State(studio): State<Arc<Studio>>,
     Path((token, task, number)): Path<(String, String, String)>,
-) -> Result<Response<Body>, PageError> {
+) -> PageResult {
     let (_, stored) = find(&studio, &token, &task, &number).await?;
     let name = FileName::parse(&stored).ok_or_else(PageError::not_found)?;
     Ok(public(stream_file(&studio.shared, name, Vec::new(), 0).await?))
@@ -272,7 +260,7 @@ pub async fn shared_file(
 pub async fn shared_thumbnail(
     State(studio): State<Arc<Studio>>,
     Path((token, task, number)): Path<(String, String, String)>,
-) -> Result<Response<Body>, PageError> {
+) -> PageResult {
     let (account, stored) = find(&studio, &token, &task, &number).await?;
     Ok(public(thumbnail(&studio, account, &stored).await?))
 }

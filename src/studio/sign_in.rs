@@ -8,11 +8,10 @@ use axum::body::Body;
 use axum::extract::{Path, Request, State};
 use axum::http::header::{self, HeaderValue};
 use axum::http::{HeaderMap, Response, StatusCode, Uri};
-use axum::response::{IntoResponse as _, Redirect};
 
 use super::cookies::{ID_TOKEN, SECRET, SESSION, WANTED, has_lost, landing};
-use super::error::PageError;
-use super::page::{html, secured};
+use super::error::{PageError, PageResult};
+use super::page::{html, redirect};
 use super::second_factor::ask_for_code;
 use super::session::{Fields, Form, Unready, Visitor, check_origin, request_context, with_session};
 use super::texts::Texts;
@@ -39,8 +38,8 @@ struct SignInPage<'a> {
 }
 
 /// The page on which people sign in, with a reason why someone is not signed in.
-pub(super) fn sign_in_page(studio: &Studio, headers: &HeaderMap, notice: &str) -> Result<Response<Body>, PageError> {
-    Ok(html(SignInPage::new(studio, headers, "", Some(notice)).render()?))
+pub(super) fn sign_in_page(studio: &Studio, headers: &HeaderMap, notice: &str) -> PageResult {
+    html(&SignInPage::new(studio, headers, "", Some(notice)))
 }
 
 impl<'a> SignInPage<'a> {
@@ -71,17 +70,17 @@ pub async fn sign_in(
     visitor: Result<Visitor, PageError>,
     Extension(context): Extension<RequestContext>,
     headers: HeaderMap,
-) -> Result<Response<Body>, PageError> {
+) -> PageResult {
     if visitor.is_ok() {
-        return Ok(secured(Redirect::to(HOME).into_response()));
+        return Ok(redirect(HOME));
     }
     let notice = has_lost(&headers, &context).then_some("session-ended");
-    Ok(html(SignInPage::new(&studio, &headers, "", notice).render()?))
+    html(&SignInPage::new(&studio, &headers, "", notice))
 }
 
 /// Signs in with name and password. Whether the name exists shows neither in the answer nor in its time. Failures of one
 /// source wait longer and longer, and attempts with one name are limited whatever their source.
-pub async fn by_password(State(studio): State<Arc<Studio>>, request: Request) -> Result<Response<Body>, PageError> {
+pub async fn by_password(State(studio): State<Arc<Studio>>, request: Request) -> PageResult {
     let (parts, body) = request.into_parts();
     check_origin(&studio, &parts)?;
     let context = request_context(&parts)?;
@@ -106,7 +105,7 @@ pub async fn by_password(State(studio): State<Arc<Studio>>, request: Request) ->
     log_failure(&studio, &name, &context).await?;
     delay_failure(&studio, &context).await?;
     let page = SignInPage::new(&studio, &parts.headers, fields.text("name"), Some("sign-in-failed"));
-    Ok(html(page.render()?))
+    html(&page)
 }
 
 /// The name of the text that says why a password may not be set.
@@ -120,7 +119,7 @@ pub(super) fn words(invalid: InvalidPassword) -> &'static str {
 
 /// A place for the address of a request, before anything costs time.
 pub(super) fn place(admission: &Admission<Source>, context: &RequestContext) -> Result<Admitted<Source>, PageError> {
-    admission.enter(context.source).ok_or_else(|| PageError::new(StatusCode::TOO_MANY_REQUESTS, "error-rate"))
+    admission.enter(context.source).ok_or_else(PageError::busy)
 }
 
 /// Logs a failed sign-in. The name is logged only if a person has it: another one may be a password in the wrong field.
@@ -152,22 +151,18 @@ pub async fn link(
     Path(token): Path<String>,
     uri: Uri,
     headers: HeaderMap,
-) -> Result<Response<Body>, PageError> {
+) -> PageResult {
     let person = match Token::parse(&token) {
         Some(token) => studio.people.of_link(&token).await?,
         None => None,
     };
     let person = person.as_ref().map(|person| person.name.as_str());
     let page = LinkPage { t: Texts::of(&headers), path: uri.path(), person };
-    Ok(without_path_in_referrer(html(page.render()?)))
+    html(&page).map(without_path_in_referrer)
 }
 
 /// Uses a link up.
-pub async fn by_link(
-    State(studio): State<Arc<Studio>>,
-    Path(token): Path<String>,
-    request: Request,
-) -> Result<Response<Body>, PageError> {
+pub async fn by_link(State(studio): State<Arc<Studio>>, Path(token): Path<String>, request: Request) -> PageResult {
     let (parts, _) = request.into_parts();
     check_origin(&studio, &parts)?;
     let context = request_context(&parts)?;
@@ -182,7 +177,7 @@ pub async fn by_link(
     }
     delay_failure(&studio, &context).await?;
     let page = LinkPage { t: Texts::of(&parts.headers), path: parts.uri.path(), person: None };
-    Ok(without_path_in_referrer(html(page.render()?)))
+    html(&page).map(without_path_in_referrer)
 }
 
 #[derive(Template)]
@@ -196,7 +191,7 @@ struct SignedOutPage<'a> {
 
 /// Ends the session. One that began at a provider with a sign-out goes on there, from a page: our policy lets a form lead
 /// nowhere else.
-pub async fn sign_out(headers: HeaderMap, Unready(form): Unready<Form>) -> Result<Response<Body>, PageError> {
+pub async fn sign_out(headers: HeaderMap, Unready(form): Unready<Form>) -> PageResult {
     let Visitor { session, context, .. } = &form.visitor;
     form.visitor.store().end_sessions(session.person.id, EndSessions::One(session.id)).await?;
     let studio = &form.visitor.studio;
@@ -205,11 +200,11 @@ pub async fn sign_out(headers: HeaderMap, Unready(form): Unready<Form>) -> Resul
         _ => None,
     };
     let Some(target) = end_session_url else {
-        return Ok(without_session(secured(Redirect::to(SIGN_IN).into_response()), context));
+        return Ok(without_session(redirect(SIGN_IN), context));
     };
     let refresh = HeaderValue::try_from(format!("0; url={target}"));
     let provider = studio.provider_name().unwrap_or_default();
-    let mut response = html(SignedOutPage { t: form.visitor.texts, provider, target }.render()?);
+    let mut response = html(&SignedOutPage { t: form.visitor.texts, provider, target })?;
     if let Ok(refresh) = refresh {
         response.headers_mut().insert(header::REFRESH, refresh);
     }
@@ -231,7 +226,7 @@ pub(super) fn enter(
     studio.sign_in_attempts.signed_in(&person.name, context.source);
     tracing::info!(person = %person.id, account = %person.account_id, session = %signed_in.session.id, "a person signed in");
     let page = landing(headers, context);
-    let response = secured(Redirect::to(page.as_deref().unwrap_or(HOME)).into_response());
+    let response = redirect(page.as_deref().unwrap_or(HOME));
     let response = with_session(response, context, &signed_in.token);
     if page.is_some() { WANTED.remove(response, context) } else { response }
 }
@@ -241,7 +236,7 @@ pub(super) async fn delay_failure(studio: &Studio, context: &RequestContext) -> 
     let Some(source) = context.source else { return Ok(()) };
     match studio.failures.delay(source).await {
         FailureDelay::Waited => Ok(()),
-        FailureDelay::Exhausted => Err(PageError::new(StatusCode::TOO_MANY_REQUESTS, "error-rate")),
+        FailureDelay::Exhausted => Err(PageError::busy()),
     }
 }
 

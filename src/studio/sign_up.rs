@@ -3,13 +3,11 @@
 use std::sync::Arc;
 
 use askama::Template;
-use axum::body::Body;
 use axum::extract::{Request, State};
-use axum::http::{HeaderMap, Response, StatusCode};
-use axum::response::{IntoResponse as _, Redirect};
+use axum::http::{HeaderMap, StatusCode};
 
-use super::error::PageError;
-use super::page::{answer, html, secured};
+use super::error::{PageError, PageResult};
+use super::page::{answer, html, redirect};
 use super::session::{Fields, Visitor, check_origin, request_context};
 use super::sign_in::{agent, delay_failure, enter, place, words};
 use super::texts::Texts;
@@ -38,13 +36,13 @@ pub async fn sign_up(
     State(studio): State<Arc<Studio>>,
     visitor: Result<Visitor, PageError>,
     headers: HeaderMap,
-) -> Result<Response<Body>, PageError> {
+) -> PageResult {
     let terms = terms(&studio)?;
     if visitor.is_ok() {
-        return Ok(secured(Redirect::to(HOME).into_response()));
+        return Ok(redirect(HOME));
     }
     let page = SignUpPage { t: Texts::of(&headers), name: "", credits: terms.credits, notice: None };
-    Ok(html(page.render()?))
+    html(&page)
 }
 
 /// The person whom a stranger's form names, or the name of the text that says why the name cannot be.
@@ -68,7 +66,7 @@ pub(super) fn is_about_password(refusal: &Option<&str>) -> bool {
 
 /// Opens an account with its owner, and signs that person in. A name that is taken is told plainly, since nobody could
 /// choose another one otherwise; such an attempt counts, waits like a failed sign-in, and takes as long as one that succeeds.
-pub async fn submit(State(studio): State<Arc<Studio>>, request: Request) -> Result<Response<Body>, PageError> {
+pub async fn submit(State(studio): State<Arc<Studio>>, request: Request) -> PageResult {
     let (parts, body) = request.into_parts();
     check_origin(&studio, &parts)?;
     let terms = terms(&studio)?;
@@ -77,7 +75,7 @@ pub async fn submit(State(studio): State<Arc<Studio>>, request: Request) -> Resu
     let refuse = |notice| {
         let t = Texts::of(&parts.headers);
         let page = SignUpPage { t, name: fields.text("name"), credits: terms.credits, notice: Some(notice) };
-        Ok(answer(page.render()?, Some(notice)))
+        answer(&page, Some(notice))
     };
     let new = match new_person(&fields, &context)? {
         Ok(new) => new,

@@ -9,13 +9,13 @@ use axum::extract::{FromRequest as _, Path, Query, Request, State};
 use axum::http::header::{self, HeaderValue};
 use axum::http::request::Parts;
 use axum::http::{Response, StatusCode};
-use axum::response::{IntoResponse as _, Redirect};
 use serde::Deserialize;
 
 use super::Studio;
-use super::error::{PageError, Written};
+use super::cards::{name_of, url};
+use super::error::{PageError, PageResult, Written};
 use super::image_bodies::{ImageBody, Stopped, announced};
-use super::page::{Frame, Place, html, is_of_script, last_of_page, secured};
+use super::page::{Frame, Place, done, file, html, last_of_page, secured};
 use super::references::{self, Found};
 use super::session::{Fields, Form, PROOF, Sender, Visitor};
 use crate::files::FileName;
@@ -95,7 +95,7 @@ struct For {
 }
 
 /// Takes one picture, or a painted mask: the body is the file. Everything about the sender is checked before it is read.
-pub async fn upload(State(studio): State<Arc<Studio>>, request: Request) -> Result<Response<Body>, PageError> {
+pub async fn upload(State(studio): State<Arc<Studio>>, request: Request) -> PageResult {
     let (parts, body) = request.into_parts();
     let sender = Sender::of(&parts, &studio).await?;
     sender.check_proof(parts.headers.get("x-proof").and_then(|proof| proof.to_str().ok()))?;
@@ -295,32 +295,31 @@ struct UploadsPage<'a> {
 }
 
 /// The uploads of the account.
-pub async fn uploads(visitor: Visitor, Query(place): Query<Place>) -> Result<Response<Body>, PageError> {
+pub async fn uploads(visitor: Visitor, Query(place): Query<Place>) -> PageResult {
     let before = place.before()?;
-    let (studio, account) = (&visitor.studio, visitor.session.person.account_id);
+    let (studio, account) = (&visitor.studio, visitor.account_id());
     let mut found = studio.shared.store.list_uploads(account, Surface::Web, before, PAGE + 1).await?;
     let older = last_of_page(&mut found, PAGE).map(|upload| upload.id);
     let people = studio.shared.store.list_people(Some(account)).await?;
-    let name = |id: Id| people.iter().find(|person| person.id == id).map(|person| person.name.clone());
     let several = people.len() > 1;
     let mut uploads = Vec::with_capacity(found.len());
     for Upload { id, picture, person_id, is_mask, .. } in found {
         let (width, height) = size(picture.width, picture.height);
-        let url = super::cards::url(&visitor, &picture.name).await?;
+        let url = url(&visitor, &picture.name).await?;
         let reference = StoredReference::Upload(id).to_string();
-        let author = person_id.filter(|_| several).map(|id| name(id).unwrap_or_default());
+        let author = person_id.filter(|_| several).map(|id| name_of(&people, id));
         let deletes = visitor.makes() && visitor.only_own().is_none_or(|own| person_id == Some(own));
         uploads.push(Shown { id, reference, url, width, height, is_mask, author, deletes });
     }
     let frame = Frame::new("uploads", &visitor).await?;
-    Ok(html(UploadsPage { frame, uploads, older, most: i64::from(MAX_UPLOADS) }.render()?))
+    html(&UploadsPage { frame, uploads, older, most: i64::from(MAX_UPLOADS) })
 }
 
 /// Removes an upload: a member's own, anyone's for an owner.
-pub async fn remove(Path(id): Path<String>, form: Form) -> Result<Response<Body>, PageError> {
+pub async fn remove(Path(id): Path<String>, form: Form) -> PageResult {
     form.visitor.changes()?;
     let id: Id = id.parse().map_err(|_| PageError::not_found())?;
-    let (account, author) = (form.visitor.session.person.account_id, form.visitor.only_own());
+    let (account, author) = (form.visitor.account_id(), form.visitor.only_own());
     let store = form.visitor.store();
     if !store.remove_upload(account, Surface::Web, id, author).await? {
         return Err(match store.find_upload(account, Surface::Web, id).await? {
@@ -328,29 +327,23 @@ pub async fn remove(Path(id): Path<String>, form: Form) -> Result<Response<Body>
             None => PageError::not_found(),
         });
     }
-    tracing::info!(upload = %id, %account, person = %form.visitor.session.person.id, "upload removed");
-    if is_of_script(&form.headers) {
-        return Ok(secured(StatusCode::NO_CONTENT.into_response()));
-    }
-    Ok(secured(Redirect::to("/studio/uploads").into_response()))
+    tracing::info!(upload = %id, %account, person = %form.visitor.person_id(), "upload removed");
+    Ok(done(&form, "/studio/uploads"))
 }
 
 /// The thumbnail of an upload.
-pub async fn upload_thumbnail(visitor: Visitor, Path(id): Path<String>) -> Result<Response<Body>, PageError> {
+pub async fn upload_thumbnail(visitor: Visitor, Path(id): Path<String>) -> PageResult {
     let id: Id = id.parse().map_err(|_| PageError::not_found())?;
-    let account = visitor.session.person.account_id;
+    let account = visitor.account_id();
     let found = visitor.studio.shared.store.find_upload(account, Surface::Web, id).await?;
     thumbnail(&visitor.studio, account, &found.ok_or_else(PageError::not_found)?.picture.name).await
 }
 
 /// The thumbnail of a picture of a task.
-pub async fn result_thumbnail(
-    visitor: Visitor,
-    Path((id, number)): Path<(String, String)>,
-) -> Result<Response<Body>, PageError> {
+pub async fn result_thumbnail(visitor: Visitor, Path((id, number)): Path<(String, String)>) -> PageResult {
     let id: Id = id.parse().map_err(|_| PageError::not_found())?;
     let number: usize = number.parse().map_err(|_| PageError::not_found())?;
-    let account = visitor.session.person.account_id;
+    let account = visitor.account_id();
     let record = visitor.studio.shared.store.inspect_task(id).await?;
     // Those in the bin are shown there.
     let is_seen = |record: &TaskRecord| match record.removed_at {
@@ -369,17 +362,11 @@ pub async fn result_thumbnail(
 
 /// The thumbnail of a picture of an account, which the caller may see. It never changes, and belongs into no cache but the
 /// browser's.
-pub(super) async fn thumbnail(studio: &Studio, account: Id, name: &str) -> Result<Response<Body>, PageError> {
+pub(super) async fn thumbnail(studio: &Studio, account: Id, name: &str) -> PageResult {
     let name = FileName::parse(name).ok_or_else(PageError::not_found)?;
     let webp = studio.thumbnails.of(account, name).await?.ok_or_else(PageError::not_found)?;
-    let mut response = Response::new(Body::from(webp));
-    let fixed = [
-        (header::CONTENT_TYPE, "image/webp"),
-        (header::CACHE_CONTROL, "private, max-age=31536000, immutable"),
-        (header::CONTENT_SECURITY_POLICY, "default-src 'none'; sandbox"),
-    ];
-    for (name, value) in fixed {
-        response.headers_mut().insert(name, HeaderValue::from_static(value));
-    }
-    Ok(secured(response))
+    let mut response = file("image/webp", webp);
+    let forever = HeaderValue::from_static("private, max-age=31536000, immutable");
+    response.headers_mut().insert(header::CACHE_CONTROL, forever);
+    Ok(response)
 }

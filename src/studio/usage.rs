@@ -3,15 +3,12 @@
 use std::collections::HashMap;
 
 use askama::Template;
-use axum::body::Body;
 use axum::extract::Query;
-use axum::http::Response;
-use axum::http::header::{self, HeaderValue};
 use serde::Deserialize;
 
 use super::chart::{Chart, Measure, Step};
-use super::error::PageError;
-use super::page::{BYTE_ORDER_MARK, DAY, Frame, day, html, secured};
+use super::error::{PageError, PageResult};
+use super::page::{BYTE_ORDER_MARK, DAY, Frame, csv, day, html};
 use super::session::Visitor;
 use super::texts::Texts;
 use crate::service::usage::{self, API, FORMER_PERSON, STUDIO, UNKNOWN_KEY, UsageLine};
@@ -114,15 +111,14 @@ impl UsagePage<'_> {
 async fn lines(visitor: &Visitor, query: &UsageQuery) -> Result<Vec<UsageLine>, PageError> {
     visitor.needs(Role::Owner)?;
     let studio = &visitor.studio;
-    visitor.refuse_if(studio.limits.count_report(visitor.session.person.id).await)?;
+    studio.refuse_if(studio.limits.count_report(visitor.person_id()).await)?;
     let store = &visitor.studio.shared.store;
-    let filter =
-        UsageFilter { account_id: Some(visitor.session.person.account_id), from: query.from(store.now()), until: None };
+    let filter = UsageFilter { account_id: Some(visitor.account_id()), from: query.from(store.now()), until: None };
     Ok(usage::lines(&**store, query.by(), filter).await?)
 }
 
 /// The page.
-pub async fn usage(visitor: Visitor, Query(query): Query<UsageQuery>) -> Result<Response<Body>, PageError> {
+pub async fn usage(visitor: Visitor, Query(query): Query<UsageQuery>) -> PageResult {
     let mut lines = lines(&visitor, &query).await?;
     let total = UsageLine::total(&lines);
     lines.reverse();
@@ -131,7 +127,7 @@ pub async fn usage(visitor: Visitor, Query(query): Query<UsageQuery>) -> Result<
     let chart = (query.by() == UsageBy::Day).then(|| chart(visitor.texts, &lines, from, query.days()));
     let days = format!("{} – {}", day(visitor.texts, from), day(visitor.texts, now));
     let frame = Frame::new("usage", &visitor).await?;
-    Ok(html(UsagePage { frame, lines, total, chart, periods: PERIODS, query: &query, days }.render()?))
+    html(&UsagePage { frame, lines, total, chart, periods: PERIODS, query: &query, days })
 }
 
 /// The credits of each day of the period, also of those without a row.
@@ -143,12 +139,8 @@ fn chart(t: &'static Texts, lines: &[UsageLine], from: Timestamp, days: u32) -> 
 }
 
 /// The rows as CSV.
-pub async fn usage_csv(visitor: Visitor, Query(query): Query<UsageQuery>) -> Result<Response<Body>, PageError> {
+pub async fn usage_csv(visitor: Visitor, Query(query): Query<UsageQuery>) -> PageResult {
     let lines = lines(&visitor, &query).await?;
-    let csv = format!("{BYTE_ORDER_MARK}{}", usage::csv(query.by(), &lines));
-    let mut response = secured(Response::new(Body::from(csv)));
-    let headers = response.headers_mut();
-    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("text/csv; charset=utf-8"));
-    headers.insert(header::CONTENT_DISPOSITION, HeaderValue::from_static("attachment; filename=\"usage.csv\""));
-    Ok(response)
+    let table = format!("{BYTE_ORDER_MARK}{}", usage::csv(query.by(), &lines));
+    Ok(csv("attachment; filename=\"usage.csv\"", table))
 }

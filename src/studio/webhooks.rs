@@ -4,12 +4,11 @@ use askama::Template;
 use axum::body::Body;
 use axum::extract::{Path, Query};
 use axum::http::{Response, StatusCode};
-use axum::response::{IntoResponse as _, Redirect};
 
 use super::action::{WebhookAction, action};
-use super::error::PageError;
+use super::error::{PageError, PageResult};
 use super::overlap::Overlap;
-use super::page::{Draft, Frame, Place, answer, last_of_page, secured, text_with_time, time};
+use super::page::{Draft, Frame, Place, answer, last_of_page, redirect, text_with_time, time};
 use super::secret::{self, Secret};
 use super::session::{Fields, Form, Visitor};
 use crate::service::webhooks::endpoints::{self, EndpointRefusal};
@@ -114,22 +113,22 @@ impl WebhookPage<'_> {
     }
 }
 
-async fn page(visitor: &Visitor, draft: Draft) -> Result<Response<Body>, PageError> {
+async fn page(visitor: &Visitor, draft: Draft) -> PageResult {
     let store = &visitor.studio.shared.store;
-    let endpoints = store.list_endpoints(Some(visitor.session.person.account_id)).await?;
+    let endpoints = store.list_endpoints(Some(visitor.account_id())).await?;
     let frame = Frame::new("webhooks", visitor).await?;
     let page = WebhooksPage { frame, endpoints, kinds: EventType::SUBSCRIBABLE, draft };
-    Ok(answer(page.render()?, page.draft.refusal))
+    answer(&page, page.draft.refusal)
 }
 
 /// The page of all endpoints.
-pub async fn webhooks(visitor: Visitor) -> Result<Response<Body>, PageError> {
+pub async fn webhooks(visitor: Visitor) -> PageResult {
     visitor.needs(Role::Owner)?;
     page(&visitor, Draft::default()).await
 }
 
 /// Adds an endpoint and shows its secret, this once.
-pub async fn create(form: Form) -> Result<Response<Body>, PageError> {
+pub async fn create(form: Form) -> PageResult {
     let Form { visitor, fields, .. } = form;
     visitor.manages()?;
     let account = visitor.account().await?.ok_or_else(PageError::not_found)?;
@@ -142,7 +141,7 @@ pub async fn create(form: Form) -> Result<Response<Body>, PageError> {
     };
     let refusal = match endpoints::add(&*visitor.store(), account.id, url, events, added_by).await? {
         Ok((endpoint, secret)) => {
-            let person = visitor.session.person.id;
+            let person = visitor.person_id();
             tracing::info!(endpoint = %endpoint.id, %person, "an endpoint was added in the studio");
             let said = visitor.texts.get("webhook-created").into_owned();
             return show(&visitor, &secret, said).await;
@@ -155,7 +154,7 @@ pub async fn create(form: Form) -> Result<Response<Body>, PageError> {
 }
 
 /// Leads to the page that shows a signing secret, this once.
-async fn show(visitor: &Visitor, signing: &SigningSecret, said: String) -> Result<Response<Body>, PageError> {
+async fn show(visitor: &Visitor, signing: &SigningSecret, said: String) -> PageResult {
     let texts = vec![signing.reveal().to_owned()];
     secret::show(visitor, &Secret { said, texts, copy: "webhook-copy".into(), back: WEBHOOKS.into() }).await
 }
@@ -170,15 +169,11 @@ fn chosen(fields: &Fields) -> Option<Subscription> {
 async fn own(visitor: &Visitor, id: &str) -> Result<Endpoint, PageError> {
     let id: Id = id.parse().map_err(|_| PageError::not_found())?;
     let found = visitor.studio.shared.store.find_endpoint(id).await?;
-    found.filter(|endpoint| endpoint.account_id == visitor.session.person.account_id).ok_or_else(PageError::not_found)
+    found.filter(|endpoint| endpoint.account_id == visitor.account_id()).ok_or_else(PageError::not_found)
 }
 
 /// The page of one endpoint, with its deliveries.
-pub async fn webhook(
-    visitor: Visitor,
-    Path(id): Path<String>,
-    Query(place): Query<Place>,
-) -> Result<Response<Body>, PageError> {
+pub async fn webhook(visitor: Visitor, Path(id): Path<String>, Query(place): Query<Place>) -> PageResult {
     visitor.needs(Role::Owner)?;
     let endpoint = own(&visitor, &id).await?;
     endpoint_page(&visitor, endpoint, place.before()?, None).await
@@ -189,27 +184,21 @@ async fn endpoint_page(
     endpoint: Endpoint,
     before: Option<Id>,
     refusal: Option<&'static str>,
-) -> Result<Response<Body>, PageError> {
+) -> PageResult {
     let mut deliveries = visitor.studio.shared.store.list_deliveries(endpoint.id, before, PAGE + 1).await?;
     let older = last_of_page(&mut deliveries, PAGE).map(|delivery| delivery.id);
     let frame = Frame::new("webhooks", visitor).await?;
     let page = WebhookPage { frame, endpoint, deliveries, older, kinds: EventType::SUBSCRIBABLE, refusal };
-    Ok(answer(page.render()?, refusal))
+    answer(&page, refusal)
 }
 
 /// Counts a webhook that the person sends by hand, and refuses too many.
 async fn count(visitor: &Visitor) -> Result<(), PageError> {
-    let studio = &visitor.studio;
-    let counted = studio.limits.count_webhook(visitor.session.person.account_id).await;
-    if counted.is_some_and(|counted| counted.retry_after.is_some()) {
-        studio.shared.metrics.rate_limited.inc();
-        return Err(PageError::new(StatusCode::TOO_MANY_REQUESTS, "error-rate"));
-    }
-    Ok(())
+    visitor.studio.refuse_if(visitor.studio.limits.count_webhook(visitor.account_id()).await)
 }
 
 /// Disables, enables, rotates, tests or removes an endpoint, or subscribes it to other events.
-pub async fn change(Path((id, word)): Path<(String, String)>, form: Form) -> Result<Response<Body>, PageError> {
+pub async fn change(Path((id, word)): Path<(String, String)>, form: Form) -> PageResult {
     let Form { visitor, fields, .. } = form;
     visitor.needs(Role::Owner)?;
     let (endpoint, action) = (own(&visitor, &id).await?, action(&word)?);
@@ -223,7 +212,7 @@ pub async fn change(Path((id, word)): Path<(String, String)>, form: Form) -> Res
             return Err(PageError::forbidden("webhook-of-operator"));
         }
     }
-    let (store, person) = (visitor.store(), visitor.session.person.id);
+    let (store, person) = (visitor.store(), visitor.person_id());
     let change = match action {
         WebhookAction::Test => {
             count(&visitor).await?;
@@ -234,7 +223,7 @@ pub async fn change(Path((id, word)): Path<(String, String)>, form: Form) -> Res
         WebhookAction::Remove => {
             store.remove_endpoint(endpoint.id).await?;
             tracing::info!(endpoint = %endpoint.id, %person, "an endpoint was removed in the studio");
-            return Ok(secured(Redirect::to(WEBHOOKS).into_response()));
+            return Ok(redirect(WEBHOOKS));
         }
         WebhookAction::Rotate => {
             let secret = SigningSecret::random();
@@ -257,16 +246,16 @@ pub async fn change(Path((id, word)): Path<(String, String)>, form: Form) -> Res
         tracing::info!(endpoint = %endpoint.id, ?change, %person, "an endpoint was changed in the studio");
         store.change_endpoint(endpoint.id, change).await?;
     }
-    Ok(if shows_it { to(&endpoint) } else { secured(Redirect::to(WEBHOOKS).into_response()) })
+    Ok(if shows_it { to(&endpoint) } else { redirect(WEBHOOKS) })
 }
 
 /// Leads to the page of an endpoint.
 fn to(endpoint: &Endpoint) -> Response<Body> {
-    secured(Redirect::to(&format!("{WEBHOOKS}/{}", endpoint.id)).into_response())
+    redirect(&format!("{WEBHOOKS}/{}", endpoint.id))
 }
 
 /// Sends a delivery again.
-pub async fn replay(Path((id, delivery)): Path<(String, String)>, form: Form) -> Result<Response<Body>, PageError> {
+pub async fn replay(Path((id, delivery)): Path<(String, String)>, form: Form) -> PageResult {
     let visitor = form.visitor;
     visitor.manages()?;
     let endpoint = own(&visitor, &id).await?;

@@ -1,16 +1,14 @@
 //! All accounts, and one of them with its keys and people.
 
 use askama::Template;
-use axum::body::Body;
 use axum::extract::{Path, Query};
-use axum::http::{Response, StatusCode};
-use axum::response::{IntoResponse as _, Redirect};
+use axum::http::StatusCode;
 
 use super::{Operator, OperatorForm, ReversibleForm};
 use crate::studio::action::{AccountAction, AnyKeyAction, AnyPersonAction, action};
-use crate::studio::error::PageError;
+use crate::studio::error::{PageError, PageResult};
 use crate::studio::keys::state_text;
-use crate::studio::page::{DAY, Draft, Frame, answer, html, last_of_page, secured};
+use crate::studio::page::{DAY, Draft, Frame, answer, html, last_of_page, redirect};
 use crate::studio::search::{PAGE, Search};
 use crate::studio::session::{Fields, Visitor};
 use tintype_domain::key::{ApiKey, KeyState};
@@ -79,12 +77,12 @@ fn account_state(account: &Account) -> &'static str {
 }
 
 /// The list.
-pub async fn accounts(operator: Operator, Query(search): Query<Search>) -> Result<Response<Body>, PageError> {
+pub async fn accounts(operator: Operator, Query(search): Query<Search>) -> PageResult {
     let visitor = &operator.0;
     let q = search.text();
     let mut accounts = visitor.studio.shared.store.find_accounts(&q, &search.after, PAGE + 1).await?;
     let next = search.next(&mut accounts, |found| &found.account.name);
-    Ok(html(AccountsPage { frame: Frame::new("operator-accounts", visitor).await?, accounts, q, next }.render()?))
+    html(&AccountsPage { frame: Frame::new("operator-accounts", visitor).await?, accounts, q, next })
 }
 
 /// The account with this id.
@@ -94,7 +92,7 @@ pub(super) async fn find(visitor: &Visitor, id: &str) -> Result<Account, PageErr
     account.ok_or_else(PageError::not_found)
 }
 
-async fn page(visitor: &Visitor, account: Account, draft: Draft) -> Result<Response<Body>, PageError> {
+async fn page(visitor: &Visitor, account: Account, draft: Draft) -> PageResult {
     let store = &visitor.studio.shared.store;
     let mut keys = store.list_keys(Some(account.id)).await?;
     keys.reverse();
@@ -112,20 +110,20 @@ async fn page(visitor: &Visitor, account: Account, draft: Draft) -> Result<Respo
         now: store.now(),
         newest: newest_grant(visitor, account.id).await?.map(|id| id.to_string()).unwrap_or_default(),
         draft,
-        is_own: visitor.session.person.account_id == account.id,
+        is_own: visitor.account_id() == account.id,
         account,
     };
-    Ok(answer(page.render()?, page.draft.refusal))
+    answer(&page, page.draft.refusal)
 }
 
 /// One account.
-pub async fn account(operator: Operator, Path(id): Path<String>) -> Result<Response<Body>, PageError> {
+pub async fn account(operator: Operator, Path(id): Path<String>) -> PageResult {
     let account = find(&operator.0, &id).await?;
     page(&operator.0, account, Draft::default()).await
 }
 
 /// Grants credits, which expire after some days if the form says so.
-pub async fn grant(Path(id): Path<String>, form: OperatorForm) -> Result<Response<Body>, PageError> {
+pub async fn grant(Path(id): Path<String>, form: OperatorForm) -> PageResult {
     let (visitor, fields) = (form.0.visitor, form.0.fields);
     let account = find(&visitor, &id).await?;
     let amount = fields.text("amount").trim().parse().ok().filter(|amount| (1..=MAX_BALANCE).contains(amount));
@@ -148,9 +146,9 @@ pub async fn grant(Path(id): Path<String>, form: OperatorForm) -> Result<Respons
         let note = Some(note.as_str()).filter(|note| !note.is_empty());
         match visitor.store().grant_once(account.id, newest, amount, note, expires_at).await? {
             GrantOutcome::Granted(_) => {
-                let person = visitor.session.person.id;
+                let person = visitor.person_id();
                 tracing::info!(account = %account.id, %person, amount, "credits were granted in the studio");
-                return Ok(secured(Redirect::to(&format!("{ACCOUNTS}/{}", account.id)).into_response()));
+                return Ok(redirect(&format!("{ACCOUNTS}/{}", account.id)));
             }
             GrantOutcome::NoAccount => return Err(PageError::not_found()),
             // Its twin came first.
@@ -179,15 +177,12 @@ async fn newest_grant(visitor: &Visitor, account: Id) -> Result<Option<i64>, Sto
 }
 
 /// Disables or enables an account.
-pub async fn change(
-    Path((id, word)): Path<(String, String)>,
-    form: ReversibleForm,
-) -> Result<Response<Body>, PageError> {
+pub async fn change(Path((id, word)): Path<(String, String)>, form: ReversibleForm) -> PageResult {
     let visitor = form.0.visitor;
     let account = find(&visitor, &id).await?;
     let change = match action(&word)? {
         // It would end this very session, and only the command line could undo it.
-        AccountAction::Disable if account.id == visitor.session.person.account_id => {
+        AccountAction::Disable if account.id == visitor.account_id() => {
             return Err(PageError::new(StatusCode::CONFLICT, "account-own"));
         }
         AccountAction::Disable => AccountChange::Disable,
@@ -195,16 +190,13 @@ pub async fn change(
     };
     if account.disabled_at.is_some() != (change == AccountChange::Disable) {
         visitor.store().change_account(account.id, change).await?;
-        tracing::info!(account = %account.id, person = %visitor.session.person.id, ?change, "an account was changed in the studio");
+        tracing::info!(account = %account.id, person = %visitor.person_id(), ?change, "an account was changed in the studio");
     }
-    Ok(secured(Redirect::to(&format!("{ACCOUNTS}/{}", account.id)).into_response()))
+    Ok(redirect(&format!("{ACCOUNTS}/{}", account.id)))
 }
 
 /// Disables a key of any account, lifts its strikes with its suspension, or enables it, which does that too.
-pub async fn change_key(
-    Path((id, word)): Path<(String, String)>,
-    form: OperatorForm,
-) -> Result<Response<Body>, PageError> {
+pub async fn change_key(Path((id, word)): Path<(String, String)>, form: OperatorForm) -> PageResult {
     let visitor = form.0.visitor;
     let id: Id = id.parse().map_err(|_| PageError::not_found())?;
     let change = match action(&word)? {
@@ -213,15 +205,12 @@ pub async fn change_key(
         AnyKeyAction::Lift => KeyChange::Lift,
     };
     let key = visitor.store().change_key(id, change).await?.ok_or_else(PageError::not_found)?;
-    tracing::info!(key = %id, person = %visitor.session.person.id, ?change, "a key was changed in the studio");
-    Ok(secured(Redirect::to(&format!("{ACCOUNTS}/{}", key.account_id)).into_response()))
+    tracing::info!(key = %id, person = %visitor.person_id(), ?change, "a key was changed in the studio");
+    Ok(redirect(&format!("{ACCOUNTS}/{}", key.account_id)))
 }
 
 /// Lifts the strikes of a person of any account, with the suspension, or removes the second factor of one who has lost it.
-pub async fn change_person(
-    Path((id, word)): Path<(String, String)>,
-    form: OperatorForm,
-) -> Result<Response<Body>, PageError> {
+pub async fn change_person(Path((id, word)): Path<(String, String)>, form: OperatorForm) -> PageResult {
     let visitor = form.0.visitor;
     let id: Id = id.parse().map_err(|_| PageError::not_found())?;
     let action = action(&word)?;
@@ -233,6 +222,6 @@ pub async fn change_person(
         }
     };
     let person = person.ok_or_else(PageError::not_found)?;
-    tracing::info!(person = %id, by = %visitor.session.person.id, ?action, "a person was changed by an operator in the studio");
-    Ok(secured(Redirect::to(&format!("{ACCOUNTS}/{}", person.account_id)).into_response()))
+    tracing::info!(person = %id, by = %visitor.person_id(), ?action, "a person was changed by an operator in the studio");
+    Ok(redirect(&format!("{ACCOUNTS}/{}", person.account_id)))
 }

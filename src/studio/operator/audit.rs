@@ -3,13 +3,11 @@
 use std::borrow::Cow;
 
 use askama::Template;
-use axum::body::Body;
 use axum::extract::Query;
-use axum::http::Response;
 use serde::Deserialize;
 
 use super::{Operator, details};
-use crate::studio::error::PageError;
+use crate::studio::error::{PageError, PageResult};
 use crate::studio::page::{Frame, html, last_of_page};
 use tintype_domain::model::Id;
 use tintype_store::{AuditEntry, Via};
@@ -57,10 +55,10 @@ fn id(text: Option<&str>) -> Result<Option<Id>, PageError> {
 }
 
 /// The page.
-pub async fn audit(operator: Operator, Query(place): Query<PageQuery>) -> Result<Response<Body>, PageError> {
+pub async fn audit(operator: Operator, Query(place): Query<PageQuery>) -> PageResult {
     let visitor = &operator.0;
     let (account, before) = (id(place.account.as_deref())?, id(place.before.as_deref())?);
     let mut entries = visitor.studio.shared.store.audit_entries(account, before, PAGE + 1).await?;
     let older = last_of_page(&mut entries, PAGE).map(|entry| entry.id);
-    Ok(html(AuditPage { frame: Frame::new("operator-audit", visitor).await?, entries, account, older }.render()?))
+    html(&AuditPage { frame: Frame::new("operator-audit", visitor).await?, entries, account, older })
 }

@@ -4,18 +4,15 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use askama::Template;
-use axum::body::Body;
 use axum::extract::Path;
-use axum::http::Response;
-use axum::response::{IntoResponse as _, Redirect};
 
 use super::{Operator, ReversibleForm};
 use crate::studio::Texts;
 use crate::studio::action::{QueueAction, action};
 use crate::studio::chart::{Chart, Measure, Step};
-use crate::studio::error::PageError;
+use crate::studio::error::PageResult;
 use crate::studio::failures;
-use crate::studio::page::{Frame, html, secured, time};
+use crate::studio::page::{Frame, html, redirect, time};
 use tintype_store::{EngineState, Hour, QueueDepth, WORKER_SILENCE, WorkerReport};
 use tintype_system::clock::Timestamp;
 
@@ -78,7 +75,7 @@ impl Worker {
 }
 
 /// The page.
-pub async fn overview(operator: Operator) -> Result<Response<Body>, PageError> {
+pub async fn overview(operator: Operator) -> PageResult {
     let visitor = &operator.0;
     let (t, store) = (visitor.texts, &visitor.studio.shared.store);
     let (depth, now) = (store.queue_depth().await?, store.now());
@@ -109,7 +106,7 @@ pub async fn overview(operator: Operator) -> Result<Response<Body>, PageError> {
         now,
         workers: workers.into_iter().map(|(report, seen_at)| Worker::new(t, report, seen_at, now)).collect(),
     };
-    Ok(html(page.render()?))
+    html(&page)
 }
 
 /// An engine with the mean time of its workers for an image; `None` if none of them knows its own.
@@ -138,7 +135,7 @@ fn charts(t: &'static Texts, hours: &[(Timestamp, Hour)]) -> Vec<Chart> {
 }
 
 /// Pauses or resumes the queue.
-pub async fn change_queue(Path(word): Path<String>, form: ReversibleForm) -> Result<Response<Body>, PageError> {
+pub async fn change_queue(Path(word): Path<String>, form: ReversibleForm) -> PageResult {
     let visitor = form.0.visitor;
     let store = visitor.store();
     let action = action(&word)?;
@@ -149,6 +146,6 @@ pub async fn change_queue(Path(word): Path<String>, form: ReversibleForm) -> Res
             visitor.studio.shared.queued.send_replace(());
         }
     }
-    tracing::info!(person = %visitor.session.person.id, ?action, "the queue was changed in the studio");
-    Ok(secured(Redirect::to("/studio/operator").into_response()))
+    tracing::info!(person = %visitor.person_id(), ?action, "the queue was changed in the studio");
+    Ok(redirect("/studio/operator"))
 }

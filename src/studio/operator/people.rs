@@ -1,13 +1,11 @@
 //! The people of all accounts, or of one, to look someone up.
 
 use askama::Template;
-use axum::body::Body;
 use axum::extract::Query;
-use axum::http::Response;
 
 use super::Operator;
 use super::accounts::find;
-use crate::studio::error::PageError;
+use crate::studio::error::PageResult;
 use crate::studio::page::{Frame, html};
 use crate::studio::search::{PAGE, Search};
 use tintype_domain::model::Account;
@@ -26,7 +24,7 @@ struct PeoplePage<'a> {
 }
 
 /// The page.
-pub async fn people(operator: Operator, Query(search): Query<Search>) -> Result<Response<Body>, PageError> {
+pub async fn people(operator: Operator, Query(search): Query<Search>) -> PageResult {
     let visitor = &operator.0;
     let account = match search.account.as_str() {
         "" => None,
@@ -37,5 +35,5 @@ pub async fn people(operator: Operator, Query(search): Query<Search>) -> Result<
     let mut people = store.find_people(of, &q, &search.after, PAGE + 1).await?;
     let next = search.next(&mut people, |found| &found.person.name);
     let frame = Frame::new("operator-people", visitor).await?;
-    Ok(html(PeoplePage { frame, people, q, account, next }.render()?))
+    html(&PeoplePage { frame, people, q, account, next })
 }

@@ -1,11 +1,9 @@
 //! Keys and people that the content policy has struck or suspended.
 
 use askama::Template;
-use axum::body::Body;
-use axum::http::Response;
 
 use super::Operator;
-use crate::studio::error::PageError;
+use crate::studio::error::PageResult;
 use crate::studio::page::{Frame, html};
 use tintype_store::{StruckKey, StruckPerson};
 
@@ -21,9 +19,9 @@ struct StrikesPage<'a> {
 }
 
 /// The page.
-pub async fn strikes(operator: Operator) -> Result<Response<Body>, PageError> {
+pub async fn strikes(operator: Operator) -> PageResult {
     let visitor = &operator.0;
     let store = &visitor.studio.shared.store;
     let (keys, people) = (store.struck_keys(MAX_ROWS).await?, store.struck_people(MAX_ROWS).await?);
-    Ok(html(StrikesPage { frame: Frame::new("operator-strikes", visitor).await?, keys, people }.render()?))
+    html(&StrikesPage { frame: Frame::new("operator-strikes", visitor).await?, keys, people })
 }
