@@ -15,19 +15,19 @@ pub(super) const SESSION: Cookie = Cookie { name: "__Host-tintype", path: "/" };
 pub(super) const AUTHENTICATION: Cookie = Cookie { name: "__Host-tintype-oidc", path: "/" };
 /// Holds a secret until its person has seen it.
 pub(super) const SECRET: Cookie = Cookie { name: "__Host-tintype-secret", path: "/" };
-/// Holds the page requested before the sign-in; after [`LOST`], the page with a form that was not taken.
-pub(super) const WANTED: Cookie = Cookie { name: "__Host-tintype-wanted", path: "/" };
+/// Holds the page requested before the sign-in; after [`UNSENT`], the page with a form that had no effect.
+pub(super) const RETURN_TO: Cookie = Cookie { name: "__Host-tintype-wanted", path: "/" };
 /// Holds the ID token of the OpenID Connect provider until the person signs out.
 pub(super) const ID_TOKEN: Cookie = Cookie { name: "__Secure-tintype-id-token", path: SIGN_OUT };
 /// Holds the chosen language. It decides nothing that matters, so it needs no TLS.
 pub(super) const LANGUAGE: &str = "tintype-language";
 
 /// Marks the page with a form that came without a session. No page begins with it, encoded or not.
-const LOST: char = '.';
+const UNSENT: char = '.';
 /// How long that page is remembered.
-const WANTED_SECONDS: u64 = 60 * 60;
+const RETURN_SECONDS: u64 = 60 * 60;
 /// Longest address that is kept, in bytes.
-const MAX_WANTED: usize = 2_000;
+const MAX_ADDRESS: usize = 2_000;
 /// Longest ID token that is kept, in bytes.
 const MAX_ID_TOKEN: usize = 2_000;
 const YEAR_SECONDS: u64 = 365 * 24 * 60 * 60;
@@ -80,10 +80,10 @@ fn with_line(mut response: Response<Body>, line: String) -> Response<Body> {
 }
 
 /// The value of a cookie by its name. Cookies of other applications on the domain may hold any bytes.
-pub(super) fn value<'a>(headers: &'a HeaderMap, wanted: &str) -> Option<&'a str> {
+pub(super) fn value<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
     let lines = headers.get_all(header::COOKIE).iter().flat_map(|line| line.as_bytes().split(|byte| *byte == b';'));
     let mut found = lines.filter_map(|pair| str::from_utf8(pair).ok()?.trim().split_once('='));
-    found.find(|(name, _)| *name == wanted).map(|(_, value)| value)
+    found.find(|(found, _)| *found == name).map(|(_, value)| value)
 }
 
 /// Remembers the ID token of a session, unless it is so long that proxies might reject the headers: nginx takes 4 KiB.
@@ -100,23 +100,23 @@ pub(super) fn with_language(response: Response<Body>, language: &str) -> Respons
 }
 
 /// Remembers the page requested before the sign-in.
-pub(super) fn with_wanted(response: Response<Body>, context: &RequestContext, page: &str) -> Response<Body> {
-    WANTED.set(response, context, &BASE64_URL_SAFE_NO_PAD.encode(page), WANTED_SECONDS)
+pub(super) fn remember_page(response: Response<Body>, context: &RequestContext, page: &str) -> Response<Body> {
+    RETURN_TO.set(response, context, &BASE64_URL_SAFE_NO_PAD.encode(page), RETURN_SECONDS)
 }
 
-/// Remembers the page with a form that was not taken, because its session has ended.
-pub(super) fn with_lost(response: Response<Body>, context: &RequestContext, page: &str) -> Response<Body> {
-    WANTED.set(response, context, &format!("{LOST}{}", BASE64_URL_SAFE_NO_PAD.encode(page)), WANTED_SECONDS)
+/// Remembers the page with a form that had no effect, because the session has ended.
+pub(super) fn remember_unsent_form(response: Response<Body>, context: &RequestContext, page: &str) -> Response<Body> {
+    RETURN_TO.set(response, context, &format!("{UNSENT}{}", BASE64_URL_SAFE_NO_PAD.encode(page)), RETURN_SECONDS)
 }
 
-/// Whether the sign-in leads to a page with a form that was not taken.
-pub(super) fn has_lost(headers: &HeaderMap, context: &RequestContext) -> bool {
-    WANTED.read(headers, context).is_some_and(|page| page.starts_with(LOST))
+/// Whether the sign-in leads to a page with a form that had no effect.
+pub(super) fn has_unsent_form(headers: &HeaderMap, context: &RequestContext) -> bool {
+    RETURN_TO.read(headers, context).is_some_and(|page| page.starts_with(UNSENT))
 }
 
-/// The page requested before the sign-in, which leads there.
-pub(super) fn landing(headers: &HeaderMap, context: &RequestContext) -> Option<String> {
-    let page = WANTED.read(headers, context)?.trim_start_matches(LOST);
+/// The page to which the sign-in leads, if one was remembered.
+pub(super) fn page_after_sign_in(headers: &HeaderMap, context: &RequestContext) -> Option<String> {
+    let page = RETURN_TO.read(headers, context)?.trim_start_matches(UNSENT);
     let page = BASE64_URL_SAFE_NO_PAD.decode(page).ok()?;
     studio_page(&String::from_utf8(page).ok()?)
 }
@@ -128,7 +128,7 @@ pub(super) fn referring_page(headers: &HeaderMap) -> Option<String> {
 
 /// The path and query of an address if it is a page of the studio of this server.
 pub(super) fn studio_page(address: &str) -> Option<String> {
-    if address.len() > MAX_WANTED {
+    if address.len() > MAX_ADDRESS {
         return None;
     }
     let uri: Uri = address.parse().ok()?;
@@ -158,6 +158,6 @@ mod tests {
         ] {
             assert_eq!(studio_page(address).as_deref(), page, "{address}");
         }
-        assert_eq!(studio_page(&format!("/studio/{}", "x".repeat(MAX_WANTED))), None);
+        assert_eq!(studio_page(&format!("/studio/{}", "x".repeat(MAX_ADDRESS))), None);
     }
 }

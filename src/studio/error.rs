@@ -9,7 +9,7 @@ use axum::http::request::Parts;
 use axum::http::{Method, Response, StatusCode, header};
 use axum::response::IntoResponse;
 
-use super::cookies::{referring_page, studio_page, with_lost, with_wanted};
+use super::cookies::{referring_page, remember_page, remember_unsent_form, studio_page};
 use super::page::{html, redirect};
 use super::session::request_context;
 use super::texts::Texts;
@@ -45,8 +45,8 @@ pub type PageResult = Result<Response<Body>, PageError>;
 struct Destination {
     context: RequestContext,
     page: String,
-    /// Whether it has a form that was not taken, instead of being the page that the person asked for.
-    is_lost: bool,
+    /// Whether the request sent a form on that page, which had no effect, instead of asking for the page.
+    has_unsent_form: bool,
 }
 
 impl PageError {
@@ -71,7 +71,7 @@ impl PageError {
         Self::new(StatusCode::FORBIDDEN, text)
     }
 
-    /// Too many requests: the next one may come after `seconds`.
+    /// Too many requests: the next one can be sent after `seconds`.
     pub(super) fn too_often(seconds: u64) -> Self {
         Self { retry_after: Some(seconds), ..Self::new(StatusCode::TOO_MANY_REQUESTS, "error-rate") }
     }
@@ -91,9 +91,9 @@ impl PageError {
         Self { first: Some(SECOND_FACTOR), ..Self::new(StatusCode::SEE_OTHER, "factor-required") }
     }
 
-    /// This error for a request that may be for a page: a sign-in leads there then. Only a request for a page accepts
-    /// HTML; `Sec-Fetch-Dest` would say so too, but browsers send it over HTTPS alone.
-    pub(super) fn wanting(mut self, parts: &Parts) -> Self {
+    /// This error for a request that may be for a page: the sign-in then leads to that page. Only a request for a page
+    /// accepts HTML; `Sec-Fetch-Dest` would say so too, but browsers send it over HTTPS alone.
+    pub(super) fn leading_to(mut self, parts: &Parts) -> Self {
         let accepts_html =
             parts.headers.get(header::ACCEPT).is_some_and(|kinds| kinds.as_bytes().starts_with(b"text/html"));
         let is_page = parts.method == Method::GET && accepts_html;
@@ -102,20 +102,20 @@ impl PageError {
             && let Ok(context) = request_context(parts)
         {
             let page = studio_page(&parts.uri.to_string());
-            self.destination = page.map(|page| Box::new(Destination { context, page, is_lost: false }));
+            self.destination = page.map(|page| Box::new(Destination { context, page, has_unsent_form: false }));
         }
         self
     }
 
-    /// This error for a form that a page of the studio sent: the sign-in says that it was not taken, and leads to its
-    /// page. Whoever signs out has lost nothing.
-    pub(super) fn losing(mut self, parts: &Parts) -> Self {
+    /// This error for a form on a page of the studio: the sign-in reports that the form had no effect, and leads back to
+    /// its page. A sign-out needs no repetition.
+    pub(super) fn with_unsent_form(mut self, parts: &Parts) -> Self {
         if self.first == Some(SIGN_IN)
             && parts.uri.path() != SIGN_OUT
             && let Ok(context) = request_context(parts)
         {
             let page = referring_page(&parts.headers);
-            self.destination = page.map(|page| Box::new(Destination { context, page, is_lost: true }));
+            self.destination = page.map(|page| Box::new(Destination { context, page, has_unsent_form: true }));
         }
         self
     }
@@ -153,8 +153,10 @@ impl IntoResponse for PageError {
         if let Some(page) = self.first {
             let response = redirect(page);
             return match self.destination.as_deref() {
-                Some(Destination { context, page, is_lost: true }) => with_lost(response, context, page),
-                Some(Destination { context, page, is_lost: false }) => with_wanted(response, context, page),
+                Some(Destination { context, page, has_unsent_form: true }) => {
+                    remember_unsent_form(response, context, page)
+                }
+                Some(Destination { context, page, has_unsent_form: false }) => remember_page(response, context, page),
                 None => response,
             };
         }

@@ -154,7 +154,7 @@ impl Visitor {
         if !parts.method.is_safe() {
             return Err(PageError::caused_by(EarlyVisitor));
         }
-        let visitor = Self::read(parts, studio, need).await.map_err(|error| error.wanting(parts))?;
+        let visitor = Self::read(parts, studio, need).await.map_err(|error| error.leading_to(parts))?;
         let counted = studio.limits.count_page(visitor.person_id()).await;
         studio.refuse_if(counted).map(|()| visitor)
     }
@@ -239,7 +239,7 @@ impl<'a> Sender<'a> {
 
     async fn with(parts: &'a Parts, studio: &Arc<Studio>, need: Need) -> Result<Self, PageError> {
         check_origin(studio, parts)?;
-        let early = Visitor::read(parts, studio, need).await.map_err(|error| error.losing(parts))?;
+        let early = Visitor::read(parts, studio, need).await.map_err(|error| error.with_unsent_form(parts))?;
         studio.refuse_if(studio.limits.count_form(early.session.person.id).await)?;
         Ok(Self { early, parts, need })
     }
@@ -277,7 +277,7 @@ impl<'a> Sender<'a> {
     /// The person, once the whole body has arrived, with the rights of that moment.
     pub(super) async fn arrived(self) -> Result<Visitor, PageError> {
         let arrived = Visitor::read(self.parts, &self.early.studio, self.need).await;
-        arrived.map_err(|error| error.losing(self.parts))
+        arrived.map_err(|error| error.with_unsent_form(self.parts))
     }
 }
 

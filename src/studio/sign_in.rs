@@ -9,7 +9,7 @@ use axum::extract::{Path, Request, State};
 use axum::http::header::{self, HeaderValue};
 use axum::http::{HeaderMap, Response, StatusCode, Uri};
 
-use super::cookies::{ID_TOKEN, SECRET, SESSION, WANTED, has_lost, landing};
+use super::cookies::{ID_TOKEN, RETURN_TO, SECRET, SESSION, has_unsent_form, page_after_sign_in};
 use super::error::{PageError, PageResult};
 use super::page::{html, redirect};
 use super::second_factor::ask_for_code;
@@ -74,7 +74,7 @@ pub async fn sign_in(
     if visitor.is_ok() {
         return Ok(redirect(HOME));
     }
-    let notice = has_lost(&headers, &context).then_some("session-ended");
+    let notice = has_unsent_form(&headers, &context).then_some("session-ended");
     html(&SignInPage::new(&studio, &headers, "", notice))
 }
 
@@ -225,10 +225,10 @@ pub(super) fn enter(
     let person = &signed_in.session.person;
     studio.sign_in_attempts.signed_in(&person.name, context.source);
     tracing::info!(person = %person.id, account = %person.account_id, session = %signed_in.session.id, "a person signed in");
-    let page = landing(headers, context);
+    let page = page_after_sign_in(headers, context);
     let response = redirect(page.as_deref().unwrap_or(HOME));
     let response = with_session(response, context, &signed_in.token);
-    if page.is_some() { WANTED.remove(response, context) } else { response }
+    if page.is_some() { RETURN_TO.remove(response, context) } else { response }
 }
 
 /// Waits out the delay of a failed attempt.
