@@ -9,7 +9,7 @@ use clap::{Args, Subcommand};
 use super::banner::quoted;
 use super::person::{ShownLinkArgs, show_link_of_account};
 use super::printing::JsonArgs;
-use super::values::whole_number;
+use super::values::{OrNone, whole_number};
 use super::{Failure, Outcome, find_account, open_or_create_store, open_store, show, table};
 use tintype_config::{DataSettings, DatabaseUrl};
 use tintype_domain::model::{Account, Surface};
@@ -82,19 +82,15 @@ pub(super) struct LowBalanceArgs {
     account: OneAccountArgs,
     /// Credits, or none
     #[arg(value_name = "N|none", value_parser = threshold)]
-    threshold: Threshold,
+    threshold: OrNone<i64>,
 }
 
-/// The balance below which credits are low, if any.
-#[derive(Debug, Clone, Copy)]
-struct Threshold(Option<i64>);
-
-fn threshold(text: &str) -> Result<Threshold, String> {
+fn threshold(text: &str) -> Result<OrNone<i64>, String> {
     let credits = || text.parse().ok().filter(|credits| (1..=MAX_GRANT).contains(credits));
     match text {
-        "none" => Ok(Threshold(None)),
+        "none" => Ok(OrNone(None)),
         _ => credits()
-            .map(|credits| Threshold(Some(credits)))
+            .map(|credits| OrNone(Some(credits)))
             .ok_or_else(|| format!("{text:?} is neither a number of credits from 1 to {MAX_GRANT} nor \"none\"")),
     }
 }
@@ -117,7 +113,9 @@ pub(super) async fn run(command: AccountCommand, data: &DataSettings) -> Outcome
             let account = existing(&*store, &args.account).await?;
             show_link_of_account(store, &account, args.shown).await
         }
-        AccountCommand::LowBalance(args) => low_balance(args, data).await,
+        AccountCommand::LowBalance(LowBalanceArgs { account, threshold: OrNone(threshold) }) => {
+            change(account, AccountChange::LowBalance(threshold), data).await
+        }
         AccountCommand::Disable(args) => change(args, AccountChange::Disable, data).await,
         AccountCommand::Enable(args) => change(args, AccountChange::Enable, data).await,
         AccountCommand::Delete(args) => delete(args, data).await,
@@ -176,21 +174,14 @@ async fn change(args: OneAccountArgs, change: AccountChange, data: &DataSettings
     let store = open_store(data).await?;
     let account = existing(&*store, &args.account).await?;
     let account = store.change_account(account.id, change).await?.ok_or("the account no longer exists")?;
-    show(args.json, &account, || format!("Account {} is {}.", account.name, state(&account)))
-}
-
-async fn low_balance(args: LowBalanceArgs, data: &DataSettings) -> Outcome {
-    let LowBalanceArgs { account, threshold: Threshold(threshold) } = args;
-    let store = open_store(data).await?;
-    let found = existing(&*store, &account.account).await?;
-    let change = AccountChange::LowBalance(threshold);
-    let changed = store.change_account(found.id, change).await?.ok_or("the account no longer exists")?;
-    show(account.json, &changed, || match changed.low_balance {
-        Some(threshold) => {
+    let name = &account.name;
+    show(args.json, &account, || match (change, account.low_balance) {
+        (AccountChange::LowBalance(_), Some(threshold)) => {
             let threshold = counted(threshold, "credit", "credits");
-            format!("Webhooks of {} fire when its balance drops below {threshold}.", changed.name)
+            format!("Webhooks of {name} fire when its balance drops below {threshold}.")
         }
-        None => format!("Webhooks of {} do not fire for a low balance.", changed.name),
+        (AccountChange::LowBalance(_), None) => format!("Webhooks of {name} do not fire for a low balance."),
+        _ => format!("Account {name} is {}.", state(&account)),
     })
 }
 

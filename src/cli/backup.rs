@@ -1,13 +1,13 @@
 //! `tintype backup` copies an installation.
 
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
 
 use clap::Args;
 use indicatif::BinaryBytes;
 use serde::Serialize;
 
-use super::{CREATE, Outcome, describe, existing_file, existing_files, progress, show};
+use super::printing::show_verdict;
+use super::{CREATE, Outcome, describe, existing_file, existing_files, progress};
 use crate::backup::{self, Contents};
 use tintype_config::{DataSettings, FilesSettings};
 use tintype_domain::text::counted;
@@ -96,7 +96,7 @@ pub(super) async fn run(args: BackupArgs, data: &DataSettings) -> Outcome {
     // A backup does not fail because of models that it leaves out.
     let models = models::entries(&data.data).unwrap_or_default().into_iter().map(|entry| entry.name).collect();
     let taken = Taken { to: lossy(&args.to), copied: Copied::new(&contents, &clock), models };
-    show(args.json, &taken, || {
+    show_verdict(!contents.has_drifted(), args.json, &taken, || {
         let summary = taken.copied.text(&format!("Backed up to {}", taken.to));
         if taken.models.is_empty() {
             return summary;
@@ -105,8 +105,7 @@ pub(super) async fn run(args: BackupArgs, data: &DataSettings) -> Outcome {
             "{summary}\nModels are not in a backup: fetch or add {} again after a restore.",
             taken.models.join(", ")
         )
-    })?;
-    Ok(if contents.has_drifted() { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+    })
 }
 
 pub(super) fn lossy(path: &Path) -> String {

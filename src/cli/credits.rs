@@ -1,6 +1,5 @@
 //! `tintype credits` grants and takes credits, shows balances and ledgers, and audits the ledger.
 
-use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
@@ -8,6 +7,7 @@ use serde::Serialize;
 
 use super::account::{MAX_GRANT, OneAccountArgs};
 use super::owners::{Owners, open_account};
+use super::printing::show_verdict;
 use super::values::whole_number;
 use super::{Failure, Outcome, describe, existing_files, open_store, or_dash, progress, show, table};
 use crate::backup::results::{self, Check};
@@ -199,8 +199,7 @@ async fn audit(args: AuditArgs, data: &DataSettings) -> Outcome {
     };
     let findings = Findings::new(books, check);
     let owners = Owners::readable(&*store).await;
-    show(args.json, &findings, || findings.text(&owners))?;
-    Ok(if findings.drifts.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    show_verdict(findings.drifts.is_empty(), args.json, &findings, || findings.text(&owners))
 }
 
 /// Checks the result files of all completed tasks.

@@ -4,7 +4,6 @@ use std::fs::File;
 use std::io::Write as _;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
 
 use bytesize::ByteSize;
 use clap::Args;
@@ -17,8 +16,9 @@ use serde::Serialize;
 use tokio::process::Command;
 
 use super::health::ask;
+use super::printing::show_verdict;
 use super::queue::TASKS_EXPIRE;
-use super::{Outcome, is_there, show};
+use super::{Outcome, is_there};
 use crate::files::{Creation, FileName, Files, REPLACES};
 use crate::policy::Policy;
 use crate::service::{file_store, limits};
@@ -104,12 +104,11 @@ pub(super) async fn run(args: DoctorArgs, data: &DataSettings, adopted: &Adopted
         Check::new("retention", Ok(args.retention.to_string())),
     ];
     let healthy = checks.iter().all(|check| check.ok);
-    show(args.json, &checks, || {
+    show_verdict(healthy, args.json, &checks, || {
         let line =
             |check: &Check| format!("{}  {:<15} {}", if check.ok { "ok  " } else { "FAIL" }, check.check, check.detail);
         checks.iter().map(line).collect::<Vec<_>>().join("\n")
-    })?;
-    Ok(if healthy { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    })
 }
 
 /// Where the checked settings come from.

@@ -2,7 +2,6 @@
 
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,6 +13,7 @@ use serde_json::{Value, json};
 use super::following::{save, unfinished};
 use super::library::{self, LibraryArgs};
 use super::nodes::{self, NodesArgs};
+use super::printing::show_verdict;
 use super::progress::Stages;
 use super::values::{RatioParser, whole_number};
 use super::{Failure, Outcome, show};
@@ -309,8 +309,7 @@ async fn check(args: CheckArgs, data: &Path) -> Outcome {
         texts.push(text);
         all_ready &= is_ready;
     }
-    show(args.json, &checked, || texts.join("\n"))?;
-    Ok(if all_ready { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    show_verdict(all_ready, args.json, &checked, || texts.join("\n"))
 }
 
 /// Checks an engine: the outcome as JSON and as text, and whether it takes work.

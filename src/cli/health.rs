@@ -3,7 +3,6 @@
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
-use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Args;
@@ -11,7 +10,8 @@ use serde::Serialize;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::net::{TcpStream, UnixStream};
 
-use super::{Outcome, show};
+use super::Outcome;
+use super::printing::show_verdict;
 use crate::server::workers;
 use tintype_config::{DataSettings, ListenAddress, time_limit};
 
@@ -68,8 +68,7 @@ pub(super) async fn run(args: HealthArgs, data: &DataSettings) -> Outcome {
         Err(error) => (false, error.to_string()),
     };
     let health = Health { ok, address: address.to_string(), detail };
-    show(args.json, &health, || health.line())?;
-    Ok(if ok { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    show_verdict(ok, args.json, &health, || health.line())
 }
 
 /// Asks every worker that runs on a data directory.
@@ -87,8 +86,7 @@ fn of_workers(args: &HealthArgs, data: &Path) -> Outcome {
         all.push(Health { ok: false, address, detail: "no worker is running on this data directory".into() });
     }
     let ok = all.iter().all(|worker| worker.ok);
-    show(args.json, &all, || all.iter().map(Health::line).collect::<Vec<_>>().join("\n"))?;
-    Ok(if ok { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    show_verdict(ok, args.json, &all, || all.iter().map(Health::line).collect::<Vec<_>>().join("\n"))
 }
 
 /// The status of an answer. A server with a certificate answers these paths without TLS as well.

@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 
 use super::owners::{ListArgs, open_account, owner_name};
 use super::printing::{print_line, show, show_once};
+use super::values::OrNone;
 use super::{Failure, Outcome, open_store, or_dash, table, terminal};
 use tintype_config::{DataSettings, lifetime, overlap, rate};
 use tintype_domain::budget::{Allowance, Budget, InvalidBudget};
@@ -83,15 +84,11 @@ pub(super) struct BudgetArgs {
     key: OneKeyArgs,
     /// Credits for a day, a week or a month in UTC, such as 500/day, or none
     #[arg(value_name = "N/PERIOD|none", value_parser = budget_or_none)]
-    budget: NewBudget,
+    budget: OrNone<Budget>,
 }
 
-/// The budget that a key gets, if any.
-#[derive(Debug, Clone, Copy)]
-struct NewBudget(Option<Budget>);
-
-fn budget_or_none(text: &str) -> Result<NewBudget, InvalidBudget> {
-    if text == "none" { Ok(NewBudget(None)) } else { text.parse().map(|budget| NewBudget(Some(budget))) }
+fn budget_or_none(text: &str) -> Result<OrNone<Budget>, InvalidBudget> {
+    if text == "none" { Ok(OrNone(None)) } else { text.parse().map(|budget| OrNone(Some(budget))) }
 }
 
 #[derive(Debug, Args)]
@@ -136,7 +133,7 @@ pub(super) async fn run(command: KeyCommand, data: &DataSettings) -> Outcome {
         KeyCommand::Create(args) => create(args, data).await,
         KeyCommand::List(args) => list(args, data).await,
         KeyCommand::Show(args) => show_one(args, data).await,
-        KeyCommand::Budget(BudgetArgs { key, budget: NewBudget(budget) }) => {
+        KeyCommand::Budget(BudgetArgs { key, budget: OrNone(budget) }) => {
             change(key, KeyChange::Budget(budget), data).await
         }
         KeyCommand::Disable(args) => change(args, KeyChange::Disable, data).await,

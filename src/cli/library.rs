@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 
 use super::progress::Transfer;
+use super::signals::until_interrupted;
 use super::{Outcome, show};
 use tintype_engines::models::hub::{Hub, TimeLimits};
 use tintype_engines::models::library::{self, STORE, Target};
@@ -35,10 +36,8 @@ pub(super) async fn run(args: LibraryArgs, data: &Path) -> Outcome {
     let authorities = ca.map(read).transpose()?;
     let hub = Hub::new(&store, None, authorities.as_deref(), TimeLimits::default())?;
     let transfer = Transfer::new(!json);
-    let installed = tokio::select! {
-        installed = library::install(&hub, data, target, &transfer) => installed,
-        _ = tokio::signal::ctrl_c() => Err("interrupted: the same command continues".into()),
-    };
+    let work = library::install(&hub, data, target, &transfer);
+    let installed = until_interrupted(work, "interrupted: the same command continues").await;
     transfer.end();
     let library = installed?.display().to_string();
     show(json, &serde_json::json!({ "library": library, "version": library::version() }), || {

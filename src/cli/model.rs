@@ -2,7 +2,6 @@
 
 use std::io::{self, IsTerminal as _};
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,8 +10,9 @@ use clap::{Args, Subcommand};
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use super::printing::JsonArgs;
+use super::printing::{JsonArgs, show_verdict};
 use super::progress::Transfer;
+use super::signals::until_interrupted;
 use super::{Failure, Outcome, show, table};
 use tintype_config::{DataSettings, HubSettings, ServerSettings};
 use tintype_domain::text::counted;
@@ -174,10 +174,7 @@ async fn fetch(args: PullArgs, data: &DataSettings) -> Outcome {
         let busy = Busy::with(&data.data, pull.name())?;
         Ok::<_, String>((pull.run(&hub, &*transfer).await?, Some(busy)))
     };
-    let installed = tokio::select! {
-        installed = work => installed,
-        _ = tokio::signal::ctrl_c() => Err("interrupted: the same command continues".into()),
-    };
+    let installed = until_interrupted(work, "interrupted: the same command continues").await;
     // Running servers take it up when it has been checked and prepared.
     let (installed, busy) = installed.inspect_err(|_| transfer.end())?;
     let installed = checked(installed, data).await?;
@@ -237,10 +234,7 @@ async fn prepare(installed: Installed, transfer: &Arc<Transfer>) -> Result<Insta
         return Ok(installed);
     }
     let name = &installed.name;
-    let made = tokio::select! {
-        made = eight_bits::make_beside(installed.clone(), transfer.clone()) => made,
-        _ = tokio::signal::ctrl_c() => Err("interrupted".into()),
-    };
+    let made = until_interrupted(eight_bits::make_beside(installed.clone(), transfer.clone()), "interrupted").await;
     transfer.end();
     let later = "`tintype serve` makes them when it starts";
     made.map_err(|reason| format!("{name} is installed, but its 8-bit weights were not made ({reason}); {later}"))?;
@@ -308,12 +302,11 @@ async fn add(args: AddArgs, data: &DataSettings) -> Outcome {
     let installed = prepare(installed, &transfer).await?;
     drop(busy);
     let manifest = installed.manifest.as_ref().ok_or("the model has no manifest: report this as a bug")?;
-    show(json, &Shown::new(&installed, manifest), || {
+    let is_of_use = installed.usable().is_ok() || is_decoder(&manifest.pipeline);
+    show_verdict(is_of_use, json, &Shown::new(&installed, manifest), || {
         let (path, note) = (installed.path(), unusable_note(&installed));
         format!("{name} is installed from {}{note}.", path.display())
-    })?;
-    let is_of_use = installed.usable().is_ok() || is_decoder(&manifest.pipeline);
-    Ok(if is_of_use { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    })
 }
 
 /// An installed model, or what is left of one.
@@ -423,7 +416,7 @@ async fn verify(args: VerifyArgs, data: &DataSettings) -> Outcome {
     if let Some(name) = &args.name {
         entries.retain(|entry| entry.name == *name);
         if entries.is_empty() {
-            return Err(Failure(format!("no model {name:?} is installed: `tintype model list` shows those that are")));
+            return Err(not_installed(name));
         }
     }
     let transfer = Transfer::new(!args.json);
@@ -446,7 +439,7 @@ async fn verify(args: VerifyArgs, data: &DataSettings) -> Outcome {
     }
     transfer.end();
     let ok = all.iter().all(|verified| verified.ok);
-    show(args.json, &all, || {
+    show_verdict(ok, args.json, &all, || {
         let line = |verified: &Verified| {
             let Verified { name, ok, without_checksum, damaged, unusable } = verified;
             let note = unusable.as_ref().map_or_else(String::new, |reason| format!(" It cannot be used: {reason}."));
@@ -462,12 +455,11 @@ async fn verify(args: VerifyArgs, data: &DataSettings) -> Outcome {
         } else {
             all.iter().map(line).collect::<Vec<_>>().join("\n")
         }
-    })?;
-    Ok(if ok { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    })
 }
 
 /// Removes a model. One that a running server uses is waited for: the server lets go of it when its tasks have ended.
-async fn remove_when_free(data: &Path, name: &str) -> Result<bool, Failure> {
+async fn remove_when_free(data: &Path, name: &str) -> Result<bool, String> {
     let _busy = models::is_taken(data, name).then(|| Busy::with(data, name)).transpose()?;
     let begun = Clock::system().elapsed();
     let mut waits = false;
@@ -480,7 +472,7 @@ async fn remove_when_free(data: &Path, name: &str) -> Result<bool, Failure> {
                 }
                 tokio::time::sleep(RELEASE_PAUSE).await;
             }
-            outcome => return Ok(outcome.map_err(|error| error.to_string())?),
+            outcome => return outcome.map_err(|error| error.to_string()),
         }
     }
 }
@@ -501,11 +493,7 @@ async fn remove(args: RemoveArgs, data: &DataSettings) -> Outcome {
     if !yes && !confirmed().ok_or("without a terminal, or with --json, say --yes")? {
         return Err(Failure("nothing was removed".into()));
     }
-    let removed = tokio::select! {
-        removed = remove_when_free(&data.data, &name) => removed?,
-        _ = tokio::signal::ctrl_c() => return Err(Failure("interrupted: nothing was removed".into())),
-    };
-    if !removed {
+    if !until_interrupted(remove_when_free(&data.data, &name), "interrupted: nothing was removed").await? {
         return Err(not_installed(&name));
     }
     show(json, &json!({ "removed": name }), || {

@@ -137,10 +137,10 @@ pub(super) async fn run(command: PersonCommand, data: &DataSettings) -> Outcome 
             let (store, person) = open_person(data, &args.person).await?;
             show_link(store, &person, args.shown).await
         }
-        PersonCommand::Role(args) => change_role(args, data).await,
+        PersonCommand::Role(RoleArgs { person, role }) => change(person, PersonChange::Role(role), data).await,
         PersonCommand::Password(args) => set_password(args, data).await,
         PersonCommand::ResetFactor(args) => reset_factor(args, data).await,
-        PersonCommand::Lift(args) => lift(args, data).await,
+        PersonCommand::Lift(args) => change(args, PersonChange::Lift, data).await,
         PersonCommand::Remove(args) => remove(args, data).await,
     }
 }
@@ -234,17 +234,15 @@ async fn show_link(store: Arc<Store>, person: &Person, shown: ShownLinkArgs) -> 
     Ok(ExitCode::SUCCESS)
 }
 
-async fn change_role(RoleArgs { person: args, role }: RoleArgs, data: &DataSettings) -> Outcome {
+async fn change(args: OnePersonArgs, change: PersonChange, data: &DataSettings) -> Outcome {
     let (store, person) = open_person(data, &args.person).await?;
-    let person =
-        store.change_person(person.id, PersonChange::Role(role)).await?.ok_or("the person was just removed")?;
-    show_person(&*store, args.json, &person, || format!("{} now has the role {}.", person.name, person.role)).await
-}
-
-async fn lift(args: OnePersonArgs, data: &DataSettings) -> Outcome {
-    let (store, person) = open_person(data, &args.person).await?;
-    let person = store.change_person(person.id, PersonChange::Lift).await?.ok_or("the person was just removed")?;
-    show_person(&*store, args.json, &person, || format!("{} has no strikes and is not suspended.", person.name)).await
+    let is_lift = matches!(change, PersonChange::Lift);
+    let person = store.change_person(person.id, change).await?.ok_or("the person was just removed")?;
+    show_person(&*store, args.json, &person, || match is_lift {
+        true => format!("{} has no strikes and is not suspended.", person.name),
+        false => format!("{} now has the role {}.", person.name, person.role),
+    })
+    .await
 }
 
 async fn reset_factor(args: OnePersonArgs, data: &DataSettings) -> Outcome {

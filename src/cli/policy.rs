@@ -1,11 +1,11 @@
 //! `tintype policy` tests a content policy before a server uses it.
 
 use std::path::PathBuf;
-use std::process::ExitCode;
 
 use clap::{Args, Subcommand};
 use serde::Serialize;
 
+use super::printing::show_verdict;
 use super::{Failure, Outcome, show};
 use crate::policy::{Rules, picture_hash};
 use tintype_engine::picture::Picture;
@@ -62,14 +62,13 @@ pub(super) fn run(command: PolicyCommand) -> Outcome {
 fn check(args: &CheckArgs) -> Outcome {
     let rules = Rules::read(&args.file).map_err(Failure)?;
     let matches = args.prompt.as_deref().map(|prompt| rules.matches(prompt));
-    let refused = matches.as_ref().is_some_and(|matches| !matches.is_empty());
+    let is_allowed = matches.as_ref().is_none_or(Vec::is_empty);
     let checked = Checked { policy: rules.to_string(), matches };
-    show(args.json, &checked, || match checked.matches.as_deref() {
+    show_verdict(is_allowed, args.json, &checked, || match checked.matches.as_deref() {
         None => format!("The policy is valid: {}.", checked.policy),
         Some([]) => "No rule refuses this prompt.".into(),
         Some(names) => format!("Refused by {}.", names.join(", ")),
-    })?;
-    Ok(if refused { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+    })
 }
 
 fn hash(args: HashArgs) -> Outcome {

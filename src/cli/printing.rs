@@ -27,6 +27,12 @@ pub(super) fn show(json: bool, thing: &impl Serialize, text: impl FnOnce() -> St
     Ok(ExitCode::SUCCESS)
 }
 
+/// Prints `thing` like [`show`]; the command fails unless `ok`.
+pub(super) fn show_verdict(ok: bool, json: bool, thing: &impl Serialize, text: impl FnOnce() -> String) -> Outcome {
+    show(json, thing, text)?;
+    Ok(if ok { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
 /// Prints a secret that cannot be printed again later. The caller undoes or repeats what made it if this fails. As a
 /// text, the secret has a line of its own before the note: a reader such as `head -1` may be gone by then.
 pub(super) fn show_once(

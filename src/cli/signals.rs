@@ -1,4 +1,4 @@
-//! The signals that a server obeys.
+//! The signals that servers and commands obey.
 
 use std::io::{self, IsTerminal as _};
 use std::sync::Arc;
@@ -60,6 +60,17 @@ impl Signals {
                 return signal;
             }
         }
+    }
+}
+
+/// The outcome of `work`, or `message` as an error after Ctrl-C.
+pub(super) async fn until_interrupted<T>(
+    work: impl Future<Output = Result<T, String>>,
+    message: &str,
+) -> Result<T, String> {
+    tokio::select! {
+        outcome = work => outcome,
+        _ = tokio::signal::ctrl_c() => Err(message.to_owned()),
     }
 }
 

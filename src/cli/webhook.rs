@@ -10,7 +10,7 @@ use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 
 use super::owners::{ListArgs, open_account, owner_name};
-use super::printing::{show, show_once};
+use super::printing::{show, show_once, show_verdict};
 use super::values::whole_number;
 use super::{Failure, Outcome, open_store, or_dash, table};
 use crate::service::webhooks::endpoints::{self, EndpointRefusal};
@@ -288,15 +288,15 @@ async fn test(args: OneEndpointArgs, data: &DataSettings) -> Outcome {
         tokio::time::sleep(TEST_PAUSE).await;
         waited += TEST_PAUSE;
     };
-    show(args.json, &delivery_json(&delivery), || match delivery.state() {
+    let is_delivered = delivery.state() == DeliveryState::Delivered;
+    show_verdict(is_delivered, args.json, &delivery_json(&delivery), || match delivery.state() {
         DeliveryState::Delivered => format!("Delivered: {}.", last_outcome(&delivery)),
         DeliveryState::Failed => format!("Not delivered: {}.", last_outcome(&delivery)),
         DeliveryState::Waiting => format!(
             "It waits until a running server sends it; `tintype webhook deliveries {}` shows the result.",
             args.id
         ),
-    })?;
-    Ok(if delivery.state() == DeliveryState::Delivered { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    })
 }
 
 async fn deliveries(args: DeliveriesArgs, data: &DataSettings) -> Outcome {
