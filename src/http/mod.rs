@@ -5,6 +5,7 @@ pub mod api;
 mod compression;
 pub mod docs;
 mod files;
+mod fresh;
 mod hold;
 mod mcp;
 mod openai;

@@ -8,6 +8,7 @@ use axum::http::header::{self, HeaderValue};
 use axum::http::{Response, StatusCode};
 use tokio_util::sync::CancellationToken;
 
+use super::fresh::{JSON, fresh};
 use super::pipeline::error::ApiError;
 use super::state::ApiState;
 use crate::metrics;
@@ -53,17 +54,10 @@ impl Default for Readiness {
     }
 }
 
-/// A text that holds now: a cache such as Varnish keeps what does not forbid it, and would call a dead server ready.
-fn text(content_type: &'static str, body: impl Into<Body>) -> Response<Body> {
-    let mut response = Response::new(body.into());
-    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(content_type));
-    response.headers_mut().insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
-    response
-}
-
 /// Answers while the process is alive.
 pub(super) async fn live() -> Response<Body> {
-    text("application/json", r#"{"status":"ok"}"#)
+    // A cache such as Varnish keeps what does not forbid it, and would call a dead server ready.
+    fresh(JSON, r#"{"status":"ok"}"#)
 }
 
 /// Succeeds while the database accepts writes, result files can be written, the disk has room and the server is not
@@ -77,7 +71,7 @@ pub(super) async fn ready(
         return Err(not_ready);
     }
     api.shared.check().await.map_err(|reason| not_ready.because(reason))?;
-    Ok(text("application/json", r#"{"status":"ready"}"#))
+    Ok(fresh(JSON, r#"{"status":"ready"}"#))
 }
 
 /// Counters and gauges.
@@ -86,5 +80,5 @@ pub(super) async fn expose_metrics(State(shared): State<Arc<Shared>>) -> Result<
     let engines = shared.store.engines().await?;
     shared.metrics.show_waiting_webhooks(shared.store.waiting_deliveries().await?);
     let exposition = shared.metrics.expose(&depth, &engines, shared.clock.now(), shared.disk.free());
-    Ok(text(metrics::CONTENT_TYPE, exposition))
+    Ok(fresh(metrics::CONTENT_TYPE, exposition))
 }

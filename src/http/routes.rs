@@ -357,24 +357,14 @@ pub(super) fn speaks_openai(request: &Request) -> bool {
     first_segment(request.uri().path()) == Some("v1")
 }
 
-/// Whether a request is for the tools.
-pub(super) fn is_for_agents(request: &Request) -> bool {
-    at(request).is_some_and(|route| route.group == RouteGroup::Mcp)
+/// The part of the service that a request is for, if its path has a route.
+pub(super) fn group(request: &Request) -> Option<RouteGroup> {
+    at(request).map(|route| route.group)
 }
 
 /// The label of a request in metrics and the log. It never contains the requested path, which may contain a key.
 pub(super) fn label(request: &Request) -> &'static str {
     at(request).map_or("none", Route::label)
-}
-
-/// Whether a request is for the API.
-pub(super) fn is_of_api(request: &Request) -> bool {
-    at(request).is_some_and(|route| matches!(route.group, RouteGroup::Api | RouteGroup::OpenAi | RouteGroup::Mcp))
-}
-
-/// Whether a request is for the studio.
-pub(super) fn is_of_studio(request: &Request) -> bool {
-    at(request).is_some_and(|route| route.group == RouteGroup::Studio)
 }
 
 /// The label of a method in metrics. Callers may invent methods, and each label costs memory.

@@ -7,7 +7,8 @@ use axum::response::Response;
 use tintype_engine::Stage;
 
 use crate::http::state::ApiState;
-use crate::service::queue_positions::{QueuePosition, poll_after};
+use crate::service::queue_positions::poll_after;
+use crate::service::tasks::PolledTask;
 use tintype_domain::model::Id;
 
 /// The suggested wait before the next poll, in seconds with a fraction.
@@ -22,12 +23,7 @@ static PROGRESS: HeaderName = HeaderName::from_static("x-progress");
 static STEPS: HeaderName = HeaderName::from_static("x-steps");
 
 /// Says when to poll an unfinished task and, where it is known, the estimated time until the task ends.
-pub(in crate::http) fn with_poll_hint(
-    mut response: Response,
-    api: &ApiState,
-    id: Id,
-    wait: Option<Duration>,
-) -> Response {
+pub(super) fn with_poll_hint(mut response: Response, api: &ApiState, id: Id, wait: Option<Duration>) -> Response {
     let poll_after = poll_after(wait, api.shared.ages.of(id), api.typical_duration);
     let headers = response.headers_mut();
     if let Ok(value) = HeaderValue::try_from(format!("{:.2}", poll_after.as_secs_f64())) {
@@ -40,11 +36,13 @@ pub(in crate::http) fn with_poll_hint(
     response
 }
 
-/// Adds the place of an unfinished task in the queue, and how far its engine says to be.
-pub(in crate::http) fn with_place(mut response: Response, place: QueuePosition, stage: Option<Stage>) -> Response {
+/// Says when to poll an unfinished task, and adds its position in the queue and the progress that its engine reports.
+pub(in crate::http) async fn with_progress(response: Response, api: &ApiState, found: &PolledTask) -> Response {
+    let place = api.tasks.place(found).await;
+    let mut response = with_poll_hint(response, api, found.task.id, place.wait);
     let headers = response.headers_mut();
     headers.insert(QUEUE_POSITION.clone(), place.position.into());
-    let Some(stage) = stage else { return response };
+    let Some(stage) = found.attempt.and_then(|attempt| attempt.stage) else { return response };
     if let Ok(part) = HeaderValue::try_from(format!("{:.2}", stage.fraction())) {
         headers.insert(PROGRESS.clone(), part);
     }

@@ -13,7 +13,7 @@ use serde_json::value::RawValue;
 use utoipa::ToSchema;
 
 use super::body::read_json;
-use super::hints::{with_place, with_poll_hint};
+use super::hints::{with_poll_hint, with_progress};
 use super::prefer::Wait;
 use super::words::{ContentType, CreatedStatus, ModelWord, StatusWord, SubmittedTask, TypeWord};
 use super::{Success, examples, success};
@@ -383,9 +383,7 @@ pub async fn find(
         return ended(&found.task, wait, &api).await;
     }
     let response = success(task_json(&api, &found.task).await?);
-    let place = api.tasks.place(&found).await;
-    let stage = found.attempt.and_then(|attempt| attempt.stage);
-    Ok(with_place(with_poll_hint(response, &api, found.task.id, place.wait), place, stage))
+    Ok(with_progress(response, &api, &found).await)
 }
 
 /// The query of a list request, still as text.

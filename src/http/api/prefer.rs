@@ -9,7 +9,7 @@ use axum::response::Response;
 /// The longest wait. Many proxies close a connection on which nothing happens for longer.
 const MAX_SECONDS: u64 = 60;
 
-static PREFERENCE_APPLIED: HeaderName = HeaderName::from_static("preference-applied");
+pub(in crate::http) static PREFERENCE_APPLIED: HeaderName = HeaderName::from_static("preference-applied");
 
 /// The time for which a caller would like to wait for the end of a task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -3,12 +3,12 @@
 use std::collections::VecDeque;
 
 use axum::body::{Body, Bytes};
-use axum::http::header::{self, HeaderValue};
 use axum::response::Response;
 use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::{AnswerOptions, PendingCall};
+use crate::http::fresh::{JSON, fresh};
 use crate::http::hold::Pieces;
 use crate::http::pipeline::error::ApiError;
 use crate::http::state::ApiState;
@@ -31,15 +31,7 @@ pub(super) fn usage(credits: i64) -> Value {
 
 /// A response with this JSON.
 pub(super) fn json(body: &impl Serialize) -> Response {
-    with_body(Body::from(serde_json::to_vec(body).expect("our own types are always JSON")))
-}
-
-fn with_body(body: Body) -> Response {
-    let mut response = Response::new(body);
-    let headers = response.headers_mut();
-    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
-    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
-    response
+    fresh(JSON, serde_json::to_vec(body).expect("our own types are always JSON"))
 }
 
 /// The files of a task that has completed.
@@ -75,7 +67,7 @@ pub(super) async fn completed(
     let empty = ImageData { b64_json: Some("".into()), url: None };
     let frame = serde_json::to_vec(&answer(vec![empty; names.len()])).expect("our own types are always JSON");
     let rest = filled(frame, encoded.pictures());
-    Ok(with_body(Body::new(Pieces { rest, _slot: awaited.slot.clone(), _encoded: encoded })))
+    Ok(fresh(JSON, Body::new(Pieces { rest, _slot: awaited.slot.clone(), _encoded: encoded })))
 }
 
 /// A text whose members `b64_json` are empty, with these pictures in their places.

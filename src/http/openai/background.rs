@@ -5,12 +5,13 @@ use std::sync::Arc;
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, Request, State};
 use axum::http::StatusCode;
-use axum::http::header::{self, HeaderName, HeaderValue};
+use axum::http::header::{self, HeaderValue};
 use axum::response::Response;
 use serde_json::{Value, json};
 
 use super::answer;
-use crate::http::api::hints::{with_place, with_poll_hint};
+use crate::http::api::hints::with_progress;
+use crate::http::api::prefer::PREFERENCE_APPLIED;
 pub(super) use crate::http::api::prefer::responds_async as is_preferred;
 use crate::http::pipeline::auth::Caller;
 use crate::http::pipeline::error::ApiError;
@@ -21,8 +22,6 @@ use tintype_domain::model::{Status, Surface, Task, TaskId};
 
 /// `Retry-After` of an unfinished task, in seconds.
 const POLL_SECONDS: u64 = 3;
-
-static PREFERENCE_APPLIED: HeaderName = HeaderName::from_static("preference-applied");
 
 /// Whether the query asks for an answer at once, as some gateways have it. Python writes `True`.
 ///
@@ -86,16 +85,12 @@ pub(in crate::http) async fn find(
 
 async fn polled(found: &PolledTask, api: &ApiState) -> Result<Response, ApiError> {
     let response = answer::json(&body(&found.task, api).await?);
-    if found.task.status.is_terminal() { Ok(response) } else { Ok(hinted(response, found, api).await) }
-}
-
-/// Says when to poll an unfinished task, and how far it is.
-async fn hinted(response: Response, found: &PolledTask, api: &ApiState) -> Response {
-    let place = api.tasks.place(found).await;
-    let stage = found.attempt.and_then(|attempt| attempt.stage);
-    let mut response = with_place(with_poll_hint(response, api, found.task.id, place.wait), place, stage);
+    if found.task.status.is_terminal() {
+        return Ok(response);
+    }
+    let mut response = with_progress(response, api, found).await;
     response.headers_mut().insert(header::RETRY_AFTER, POLL_SECONDS.into());
-    response
+    Ok(response)
 }
 
 fn path(task_id: TaskId) -> String {

@@ -8,12 +8,13 @@ use std::sync::Arc;
 use std::task::Poll;
 
 use axum::body::{Body, Bytes};
-use axum::http::header::{self, HeaderValue};
+use axum::http::header::HeaderValue;
 use axum::response::{IntoResponse as _, Response};
 use serde_json::{Value, json};
 
 use super::answer;
 use super::{AnswerOptions, PendingCall};
+use crate::http::fresh::fresh;
 use crate::http::hold::{Hold, next_part};
 use crate::http::pipeline::error::{ApiError, NoAnswer};
 use crate::service::encoder::{Encoded, in_base64};
@@ -87,12 +88,9 @@ pub(super) async fn begin(
         events.show(&task);
     }
     let stream = futures::stream::unfold(events, |mut events| async move { Some((events.next().await?, events)) });
-    let mut response = Response::new(Body::from_stream(stream));
-    let headers = response.headers_mut();
-    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
-    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    let mut response = fresh("text/event-stream", Body::from_stream(stream));
     // nginx would hold events back until its buffer is full.
-    headers.insert("x-accel-buffering", HeaderValue::from_static("no"));
+    response.headers_mut().insert("x-accel-buffering", HeaderValue::from_static("no"));
     Ok(response)
 }
 

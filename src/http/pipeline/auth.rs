@@ -102,7 +102,7 @@ fn check(api: &ApiState, (usage, allowance): (RateLimit, Allowance)) -> Result<(
 /// Lets a request pass to a route that takes a key. A request for such a path that has no route passes without a key,
 /// to its 404 or 405, unless it is for the tools of agents.
 pub(super) async fn guard(api: &Arc<ApiState>, mut request: Request, next: Next) -> Response {
-    if routes::is_of_studio(&request) {
+    if routes::group(&request) == Some(RouteGroup::Studio) {
         let context = request_context(api, &request);
         if let Err(error) = studio::check_https(&api.studio, &context) {
             return error.into_response();

@@ -10,6 +10,7 @@ use axum::response::{IntoResponse as _, Response};
 
 use self::cors::Cors;
 use super::ops::Readiness;
+use super::routes::RouteGroup;
 use super::state::ApiState;
 use super::{compression, routes};
 use crate::service::Shared;
@@ -36,7 +37,7 @@ pub(super) async fn run(
     let strict = api.settings.production && proxy::arrived_over_https(&api.settings.trusted_proxies, &request);
     // Pictures in base64 hardly shrink, and a stream of events must not be held back. An answer in parts ends the hold of its
     // call with the last one, and counts as memory until then, so nothing may collect it before it is sent.
-    let in_parts = routes::speaks_openai(&request) || routes::is_for_agents(&request);
+    let in_parts = routes::speaks_openai(&request) || routes::group(&request) == Some(RouteGroup::Mcp);
     let is_api = routes::takes_key(request.uri().path()) && !in_parts;
     let gzip = compression::accepts_gzip(request.headers());
     let cors = Cors::of(&api.settings.origins, &request);

@@ -17,7 +17,7 @@ use tracing::field::Empty;
 use tracing::{Instrument as _, Span};
 
 use super::error::{ApiError, ErrorForm, NoAnswer};
-use crate::http::routes::{self, ErrorShape};
+use crate::http::routes::{self, ErrorShape, RouteGroup};
 use crate::service::Shared;
 use crate::studio::{PageError, Texts, Written};
 use crate::traces::UNTRACED;
@@ -112,7 +112,7 @@ pub(super) async fn observe<F: Future<Output = Response>>(
 /// The span of a request, in the log and, for the API, in a trace. It is at the level of errors, so that no filter
 /// separates an event from its request.
 fn new_span(request: &Request, id: &RequestId) -> Span {
-    if routes::is_of_api(request) {
+    if matches!(routes::group(request), Some(RouteGroup::Api | RouteGroup::OpenAi | RouteGroup::Mcp)) {
         tracing::error_span!(
             "request",
             request_id = %id,
