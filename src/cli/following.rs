@@ -133,7 +133,7 @@ pub(super) async fn follow(
     (report.task_id, report.status) = (Some(task_id.clone()), Some("processing"));
     let bar = WaitingBar::new(draw_target(args.shows_progress()), &task);
     let finished = tokio::select! {
-        finished = client.wait(task, |event| bar.hear(event)) => finished,
+        finished = client.wait(task, |event| bar.show_event(event)) => finished,
         () = bar.advance() => unreachable!("the bar advances until it is dropped"),
     };
     drop(bar);

@@ -34,7 +34,7 @@ pub(super) struct Logging {
 
 impl Logging {
     /// Puts the filter in force that the settings name now, as after a change of the config file.
-    pub(super) fn read_filter_again(&self) -> Result<(), String> {
+    pub(super) fn reload_filter(&self) -> Result<(), String> {
         let read = tintype_config::read(Cli::command(), &self.arguments).map_err(|error| match error {
             SettingsError::Usage(error, _) => error.to_string().trim_end().to_owned(),
             SettingsError::File(message) => message,

@@ -175,9 +175,9 @@ fn choose((engine, model): (NamedEngine, EngineModel), data: &Path) -> Result<Ch
 }
 
 /// Makes the engines known to the presets. `are_all` says that the installation has no others.
-pub(super) fn know(shared: &Shared, engines: &[Chosen], are_all: bool) {
+pub(super) fn announce(shared: &Shared, engines: &[Chosen], are_all: bool) {
     let known = engines.iter().map(|chosen| (chosen.engine.name.clone(), &chosen.choice.info));
-    shared.presets.know(known, are_all);
+    shared.presets.set_engines(known, are_all);
 }
 
 /// How long a task usually takes on the quickest engine: callers wait that long before they poll.
@@ -351,7 +351,7 @@ impl Rendering {
         }
         let own = running.iter().map(|running| (running.member.model.engine.clone(), &running.member.info));
         let waited_for = self.ended.iter().map(|ended| (ended.engine.clone(), &ended.info));
-        self.shared.presets.know(own.chain(waited_for), self.are_all);
+        self.shared.presets.set_engines(own.chain(waited_for), self.are_all);
         if let Err(reason) = self.shared.presets.check() {
             tracing::error!(reason, "the installed models do not suit a preset: its tasks fail");
         }

@@ -243,7 +243,7 @@ async fn open_parts(
     let engines = if role == Role::Api { Vec::new() } else { rendering::choose_at_start(&server.worker, &data.data)? };
     let shared = Shared::new(server, clock, store, files, directories);
     let are_all = role == Role::Everything && !shared.store.is_shared();
-    rendering::know(&shared, &engines, are_all);
+    rendering::announce(&shared, &engines, are_all);
     shared.presets.check()?;
     let api = match url {
         Some(url) => {
@@ -392,7 +392,7 @@ fn run_beside(api: &Arc<ApiState>, running: &mut JoinSet<()>, stop: &Cancellatio
     running.spawn(api.previews.clone().run(stop.clone()));
     let (shared, stop) = (api.shared.clone(), stop.clone());
     running.spawn(async move {
-        stop.run_until_cancelled(shared.endings.hear()).await;
+        stop.run_until_cancelled(shared.endings.receive()).await;
     });
 }
 

@@ -47,7 +47,7 @@ impl Signals {
     pub(super) async fn obey(&mut self, reloaded: &Reloaded) -> &'static str {
         loop {
             match self.next().await {
-                ServerSignal::Reload => reloaded.read_again().await,
+                ServerSignal::Reload => reloaded.reload().await,
                 ServerSignal::Stop(signal) => return signal,
             }
         }
@@ -108,12 +108,12 @@ pub(super) struct Reloaded {
 
 impl Reloaded {
     /// Reads all of them. One that cannot be used changes nothing.
-    pub(super) async fn read_again(&self) {
+    pub(super) async fn reload(&self) {
         systemd::notify_reloading();
-        let filter = self.logging.read_filter_again();
-        let certificate = self.certificate.as_ref().map_or(Ok(()), |certificate| certificate.read_again());
+        let filter = self.logging.reload_filter();
+        let certificate = self.certificate.as_ref().map_or(Ok(()), |certificate| certificate.reload());
         let policy = match &self.policy {
-            Some(policy) => policy.read_again().await,
+            Some(policy) => policy.reload().await,
             None => Ok(()),
         };
         let outcomes = [("the log filter", filter), ("the certificate", certificate), ("the policy", policy)];

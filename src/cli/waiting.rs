@@ -64,7 +64,7 @@ impl WaitingBar {
     }
 
     /// Shows an event of the wait.
-    pub(super) fn hear(&self, event: Waiting<'_>) {
+    pub(super) fn show_event(&self, event: Waiting<'_>) {
         match event {
             Waiting::Processing(state) => self.show(state),
             Waiting::Retry(error, wait) => {

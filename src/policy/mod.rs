@@ -245,7 +245,7 @@ impl Policy {
     ///
     /// # Errors
     /// As [`Policy::refresh`].
-    pub async fn read_again(self: &Arc<Self>) -> Result<(), String> {
+    pub async fn reload(self: &Arc<Self>) -> Result<(), String> {
         if let Ok(mut seen) = self.seen.try_lock() {
             seen.clear();
         }

@@ -93,7 +93,7 @@ impl Certificate {
     ///
     /// # Errors
     /// A message for the operator; the old certificate stays.
-    pub fn read_again(&self) -> Result<(), String> {
+    pub fn reload(&self) -> Result<(), String> {
         if let Origin::Files { cert, key } = &self.origin {
             self.install(read_pair(cert, key)?);
         }

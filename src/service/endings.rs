@@ -276,7 +276,7 @@ impl Endings {
     }
 
     /// Wakes the callers of this process that wait for tasks which other processes end, forever.
-    pub async fn hear(&self) {
+    pub async fn receive(&self) {
         loop {
             match self.store.endings_elsewhere().await {
                 EndingsElsewhere::Of(tasks) => tasks.into_iter().for_each(|task| self.waiters.wake(task)),

@@ -94,7 +94,7 @@ impl Presets {
     }
 
     /// Makes the engines of this process known, by their names. `are_all` says that the installation has no others.
-    pub fn know<'a>(&self, engines: impl Iterator<Item = (String, &'a EngineInfo)>, are_all: bool) {
+    pub fn set_engines<'a>(&self, engines: impl Iterator<Item = (String, &'a EngineInfo)>, are_all: bool) {
         let takes = |info: &EngineInfo| Takes {
             settings: info.settings.clone(),
             loras: info.loras,
@@ -211,7 +211,7 @@ impl Presets {
     }
 
     /// The preset of callers who name none, on an engine that they chose by other means.
-    pub fn of_nobody(&self, engine: Option<&str>) -> Preset {
+    pub fn unnamed(&self, engine: Option<&str>) -> Preset {
         if engine.is_none()
             && let Some(default) = self.named(DEFAULT_PRESET)
         {
@@ -222,7 +222,7 @@ impl Presets {
 
     /// The preset that a form names; an empty name is that of people who chose none.
     pub fn of_form(&self, name: &str) -> Option<Preset> {
-        if name.is_empty() { Some(self.of_nobody(None)) } else { self.named(name) }
+        if name.is_empty() { Some(self.unnamed(None)) } else { self.named(name) }
     }
 
     /// Without the settings that the engine of a preset does not take, as far as this process knows it.

@@ -75,10 +75,10 @@ struct BinPage<'a> {
 
 /// The page.
 pub async fn bin(visitor: Visitor, Query(place): Query<PageQuery>) -> PageResult {
-    visitor.changes()?;
+    visitor.check_can_change()?;
     let shared = &visitor.studio.shared;
     let (account, before) = (visitor.account_id(), place.before.parse().ok());
-    let found = shared.store.bin(account, visitor.only_own(), before, PAGE).await?;
+    let found = shared.store.bin(account, visitor.author_filter(), before, PAGE).await?;
     let hours = visitor.studio.settings.in_bin.as_secs() / 3_600;
     let stay = if hours < 24 { ("bin-lead-hours", hours) } else { ("bin-lead", hours / 24) };
     let tasks = found.records.into_iter().map(Deleted::new).collect();
@@ -89,21 +89,21 @@ pub async fn bin(visitor: Visitor, Query(place): Query<PageQuery>) -> PageResult
 
 /// Whether a task lies in the bin, and the visitor may restore it.
 pub(super) async fn holds(visitor: &Visitor, task: Id) -> Result<bool, PageError> {
-    if !visitor.makes() {
+    if !visitor.can_create() {
         return Ok(false);
     }
     let (store, account) = (&visitor.studio.shared.store, visitor.account_id());
     // Ids begin with a time: the first ones of this page were created in the millisecond of the task.
     let after = Id::floor(task.timestamp().saturating_add(Duration::from_millis(1)));
-    let found = store.bin(account, visitor.only_own(), Some(after), PAGE).await?;
+    let found = store.bin(account, visitor.author_filter(), Some(after), PAGE).await?;
     Ok(found.records.iter().any(|record| record.task.id == task))
 }
 
 /// Restores tasks, or makes their deletion final: the chosen ones, or all that the person may.
 pub async fn change_bin(Path(word): Path<String>, form: Form) -> PageResult {
     let visitor = &form.visitor;
-    visitor.changes()?;
-    let (account, author, person) = (visitor.account_id(), visitor.only_own(), visitor.person_id());
+    visitor.check_can_change()?;
+    let (account, author, person) = (visitor.account_id(), visitor.author_filter(), visitor.person_id());
     let (store, change) = (visitor.store(), action(&word)?);
     let purge = async |tasks: &[Id]| -> Result<(), PageError> {
         let purged = store.purge_tasks(account, tasks, author).await?;

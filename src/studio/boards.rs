@@ -94,7 +94,7 @@ fn respond(form: &Form, outcome: BoardWrite) -> PageResult {
 
 /// Makes a board.
 pub async fn create_board(form: Form) -> PageResult {
-    form.visitor.changes()?;
+    form.visitor.check_can_change()?;
     let person = &form.visitor.session.person;
     let owner = form.fields.get("private").map(|_| person.id);
     let made = form.visitor.store().create_board(person.account_id, owner, name(&form)?, MAX_BOARDS).await?;
@@ -103,7 +103,7 @@ pub async fn create_board(form: Form) -> PageResult {
 
 /// Renames or removes a board, or shows a private one to the team.
 pub async fn change_board(Path((id, word)): Path<(String, String)>, form: Form) -> PageResult {
-    form.visitor.changes()?;
+    form.visitor.check_can_change()?;
     let id: Id = id.parse().map_err(|_| PageError::not_found())?;
     let (store, person) = (form.visitor.store(), &form.visitor.session.person);
     match action(&word)? {

@@ -84,9 +84,9 @@ pub(super) struct Card<'a> {
     /// Whether no worker holds the unfinished task.
     pub(super) waits: bool,
     /// Whether the person may make pictures.
-    pub(super) makes: bool,
+    pub(super) can_create: bool,
     /// Whether the person may stop and delete those of others.
-    pub(super) owns: bool,
+    pub(super) is_owner: bool,
     pub(super) starred: bool,
     /// Whether the visitor is its author.
     pub(super) is_mine: bool,
@@ -152,8 +152,8 @@ impl<'a> Card<'a> {
             preview: None,
             elapsed: 0,
             waits: false,
-            makes: visitor.makes(),
-            owns: visitor.owns(),
+            can_create: visitor.can_create(),
+            is_owner: visitor.is_owner(),
             starred: false,
             is_mine: false,
             author: None,
@@ -203,7 +203,7 @@ impl<'a> Card<'a> {
 
     /// The preset, the mask and the settings for a form that makes such pictures again, with new seeds.
     pub(super) fn settings(&self) -> Vec<(&'static str, String)> {
-        let (preset, mut render) = settings::again(self.presets, &self.request.settings);
+        let (preset, mut render) = settings::to_repeat(self.presets, &self.request.settings);
         render.seed = None;
         let preset = (!preset.is_empty()).then_some(("preset", preset));
         let mask = self.request.settings.mask.clone().map(|mask| ("mask", mask));
@@ -253,13 +253,13 @@ impl<'a> Card<'a> {
 
     /// The name of the text of the button that ends the unfinished task, if the person may do that.
     pub(super) fn stop(&self) -> Option<&'static str> {
-        let may = self.makes && (self.owns || self.is_mine);
+        let may = self.can_create && (self.is_owner || self.is_mine);
         may.then_some(if self.waits { "cancel" } else { "stop" })
     }
 
     /// Whether the person may delete it.
     pub(super) fn deletes(&self) -> bool {
-        self.makes && self.task.status.is_terminal() && (self.owns || self.is_mine)
+        self.can_create && self.task.status.is_terminal() && (self.is_owner || self.is_mine)
     }
 
     /// The first letters of up to two words of its author's name, if that is someone else than the visitor.
@@ -358,7 +358,7 @@ const PAGE: u32 = 16;
 
 /// The newest tasks before one, and where the next page begins: the visitor's own, or all for a viewer, who has none.
 pub(super) async fn latest(visitor: &Visitor, before: Option<Id>) -> Result<(Vec<Card<'_>>, Option<Id>), PageError> {
-    page(visitor, visitor.makes().then_some(visitor.person_id()), before).await
+    page(visitor, visitor.can_create().then_some(visitor.person_id()), before).await
 }
 
 /// The newest tasks of the account before one, and where the next page begins.

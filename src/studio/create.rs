@@ -183,7 +183,7 @@ pub async fn create(visitor: Visitor, Query(from): Query<From>) -> PageResult {
         if from.take.is_none() {
             filled.n = n;
             let presets = &visitor.studio.shared.presets;
-            (filled.preset, filled.settings) = settings::again(presets, &settings);
+            (filled.preset, filled.settings) = settings::to_repeat(presets, &settings);
             let takes_seed = presets.of_form(&filled.preset).is_some_and(|it| it.callers.contains_key(&Setting::Seed));
             let wants_same = from.seed.is_some() && takes_seed;
             filled.settings.seed = record.request.seeds(id).next().filter(|_| wants_same);
@@ -217,7 +217,7 @@ async fn page(visitor: &Visitor, filled: FormValues, refusal: Option<String>) ->
     };
     let presets = &visitor.studio.shared.presets;
     // Viewers have no form.
-    let (engines, boards) = match visitor.makes() {
+    let (engines, boards) = match visitor.can_create() {
         true => (visitor.studio.shared.store.engines().await?, boards::seen(visitor).await?),
         false => Default::default(),
     };
@@ -263,7 +263,7 @@ pub async fn picture(
     };
     let mut card = card(&visitor, record).await?;
     if is_of_script(&headers) && shown.tile.is_some() {
-        card.selects = shown.gallery.is_some() && visitor.makes();
+        card.selects = shown.gallery.is_some() && visitor.can_create();
         return fragment(&visitor, &card.tile()).await;
     }
     let mut request = card.request.clone();
@@ -290,7 +290,7 @@ pub(super) fn base(visitor: &Visitor, headers: &HeaderMap) -> String {
 pub async fn submit(State(studio): State<Arc<Studio>>, request: Request) -> PageResult {
     let (Form { visitor, fields, headers }, refused) = uploads::form(&studio, request).await?;
     let arrived = studio.shared.clock.elapsed();
-    visitor.needs(Role::Member)?;
+    visitor.require(Role::Member)?;
     let mut filled = FormValues::of(&fields);
     let barred = barred(&visitor).await?;
     let (wait, read) = match (barred, refused) {
@@ -490,9 +490,9 @@ async fn fragment(visitor: &Visitor, part: &impl Template) -> PageResult {
 /// Cancels a task that waits or is rendered, and refunds it.
 pub async fn cancel(State(studio): State<Arc<Studio>>, Path(id): Path<String>, form: Form) -> PageResult {
     let visitor = &form.visitor;
-    visitor.changes()?;
+    visitor.check_can_change()?;
     let id: Id = id.parse().map_err(|_| PageError::not_found())?;
-    let (account, author) = (visitor.account_id(), visitor.only_own());
+    let (account, author) = (visitor.account_id(), visitor.author_filter());
     let outcome = studio.shared.endings.cancel(visitor.right(), account, Surface::Web, id, author).await?;
     if outcome == Cancellation::OverShare {
         return Err(PageError::new(StatusCode::CONFLICT, "stop-over-share"));

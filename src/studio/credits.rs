@@ -137,7 +137,7 @@ pub async fn csv(visitor: Visitor, Query(query): Query<PeriodQuery>) -> PageResu
     let head = stream::iter([io::Result::Ok(head)]);
     let rest = stream::try_unfold((visitor, Some(None)), move |(visitor, from)| async move {
         let Some(before) = from else { return Ok(None) };
-        if !visitor.is_here().await.map_err(io::Error::other)? {
+        if !visitor.has_session().await.map_err(io::Error::other)? {
             return Err(io::Error::from(io::ErrorKind::PermissionDenied));
         }
         let (store, account) = (&visitor.studio.shared.store, visitor.account_id());

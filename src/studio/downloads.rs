@@ -135,7 +135,7 @@ fn dated(options: SimpleFileOptions, at: Timestamp) -> SimpleFileOptions {
 
 /// An error once the session has ended.
 async fn here(visitor: &Visitor) -> io::Result<()> {
-    if visitor.is_here().await.map_err(io::Error::other)? {
+    if visitor.has_session().await.map_err(io::Error::other)? {
         Ok(())
     } else {
         Err(io::ErrorKind::PermissionDenied.into())

@@ -247,7 +247,7 @@ pub async fn gallery(
     }
     let mut cards = cards(&visitor, page.records).await?;
     for card in &mut cards {
-        card.selects = visitor.makes();
+        card.selects = visitor.can_create();
     }
     if is_of_script(&headers) {
         return html(&MoreCards { t: visitor.texts, cards, older });
@@ -291,7 +291,7 @@ pub(super) fn chosen(form: &Form) -> Vec<Id> {
 
 /// Gives stars to chosen tasks, takes them away, deletes or restores them, or puts them on a board.
 pub async fn change(Path(word): Path<String>, form: Form) -> PageResult {
-    form.visitor.changes()?;
+    form.visitor.check_can_change()?;
     let (store, account) = (form.visitor.store(), form.visitor.account_id());
     let (tasks, me) = (chosen(&form), form.visitor.person_id());
     match action(&word)? {
@@ -309,7 +309,7 @@ pub async fn change(Path(word): Path<String>, form: Form) -> PageResult {
             return Ok(done(&form, &format!("{HOME}?board={board}")));
         }
         GalleryAction::Delete => {
-            let author = form.visitor.only_own();
+            let author = form.visitor.author_filter();
             if author.is_some() {
                 // All or nothing, so that no page shows less than there is.
                 for task in &tasks {
@@ -326,7 +326,7 @@ pub async fn change(Path(word): Path<String>, form: Form) -> PageResult {
             return Ok(done(&form, &format!("{HOME}?deleted={}", deleted.join("+"))));
         }
         GalleryAction::Restore => {
-            let back = store.restore_tasks(account, &tasks, form.visitor.only_own()).await?;
+            let back = store.restore_tasks(account, &tasks, form.visitor.author_filter()).await?;
             form.visitor.announce(Mark::Restored, back.clone());
             for task in tasks.iter().filter(|task| !back.contains(task)) {
                 // A second click finds it there already.

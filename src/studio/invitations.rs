@@ -32,7 +32,7 @@ const MAX_PLACES: i64 = 100;
 /// Makes an invitation, and shows its link, this once.
 pub async fn invite(form: Form) -> PageResult {
     let Form { visitor, fields, headers } = form;
-    visitor.manages()?;
+    visitor.check_can_manage()?;
     let role: Role = fields.text("role").parse().map_err(|_| PageError::bad_request())?;
     let places = fields.text("places").parse().ok().filter(|places| (1..=MAX_PLACES).contains(places));
     let places = places.ok_or_else(PageError::bad_request)?;
@@ -45,14 +45,14 @@ pub async fn invite(form: Form) -> PageResult {
     };
     tracing::info!(invitation = %id, account = %account_id, person = %person_id, %role, places, "people were invited");
     let link = format!("{}{JOIN}/{}", base(&visitor, &headers), token.reveal());
-    let said = visitor.texts.count("invite-link", places).into_owned();
-    secret::show(&visitor, &Secret { said, texts: vec![link], copy: "copy-link".into(), back: PEOPLE.into() }).await
+    let lead = visitor.texts.count("invite-link", places).into_owned();
+    secret::show(&visitor, &Secret { lead, texts: vec![link], copy: "copy-link".into(), back: PEOPLE.into() }).await
 }
 
 /// Revokes an invitation. A second click finds it revoked, and says no more.
 pub async fn revoke(Path(id): Path<String>, form: Form) -> PageResult {
     let visitor = &form.visitor;
-    visitor.manages()?;
+    visitor.check_can_manage()?;
     let id: Id = id.parse().map_err(|_| PageError::not_found())?;
     let account = visitor.account_id();
     if visitor.store().revoke_invitation(account, id).await? {

@@ -133,14 +133,14 @@ async fn page(visitor: &Visitor, draft: Draft) -> PageResult {
 
 /// The page.
 pub async fn keys(visitor: Visitor) -> PageResult {
-    visitor.needs(Role::Owner)?;
+    visitor.require(Role::Owner)?;
     page(&visitor, Draft::default()).await
 }
 
 /// Creates a key and shows it, this once.
 pub async fn create(State(studio): State<Arc<Studio>>, form: Form) -> PageResult {
     let Form { visitor, fields, .. } = form;
-    visitor.manages()?;
+    visitor.check_can_manage()?;
     let secret = KeySecret::random();
     let new = match new_key(&fields, &secret, studio.shared.store.now()) {
         Err(refusal) => return page(&visitor, Draft::refused(refusal, fields)).await,
@@ -156,14 +156,14 @@ pub async fn create(State(studio): State<Arc<Studio>>, form: Form) -> PageResult
         KeyCreation::NotPossible => return Err(PageError::not_found()),
     };
     tracing::info!(key = %key.id, person = %visitor.person_id(), "a key was created in the studio");
-    let said = visitor.texts.get("key-created").into_owned();
-    show(&visitor, &secret, said).await
+    let lead = visitor.texts.get("key-created").into_owned();
+    show(&visitor, &secret, lead).await
 }
 
 /// Leads to the page that shows a key, this once.
-async fn show(visitor: &Visitor, key: &KeySecret, said: String) -> PageResult {
+async fn show(visitor: &Visitor, key: &KeySecret, lead: String) -> PageResult {
     let texts = vec![key.reveal().to_owned()];
-    secret::show(visitor, &Secret { said, texts, copy: "key-copy".into(), back: KEYS.into() }).await
+    secret::show(visitor, &Secret { lead, texts, copy: "key-copy".into(), back: KEYS.into() }).await
 }
 
 /// The key that a form asks for, or the name of the text that says why there is none.
@@ -220,14 +220,14 @@ pub async fn change(
     form: Form,
 ) -> PageResult {
     let Form { visitor, fields, .. } = form;
-    visitor.needs(Role::Owner)?;
+    visitor.require(Role::Owner)?;
     let (id, action): (Id, _) = (id.parse().map_err(|_| PageError::not_found())?, action(&word)?);
     let store = &studio.shared.store;
     let own = store.find_key(id).await?.filter(|key| key.account_id == visitor.account_id());
     let key = own.ok_or_else(PageError::not_found)?;
     let person = visitor.person_id();
     if matches!(action, KeyAction::Rotate | KeyAction::Enable | KeyAction::Budget) {
-        visitor.manages()?;
+        visitor.check_can_manage()?;
     }
     let allowed = match action {
         KeyAction::Rotate | KeyAction::Enable => account_keys(&visitor).await?.may_enable(),
@@ -248,8 +248,8 @@ pub async fn change(
                 KeyCreation::NotPossible => return Err(PageError::not_found()),
             };
             tracing::info!(key = %id, new = %new.id, %person, "a key was rotated in the studio");
-            let said = visitor.texts.count("key-rotated", overlap.hours).into_owned();
-            return show(&visitor, &secret, said).await;
+            let lead = visitor.texts.count("key-rotated", overlap.hours).into_owned();
+            return show(&visitor, &secret, lead).await;
         }
         // Only the operator lifts a suspension.
         KeyAction::Enable if key.suspension.is_some() => return Err(PageError::forbidden("key-suspended")),

@@ -222,7 +222,7 @@ pub(super) struct Frame<'a> {
     pub(super) visitor: &'a Visitor,
     pub(super) credits: i64,
     /// Whether the person manages all accounts.
-    pub(super) operates: bool,
+    pub(super) is_operator: bool,
     /// Whether the queue is paused, on pages with pictures.
     pub(super) paused: bool,
 }
@@ -230,9 +230,9 @@ pub(super) struct Frame<'a> {
 impl<'a> Frame<'a> {
     pub(super) async fn new(here: &'static str, visitor: &'a Visitor) -> tintype_store::Result<Self> {
         let account = visitor.account().await?;
-        let operates = account.as_ref().is_some_and(|account| visitor.operates(account));
+        let is_operator = account.as_ref().is_some_and(|account| visitor.is_operator(account));
         let credits = account.map_or(0, |account| account.credits);
-        Ok(Self { here, t: visitor.texts, visitor, credits, operates, paused: false })
+        Ok(Self { here, t: visitor.texts, visitor, credits, is_operator, paused: false })
     }
 
     /// The frame of a page with pictures, which says so while the queue is paused.

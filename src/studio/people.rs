@@ -75,14 +75,14 @@ async fn page(visitor: &Visitor, search: &Search, draft: Draft) -> PageResult {
 
 /// The page.
 pub async fn people(visitor: Visitor, Query(search): Query<Search>) -> PageResult {
-    visitor.needs(Role::Owner)?;
+    visitor.require(Role::Owner)?;
     page(&visitor, &search, Draft::default()).await
 }
 
 /// Adds a person, and shows a link that signs that person in, this once.
 pub async fn add(form: Form) -> PageResult {
     let Form { visitor, fields, headers } = form;
-    visitor.manages()?;
+    visitor.check_can_manage()?;
     let role: Role = fields.text("role").parse().map_err(|_| PageError::bad_request())?;
     let name = match new_person_name(fields.text("name")) {
         Ok(name) => visitor.studio.people.known_as(name).await?,
@@ -113,15 +113,15 @@ async fn show_link(visitor: &Visitor, person: &Person, headers: &HeaderMap) -> P
     let made = People::new(visitor.store()).link(person).await?;
     let (token, _) = made.ok_or_else(PageError::not_found)?;
     let link = format!("{}{SIGN_IN}/{}", base(visitor, headers), token.reveal());
-    let said = visitor.texts.word("people-link", &person.name).into_owned();
-    secret::show(visitor, &Secret { said, texts: vec![link], copy: "copy-link".into(), back: PEOPLE.into() }).await
+    let lead = visitor.texts.word("people-link", &person.name).into_owned();
+    secret::show(visitor, &Secret { lead, texts: vec![link], copy: "copy-link".into(), back: PEOPLE.into() }).await
 }
 
 /// Gives a person another role, makes a link, or removes the person. Nobody changes oneself, so that an account keeps an
 /// owner.
 pub async fn change(Path((id, word)): Path<(String, String)>, form: Form) -> PageResult {
     let Form { visitor, fields, headers } = form;
-    visitor.needs(Role::Owner)?;
+    visitor.require(Role::Owner)?;
     let id: Id = id.parse().map_err(|_| PageError::not_found())?;
     let own = &visitor.session.person;
     let found = visitor.studio.shared.store.find_person(id.as_str()).await?.map(|found| found.person);
@@ -132,7 +132,7 @@ pub async fn change(Path((id, word)): Path<(String, String)>, form: Form) -> Pag
     }
     let action = action(&word)?;
     if matches!(action, PersonAction::Link | PersonAction::Role) {
-        visitor.manages()?;
+        visitor.check_can_manage()?;
     }
     match action {
         PersonAction::Link => return show_link(&visitor, &person, &headers).await,

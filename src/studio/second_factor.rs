@@ -117,9 +117,9 @@ pub async fn turn_on(Unready(form): Unready<Form>) -> PageResult {
 
 /// Leads to the page that shows recovery codes, this once.
 async fn show(visitor: &Visitor, codes: &RecoveryCodes) -> PageResult {
-    let said = visitor.texts.get("factor-codes-lead").into_owned();
+    let lead = visitor.texts.get("factor-codes-lead").into_owned();
     let (copy, back) = ("factor-codes-copy".into(), SECOND_FACTOR.into());
-    secret::show(visitor, &Secret { said, texts: codes.reveal(), copy, back }).await
+    secret::show(visitor, &Secret { lead, texts: codes.reveal(), copy, back }).await
 }
 
 /// Refuses a person who does not show the password, if there is one, and a code.

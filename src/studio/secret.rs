@@ -22,8 +22,9 @@ const PAGE: &str = "/studio/secret";
 /// A signed cookie of this session carries it from the form to the page, so no database and no log ever holds it.
 #[derive(Serialize, Deserialize)]
 pub(super) struct Secret {
-    /// What it is for.
-    pub(super) said: String,
+    /// What it is for. Cookies of earlier releases call it `said`.
+    #[serde(rename = "said")]
+    pub(super) lead: String,
     /// One text to keep, or several.
     pub(super) texts: Vec<String>,
     /// The name of the text of the button that copies it.

@@ -62,7 +62,7 @@ impl Visitor {
     }
 
     /// Whether the session still lasts, for an answer that is sent for long.
-    pub(super) async fn is_here(&self) -> tintype_store::Result<bool> {
+    pub(super) async fn has_session(&self) -> tintype_store::Result<bool> {
         Ok(!self.studio.shared.store.live_sessions(&[self.token_hash]).await?.is_empty())
     }
 
@@ -72,8 +72,8 @@ impl Visitor {
     }
 
     /// Whether the person manages all accounts; `account` is the own one.
-    pub(super) fn operates(&self, account: &Account) -> bool {
-        account.admin && account.id == self.account_id() && self.owns()
+    pub(super) fn is_operator(&self, account: &Account) -> bool {
+        account.admin && account.id == self.account_id() && self.is_owner()
     }
 
     /// The right by which this person writes: what this request has been judged by.
@@ -96,7 +96,7 @@ impl Visitor {
     }
 
     /// Refuses a person with less than a role.
-    pub(super) fn needs(&self, role: Role) -> Result<(), PageError> {
+    pub(super) fn require(&self, role: Role) -> Result<(), PageError> {
         if self.session.person.role >= role {
             return Ok(());
         }
@@ -104,29 +104,29 @@ impl Visitor {
     }
 
     /// Refuses a viewer, for a change that creates nothing.
-    pub(super) fn changes(&self) -> Result<(), PageError> {
-        if self.makes() { Ok(()) } else { Err(PageError::forbidden("viewer-change-refused")) }
+    pub(super) fn check_can_change(&self) -> Result<(), PageError> {
+        if self.can_create() { Ok(()) } else { Err(PageError::forbidden("viewer-change-refused")) }
     }
 
     /// Refuses a person who may not manage the account: who is no owner, or whom the content policy has suspended, since
     /// keys and new people would be ways around that.
-    pub(super) fn manages(&self) -> Result<(), PageError> {
-        self.needs(Role::Owner)?;
+    pub(super) fn check_can_manage(&self) -> Result<(), PageError> {
+        self.require(Role::Owner)?;
         if self.session.person.suspension.is_none() { Ok(()) } else { Err(PageError::forbidden("suspended-owner")) }
     }
 
     /// Whether the person may make pictures.
-    pub(super) fn makes(&self) -> bool {
+    pub(super) fn can_create(&self) -> bool {
         self.session.person.role >= Role::Member
     }
 
     /// The author whose tasks the person may delete and restore; `None` for those of everyone.
-    pub(super) fn only_own(&self) -> Option<Id> {
-        (!self.owns()).then_some(self.person_id())
+    pub(super) fn author_filter(&self) -> Option<Id> {
+        (!self.is_owner()).then_some(self.person_id())
     }
 
     /// Whether the person manages the account.
-    pub(super) fn owns(&self) -> bool {
+    pub(super) fn is_owner(&self) -> bool {
         self.session.person.role >= Role::Owner
     }
 }
@@ -260,8 +260,8 @@ impl<'a> Sender<'a> {
     }
 
     /// Refuses a body that could come to nothing, before it is read.
-    pub(super) fn needs(&self, role: Role) -> Result<(), PageError> {
-        self.early.needs(role)
+    pub(super) fn require(&self, role: Role) -> Result<(), PageError> {
+        self.early.require(role)
     }
 
     /// Refuses a body without the secret of the session's forms.

@@ -59,7 +59,7 @@ pub(super) fn options(presets: &Presets, engines: &[EngineState], chosen: &str) 
 
 /// The settings that people may change with at least one preset, as they are filled in.
 pub(super) fn fields(presets: &Presets, filled: &RenderSettings) -> Vec<SettingField> {
-    let mut open = presets.of_nobody(None).callers;
+    let mut open = presets.unnamed(None).callers;
     for preset in presets.all().iter().filter_map(|preset| presets.named(&preset.name)) {
         for (setting, bounds) in preset.callers {
             let widest = open.entry(setting).or_insert_with(|| bounds.clone());
@@ -135,7 +135,7 @@ pub(super) fn choose(visitor: &Visitor, fields: &Fields) -> Result<Chosen, Strin
 }
 
 /// The preset and the settings of a task as a form sends them again: what the preset lets people change by now.
-pub(super) fn again(presets: &Presets, settings: &TaskSettings) -> (String, RenderSettings) {
+pub(super) fn to_repeat(presets: &Presets, settings: &TaskSettings) -> (String, RenderSettings) {
     let name = settings.preset.clone().filter(|name| name != DEFAULT_PRESET).unwrap_or_default();
     let Some(preset) = presets.of_form(&name) else { return Default::default() };
     let mut render = settings.render.clone();

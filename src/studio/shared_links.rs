@@ -71,9 +71,10 @@ pub struct PageQuery {
 
 /// The shared links of the visitor; for an owner, those of the account.
 pub async fn links(visitor: Visitor, Query(place): Query<PageQuery>, headers: HeaderMap) -> PageResult {
-    visitor.changes()?;
+    visitor.check_can_change()?;
     let (store, account) = (&visitor.studio.shared.store, visitor.account_id());
-    let mut found = store.list_shared_links(account, visitor.only_own(), place.before.parse().ok(), PAGE + 1).await?;
+    let mut found =
+        store.list_shared_links(account, visitor.author_filter(), place.before.parse().ok(), PAGE + 1).await?;
     let older = last_of_page(&mut found, PAGE).map(|link| link.id);
     let people = store.list_people(Some(account)).await?;
     let (signer, base) = (visitor.studio.tickets().await?, base(&visitor, &headers));
@@ -94,7 +95,7 @@ pub async fn links(visitor: Visitor, Query(place): Query<PageQuery>, headers: He
 /// Makes a link, and leads to the list, which shows it.
 pub async fn share(form: Form) -> PageResult {
     let Form { visitor, fields, .. } = form;
-    visitor.changes()?;
+    visitor.check_can_change()?;
     let target = match (fields.text("task").parse(), fields.text("board").parse()) {
         (Ok(task), _) => Target::Task(task),
         (_, Ok(board)) => Target::Board(board),
@@ -125,10 +126,10 @@ pub async fn share(form: Form) -> PageResult {
 /// Revokes a link. A second click finds it revoked, and says no more.
 pub async fn revoke(Path(id): Path<String>, form: Form) -> PageResult {
     let visitor = &form.visitor;
-    visitor.changes()?;
+    visitor.check_can_change()?;
     let id: Id = id.parse().map_err(|_| PageError::not_found())?;
     let account = visitor.account_id();
-    if visitor.store().revoke_shared_link(account, id, visitor.only_own()).await? {
+    if visitor.store().revoke_shared_link(account, id, visitor.author_filter()).await? {
         tracing::info!(link = %id, %account, person = %visitor.person_id(), "a shared link was revoked");
     }
     Ok(redirect(LINKS))

@@ -99,11 +99,11 @@ pub async fn upload(State(studio): State<Arc<Studio>>, request: Request) -> Page
     let (parts, body) = request.into_parts();
     let sender = Sender::of(&parts, &studio).await?;
     sender.check_proof(parts.headers.get("x-proof").and_then(|proof| proof.to_str().ok()))?;
-    sender.needs(Role::Member)?;
+    sender.require(Role::Member)?;
     let receiving = receive(&studio, &sender, &parts, body);
     let received = tokio::time::timeout(UPLOAD_TIME_LIMIT, receiving).await;
     let visitor = sender.arrived().await?;
-    visitor.needs(Role::Member)?;
+    visitor.require(Role::Member)?;
     let received = received.map_err(|_| PageError::new(StatusCode::REQUEST_TIMEOUT, "error-request"))?;
     let (status, answer) = match received {
         Ok(upload) => (StatusCode::OK, StoredReference::Upload(upload.id).to_string()),
@@ -151,7 +151,7 @@ pub(super) async fn form(studio: &Arc<Studio>, request: Request) -> Result<(Form
     };
     let (parts, body) = request.into_parts();
     let sender = Sender::of(&parts, studio).await?;
-    sender.needs(Role::Member)?;
+    sender.require(Role::Member)?;
     let most = MAX_UPLOAD * MAX_REFERENCES as u64 + 2 * MAX_BODY as u64;
     if announced(&parts.headers).is_some_and(|bytes| bytes > most) {
         return Err(PageError::from(UploadError::from(Refusal::TooLarge)));
@@ -308,7 +308,7 @@ pub async fn uploads(visitor: Visitor, Query(place): Query<Place>) -> PageResult
         let url = url(&visitor, &picture.name).await?;
         let reference = StoredReference::Upload(id).to_string();
         let author = person_id.filter(|_| several).map(|id| name_of(&people, id));
-        let deletes = visitor.makes() && visitor.only_own().is_none_or(|own| person_id == Some(own));
+        let deletes = visitor.can_create() && visitor.author_filter().is_none_or(|own| person_id == Some(own));
         uploads.push(Shown { id, reference, url, width, height, is_mask, author, deletes });
     }
     let frame = Frame::new("uploads", &visitor).await?;
@@ -317,9 +317,9 @@ pub async fn uploads(visitor: Visitor, Query(place): Query<Place>) -> PageResult
 
 /// Removes an upload: a member's own, anyone's for an owner.
 pub async fn remove(Path(id): Path<String>, form: Form) -> PageResult {
-    form.visitor.changes()?;
+    form.visitor.check_can_change()?;
     let id: Id = id.parse().map_err(|_| PageError::not_found())?;
-    let (account, author) = (form.visitor.account_id(), form.visitor.only_own());
+    let (account, author) = (form.visitor.account_id(), form.visitor.author_filter());
     let store = form.visitor.store();
     if !store.remove_upload(account, Surface::Web, id, author).await? {
         return Err(match store.find_upload(account, Surface::Web, id).await? {
@@ -350,7 +350,9 @@ pub async fn result_thumbnail(visitor: Visitor, Path((id, number)): Path<(String
         None => true,
         // What was erased has no prompt.
         Some(_) if record.request.prompt.is_empty() => false,
-        Some(_) => visitor.makes() && visitor.only_own().is_none_or(|author| record.person_id == Some(author)),
+        Some(_) => {
+            visitor.can_create() && visitor.author_filter().is_none_or(|author| record.person_id == Some(author))
+        }
     };
     let own = record.filter(|found| found.task.account_id == account && found.task.surface == Surface::Web);
     let Some(Status::Completed(names)) = own.filter(is_seen).map(|record| record.task.status) else {

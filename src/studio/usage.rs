@@ -109,7 +109,7 @@ impl UsagePage<'_> {
 
 /// The rows of the visitor's account.
 async fn lines(visitor: &Visitor, query: &UsageQuery) -> Result<Vec<UsageLine>, PageError> {
-    visitor.needs(Role::Owner)?;
+    visitor.require(Role::Owner)?;
     let studio = &visitor.studio;
     studio.refuse_if(studio.limits.count_report(visitor.person_id()).await)?;
     let store = &visitor.studio.shared.store;

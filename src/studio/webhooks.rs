@@ -123,16 +123,16 @@ async fn page(visitor: &Visitor, draft: Draft) -> PageResult {
 
 /// The page of all endpoints.
 pub async fn webhooks(visitor: Visitor) -> PageResult {
-    visitor.needs(Role::Owner)?;
+    visitor.require(Role::Owner)?;
     page(&visitor, Draft::default()).await
 }
 
 /// Adds an endpoint and shows its secret, this once.
 pub async fn create(form: Form) -> PageResult {
     let Form { visitor, fields, .. } = form;
-    visitor.manages()?;
+    visitor.check_can_manage()?;
     let account = visitor.account().await?.ok_or_else(PageError::not_found)?;
-    let added_by = if visitor.operates(&account) { AddedBy::Operator } else { AddedBy::Owner };
+    let added_by = if visitor.is_operator(&account) { AddedBy::Operator } else { AddedBy::Owner };
     let Ok(url) = fields.text("url").trim().parse() else {
         return page(&visitor, Draft::refused(BAD_URL, fields)).await;
     };
@@ -143,8 +143,8 @@ pub async fn create(form: Form) -> PageResult {
         Ok((endpoint, secret)) => {
             let person = visitor.person_id();
             tracing::info!(endpoint = %endpoint.id, %person, "an endpoint was added in the studio");
-            let said = visitor.texts.get("webhook-created").into_owned();
-            return show(&visitor, &secret, said).await;
+            let lead = visitor.texts.get("webhook-created").into_owned();
+            return show(&visitor, &secret, lead).await;
         }
         Err(EndpointRefusal::NoAccount) => return Err(PageError::not_found()),
         Err(EndpointRefusal::NotHttps) => BAD_URL,
@@ -154,9 +154,9 @@ pub async fn create(form: Form) -> PageResult {
 }
 
 /// Leads to the page that shows a signing secret, this once.
-async fn show(visitor: &Visitor, signing: &SigningSecret, said: String) -> PageResult {
+async fn show(visitor: &Visitor, signing: &SigningSecret, lead: String) -> PageResult {
     let texts = vec![signing.reveal().to_owned()];
-    secret::show(visitor, &Secret { said, texts, copy: "webhook-copy".into(), back: WEBHOOKS.into() }).await
+    secret::show(visitor, &Secret { lead, texts, copy: "webhook-copy".into(), back: WEBHOOKS.into() }).await
 }
 
 /// The events that a form chooses; at least one.
@@ -174,7 +174,7 @@ async fn own(visitor: &Visitor, id: &str) -> Result<Endpoint, PageError> {
 
 /// The page of one endpoint, with its deliveries.
 pub async fn webhook(visitor: Visitor, Path(id): Path<String>, Query(place): Query<Place>) -> PageResult {
-    visitor.needs(Role::Owner)?;
+    visitor.require(Role::Owner)?;
     let endpoint = own(&visitor, &id).await?;
     endpoint_page(&visitor, endpoint, place.before()?, None).await
 }
@@ -200,15 +200,15 @@ async fn count(visitor: &Visitor) -> Result<(), PageError> {
 /// Disables, enables, rotates, tests or removes an endpoint, or subscribes it to other events.
 pub async fn change(Path((id, word)): Path<(String, String)>, form: Form) -> PageResult {
     let Form { visitor, fields, .. } = form;
-    visitor.needs(Role::Owner)?;
+    visitor.require(Role::Owner)?;
     let (endpoint, action) = (own(&visitor, &id).await?, action(&word)?);
     if !matches!(action, WebhookAction::Disable | WebhookAction::Remove) {
-        visitor.manages()?;
+        visitor.check_can_manage()?;
     }
     if action != WebhookAction::Test {
         let account = visitor.account().await?;
-        let operates = account.is_some_and(|account| visitor.operates(&account));
-        if !endpoints::may_change(&endpoint, operates) {
+        let is_operator = account.is_some_and(|account| visitor.is_operator(&account));
+        if !endpoints::may_change(&endpoint, is_operator) {
             return Err(PageError::forbidden("webhook-of-operator"));
         }
     }
@@ -231,8 +231,8 @@ pub async fn change(Path((id, word)): Path<(String, String)>, form: Form) -> Pag
             let rotate = EndpointChange::Rotate { secret: secret.clone(), overlap: overlap.duration() };
             store.change_endpoint(endpoint.id, rotate).await?.ok_or_else(PageError::not_found)?;
             tracing::info!(endpoint = %endpoint.id, %person, "the secret of an endpoint was rotated in the studio");
-            let said = visitor.texts.count("webhook-rotated", overlap.hours).into_owned();
-            return show(&visitor, &secret, said).await;
+            let lead = visitor.texts.count("webhook-rotated", overlap.hours).into_owned();
+            return show(&visitor, &secret, lead).await;
         }
         WebhookAction::Events => match chosen(&fields) {
             Some(events) => EndpointChange::Subscribe(events),
@@ -257,7 +257,7 @@ fn to(endpoint: &Endpoint) -> Response<Body> {
 /// Sends a delivery again.
 pub async fn replay(Path((id, delivery)): Path<(String, String)>, form: Form) -> PageResult {
     let visitor = form.visitor;
-    visitor.manages()?;
+    visitor.check_can_manage()?;
     let endpoint = own(&visitor, &id).await?;
     let delivery: Id = delivery.parse().map_err(|_| PageError::not_found())?;
     let found = visitor.studio.shared.store.find_delivery(delivery).await?;

@@ -84,7 +84,7 @@ pub struct AccountLimits {
     ),
 )]
 pub async fn find(State(api): State<Arc<ApiState>>, caller: Caller) -> Result<Response, ApiError> {
-    let key = caller.check_again(&api).await?;
+    let key = caller.recheck(&api).await?;
     let store = &api.shared.store;
     // An account that was deleted since the key was checked has no valid key any more.
     let account = store.find_account(&caller.account_id.to_string()).await?.ok_or_else(ApiError::unauthorized)?;

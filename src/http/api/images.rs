@@ -229,7 +229,7 @@ pub(in crate::http) async fn task_with_slot(
 ) -> Result<Option<PolledTask>, ApiError> {
     let found = api.tasks.wait(slot, caller.account_id, Surface::Api, task_id, limit, readiness.stopping()).await?;
     // The key may have been revoked meanwhile.
-    caller.check_again(api).await?;
+    caller.recheck(api).await?;
     Ok(found)
 }
 
@@ -320,7 +320,7 @@ pub async fn generate(
     let attempt = request.extensions_mut().remove::<Call>();
     let body = read_json(request, &api.settings.connections).await?;
     let arrived = api.shared.clock.elapsed();
-    caller.check_again(&api).await?;
+    caller.recheck(&api).await?;
     let (mut request, ignored) = GenerateRequest::parse_noting(&body, &api.settings.studio.reference_ports)
         .map_err(|fault| ApiError::invalid_request(fault.to_string()))?;
     request.request_id = Some(request_id.to_string());

@@ -49,7 +49,7 @@ pub(super) async fn post(
     })?;
     let limits = &api.settings.connections;
     let message = read_json(Request::from_parts(parts.clone(), body), limits).await?;
-    caller.check_again(&api).await?;
+    caller.recheck(&api).await?;
     let memory = AnswerMemory::default();
     Forms::name_both(&mut parts.headers);
     let tools = Tools { api, readiness, caller, request_id, memory: memory.clone(), reports: forms.stream };

@@ -235,7 +235,7 @@ impl Tools {
     fn choice(&self, arguments: &mut JsonObject) -> Result<Chosen, String> {
         let presets = &self.api.shared.presets;
         let preset = match arguments.remove("preset") {
-            None => presets.of_nobody(None),
+            None => presets.unnamed(None),
             Some(Value::String(name)) => presets.named(&name).ok_or_else(|| {
                 let all = presets.all();
                 let known = all.iter().map(|preset| preset.name.as_str()).collect::<Vec<_>>().join(", ");

@@ -138,14 +138,14 @@ async fn answer_call(
     let (mut call, pictures) = match kind {
         CallKind::Generation => {
             let body = read_json(request, &api.settings.connections).await?;
-            caller.check_again(&api).await?;
+            caller.recheck(&api).await?;
             (ImagesCall::parse(kind, &body, &api.settings.studio.reference_ports)?, Pictures::none())
         }
         CallKind::Edit => match edit::read(request, repeat.may_repeat(), &api, &caller).await {
             Ok(read) => read,
             Err(error) => {
                 // A caller who has lost the key learns no more than a stranger.
-                caller.check_again(&api).await?;
+                caller.recheck(&api).await?;
                 return Err(error);
             }
         },
@@ -154,7 +154,7 @@ async fn answer_call(
         background::check(&call)?;
     }
     let arrived = api.shared.clock.elapsed();
-    caller.check_again(&api).await?;
+    caller.recheck(&api).await?;
     let slot = slot(answer, &api, &caller)?;
     let mut ignored = std::mem::take(&mut call.ignored);
     let attempt = repeat.call(caller.key_id, &call);
@@ -189,7 +189,7 @@ fn choose(call: &mut ImagesCall, engines: &[EngineState], api: &ApiState) -> Res
     let presets = &api.shared.presets;
     let preset = model.and_then(|model| presets.named(model)).unwrap_or_else(|| {
         let alias = model.and_then(|model| api.settings.model_aliases.get(model));
-        presets.of_nobody(alias.map(String::as_str))
+        presets.unnamed(alias.map(String::as_str))
     });
     if let Some(most) = preset.references.filter(|most| call.request.reference_images.len() > *most) {
         let message = format!("The preset {} takes at most {}.", preset.name, counted(most as u64, "image", "images"));
@@ -290,7 +290,7 @@ async fn task_of(
         }
         if pictures.store(call, api, caller).await? {
             // Pictures take a while, during which the key may have been revoked.
-            caller.check_again(api).await?;
+            caller.recheck(api).await?;
             arrived = api.shared.clock.elapsed();
         }
         let submission =

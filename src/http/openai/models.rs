@@ -24,7 +24,7 @@ fn model(id: &str) -> Value {
 
 /// `GET /v1/models`
 pub(in crate::http) async fn list(State(api): State<Arc<ApiState>>, caller: Caller) -> Result<Response, ApiError> {
-    caller.check_again(&api).await?;
+    caller.recheck(&api).await?;
     let presets = api.shared.presets.all();
     let aliases = api.settings.model_aliases.keys().map(String::as_str);
     let presets = presets.iter().map(|preset| preset.name.as_str());
@@ -38,7 +38,7 @@ pub(in crate::http) async fn find(
     caller: Caller,
     id: Result<Path<String>, PathRejection>,
 ) -> Result<Response, ApiError> {
-    caller.check_again(&api).await?;
+    caller.recheck(&api).await?;
     let id = id.ok().map(|Path(id)| id).filter(|id| id.len() <= MAX_NAME).ok_or_else(ApiError::not_found)?;
     Ok(answer::json(&model(&id)))
 }

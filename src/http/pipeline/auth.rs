@@ -61,7 +61,7 @@ pub struct Caller {
 impl Caller {
     /// Checks the key again and returns it. A handler that has read a body must do so before a charge: bodies may take a
     /// minute, and the key may have been revoked meanwhile.
-    pub(in crate::http) async fn check_again(&self, api: &ApiState) -> Result<Arc<ApiKey>, ApiError> {
+    pub(in crate::http) async fn recheck(&self, api: &ApiState) -> Result<Arc<ApiKey>, ApiError> {
         find_key(api, self.key_hash).await
     }
 

@@ -25,7 +25,7 @@ pub struct Operator(pub(super) Visitor);
 
 async fn operator(visitor: Visitor) -> Result<Visitor, PageError> {
     let account = visitor.account().await?;
-    let operator = account.is_some_and(|account| visitor.operates(&account));
+    let operator = account.is_some_and(|account| visitor.is_operator(&account));
     if operator { Ok(Visitor { operator, ..visitor }) } else { Err(PageError::not_found()) }
 }
 

@@ -99,7 +99,7 @@ pub struct Process {
 impl Process {
     async fn build(settings: ServerSettings, api: ApiSettings, shared: Arc<Shared>) -> Self {
         let engine = chosen_engine(&settings);
-        shared.presets.know(std::iter::once((engine.info.name.clone(), &engine.info)), false);
+        shared.presets.set_engines(std::iter::once((engine.info.name.clone(), &engine.info)), false);
         let api = ApiState::open(api, shared.clone(), engine.info.typical_duration).await.expect("an API");
         let policy = Policy::open(settings.policy.policy.as_deref()).await.expect("a policy");
         let renderer = renderer(&settings, &shared, &policy, engine.info.clone(), build(&engine, &settings));

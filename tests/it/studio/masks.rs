@@ -122,7 +122,7 @@ async fn a_preset_without_references_is_named_as_such_and_not_as_one_without_mas
     let (_, mask) = ada.paint(&reference, half(8, 8)).await;
     for (max_references, reason) in [(0, "This preset takes no references."), (1, "does not support masks")] {
         let words = EngineInfo { max_references, masks: false, ..Sketch::info() };
-        service.shared.presets.know(std::iter::once(("words".to_owned(), &words)), true);
+        service.shared.presets.set_engines(std::iter::once(("words".to_owned(), &words)), true);
         let fields =
             [("prompt", "a boat"), ("shape", "1:1"), ("n", "1"), ("references", &*reference), ("mask", &*mask)];
         let refused = ada.send("/studio/tasks", &fields).await;
