@@ -42,7 +42,7 @@ use tintype_system::sandbox::{Confinement, Decoder};
 
 /// A clock that shows a time before this, 2026-01-01, is wrong: this release is younger.
 const EARLIEST: Timestamp = Timestamp::from_millis(1_767_225_600_000);
-/// Size of the object that is written to a bucket as a test: that of a big picture.
+/// Size of the test object that is written to a bucket: as large as a big picture.
 const PROBE_BYTES: usize = 8 << 20;
 /// Time limit for the probe of the engine.
 const PROBE_LIMIT: std::time::Duration = std::time::Duration::from_secs(10);

@@ -288,7 +288,7 @@ fn chosen(engine: &NamedEngine, data: &Path) -> Result<EngineChoice, Failure> {
     Ok(tintype_engines::choose(&engine.settings, data).map_err(|error| format!("engine {}: {error}", engine.name))?)
 }
 
-/// A prompt that says something, as that of a task must.
+/// A prompt. As for a task, it must not be blank.
 fn prompt(text: &str) -> Result<String, &'static str> {
     if text.trim().is_empty() { Err("a prompt must not be empty") } else { Ok(text.to_owned()) }
 }

@@ -1,4 +1,4 @@
-//! The log of a process: its format, its filter, and what becomes of lines that nobody reads.
+//! The log of a process: its format, its filter, and reports of dropped lines.
 
 use std::ffi::OsString;
 use std::io::{self, IsTerminal as _};
@@ -33,7 +33,7 @@ pub(super) struct Logging {
 }
 
 impl Logging {
-    /// Puts the filter in force that the settings name now, as after a change of the config file.
+    /// Applies the filter in the present settings, for example after a change of the config file.
     pub(super) fn reload_filter(&self) -> Result<(), String> {
         let read = tintype_config::read(Cli::command(), &self.arguments).map_err(|error| match error {
             SettingsError::Usage(error, _) => error.to_string().trim_end().to_owned(),

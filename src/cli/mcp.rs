@@ -54,7 +54,7 @@ pub(super) async fn run(args: McpArgs) -> ExitCode {
     let mut abandon: HashMap<String, AbortHandle> = HashMap::new();
     loop {
         let mut line = Vec::new();
-        // One byte more tells a message that is too long.
+        // One byte more reveals a message that is too long.
         let read = (&mut input).take(MAX_BODY as u64 + 1).read_until(b'\n', &mut line).await;
         match read {
             Ok(0) => break,
@@ -79,7 +79,7 @@ pub(super) async fn run(args: McpArgs) -> ExitCode {
             continue;
         };
         if message["method"] == "notifications/cancelled" {
-            // The server sees that nobody waits any more. The task of a call goes on.
+            // The server sees the disconnect. The task of the call continues.
             abandon.remove(&message["params"]["requestId"].to_string()).inspect(AbortHandle::abort);
             continue;
         }

@@ -24,7 +24,7 @@ pub(super) struct ListArgs {
 /// The owners of what a list shows.
 #[derive(Debug, Default)]
 pub(super) struct Owners {
-    /// The only one, if the list is that of one account.
+    /// Set if the list is about one account.
     pub(super) only: Option<Id>,
     names: HashMap<Id, String>,
 }

@@ -84,7 +84,7 @@ pub(super) struct Transfer {
     state: Mutex<ProgressState>,
 }
 
-/// Bytes in all, bytes that are done, and tenths that were told.
+/// Bytes in total, bytes done, and tenths already shown.
 #[derive(Debug, Clone, Copy, Default)]
 struct ProgressState {
     total: u64,

@@ -1,5 +1,4 @@
-//! The engines of a process and their workers. They follow the models that are installed: whoever adds or removes one need
-//! not restart anything.
+//! The engines of a process and their workers. They follow the installed models, without a restart.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -174,7 +173,7 @@ fn choose((engine, model): (NamedEngine, EngineModel), data: &Path) -> Result<Ch
     Ok(Chosen { engine, choice, model })
 }
 
-/// Makes the engines known to the presets. `are_all` says that the installation has no others.
+/// Announces the engines to the presets. `are_all` says that the installation has no others.
 pub(super) fn announce(shared: &Shared, engines: &[Chosen], are_all: bool) {
     let known = engines.iter().map(|chosen| (chosen.engine.name.clone(), &chosen.choice.info));
     shared.presets.set_engines(known, are_all);

@@ -138,7 +138,7 @@ impl Listeners {
 pub(super) async fn run(args: ServeArgs, data: &DataSettings, role: Role, logging: Logging) -> Outcome {
     let ServeArgs { server } = args;
     let mut signals = Signals::catch()?;
-    // A start may wait for a database or a bucket. Whatever it has done by then holds, as after a crash.
+    // A start can wait for a database or a bucket. Its effects so far stay valid, as after a crash.
     let Started { parts, listeners, lock: _lock } = tokio::select! {
         started = start(&server, data, role, logging.format) => started?,
         signal = signals.stop() => {
@@ -272,7 +272,7 @@ async fn open_parts(
             Some(rendering)
         }
     };
-    // Workers may stand where they reach nobody, so the processes with the API tell receivers.
+    // Workers may run where they cannot reach receivers, so the processes with the API send webhooks.
     let deliverer = match &api {
         Some(_) => {
             let receivers = Receivers::new(ReceiverOptions::reaching(&server.webhooks.webhook_network))?;

@@ -1,4 +1,4 @@
-//! The messages of a server to systemd: that it is ready, reads its files again, stops, and is alive.
+//! Messages to systemd: the server is ready, reloading, stopping, or alive.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr as Address};
 use std::os::linux::net::SocketAddrExt as _;
@@ -11,10 +11,10 @@ use tokio::net::TcpStream;
 use super::health::status;
 use tintype_system::clock;
 
-/// A systemd that takes no message is not waited for longer.
+/// Longest wait for systemd to take a message.
 const SEND_LIMIT: Duration = Duration::from_secs(1);
 
-/// Tells systemd the state of this process, if it asked for that.
+/// Reports the state of this process to systemd, if systemd asked for it.
 pub(super) fn notify(state: &str) {
     let Some(path) = tintype_config::notify_socket() else { return };
     let sent = UnixDatagram::unbound().and_then(|socket| {
@@ -30,14 +30,14 @@ pub(super) fn notify(state: &str) {
     }
 }
 
-/// Tells systemd that the files are being read again. `READY=1` ends that.
+/// Reports a reload to systemd. `READY=1` ends it.
 pub(super) fn notify_reloading() {
-    // By the time systemd tells this reload from one before the signal that it sent.
+    // With the time, systemd distinguishes this reload from one before its signal.
     notify(&format!("RELOADING=1\nMONOTONIC_USEC={}", clock::monotonic_micros()));
 }
 
-/// Tells systemd that the server is alive, twice in each interval that it grants, for as long as that is true: a server
-/// with the API answers itself, and in any other the scheduler still runs this. Returns at once without a watchdog.
+/// Reports to systemd's watchdog that the server is alive, twice per interval, while that is true: a server with the API
+/// must answer its own probe; for any other, this loop running is proof enough. Returns at once without a watchdog.
 pub(super) async fn keep_alive(api: Option<Address>) {
     let Some(interval) = tintype_config::watchdog_interval() else { return };
     let every = interval / 2;

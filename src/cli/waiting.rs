@@ -33,7 +33,7 @@ struct Estimate {
 }
 
 impl Estimate {
-    /// `None` where the server tells nothing.
+    /// `None` if the server reports nothing.
     fn of(state: Processing, at: Duration) -> Option<Self> {
         let left = state.expected_wait;
         let done = match (state.progress, left) {
@@ -75,7 +75,7 @@ impl WaitingBar {
     }
 
     fn show(&self, state: Processing) {
-        // A poll that tells nothing changes nothing.
+        // A poll without news changes nothing.
         let known = Estimate::of(state, self.bar.elapsed()).or(self.known.get());
         let template = if known.is_some() { "{msg} {bar:24} {elapsed}" } else { "{spinner} {msg} {elapsed}" };
         self.bar.set_style(ProgressStyle::with_template(template).expect("the template is well-formed"));

@@ -1,4 +1,4 @@
-//! `tintype webhook`: endpoints that are told of events, and deliveries to them.
+//! `tintype webhook`: endpoints that receive events, and deliveries to them.
 
 use std::fmt::Display;
 use std::io;
@@ -30,7 +30,7 @@ use tintype_system::output;
 /// Time for which `test` waits for a server to send its event: longer than a request may take.
 const TEST_PATIENCE: Duration = Duration::from_secs(20);
 const TEST_PAUSE: Duration = Duration::from_millis(100);
-/// Deliveries that are listed unless it is said otherwise.
+/// Deliveries listed by default.
 const LISTED: &str = "50";
 
 #[derive(Debug, Subcommand)]

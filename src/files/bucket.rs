@@ -38,7 +38,7 @@ const READ_LIMIT: Duration = Duration::from_secs(20);
 const MAX_RETRIES: usize = 2;
 const RETRY_LIMIT: Duration = Duration::from_secs(5);
 const MAX_BACKOFF: Duration = Duration::from_secs(1);
-/// Time limit for a list of all days, of which there are a few thousand.
+/// Time limit for listing all days: there are a few thousand.
 const LISTING_LIMIT: Duration = Duration::from_secs(5 * 60);
 /// Start of the names of all days.
 const CENTURY: &str = "20";
@@ -168,7 +168,7 @@ impl Bucket {
     }
 
     pub(super) async fn check_access(&self) -> Result<(), String> {
-        // One page tells, whatever else is in the bucket.
+        // One page is enough, whatever else is in the bucket.
         let options = PaginatedListOptions { max_keys: Some(1), ..PaginatedListOptions::default() };
         let found = self.objects.list_paginated(Some(&self.starting_with(MARKER)), options).await;
         found.map(drop).map_err(|error| {

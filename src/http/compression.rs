@@ -1,6 +1,6 @@
 //! gzip for JSON that is longer than 1 KiB, for each response, and for the embedded pages, once.
 //!
-//! The size of a compressed response tells whether parts of it are alike (BREACH). That matters where a stranger can make
+//! The size of a compressed response reveals whether parts of it are alike (BREACH). That matters where a stranger can make
 //! a browser send requests with the rights of its user and put words of his own beside a secret. Responses of the API are
 //! compressed: no browser adds a key by itself, and they repeat nothing of the request. Pages for signed-in people are
 //! not.

@@ -24,7 +24,7 @@ pub(super) const PART: usize = 16 * 1024;
 /// Longest wait for the record of an end.
 const LONGEST_END: Duration = Duration::from_secs(2);
 
-/// The hold; dropping it tells the store that the caller hung up.
+/// The hold. Dropping it records that the caller hung up.
 #[derive(Debug)]
 pub(super) struct Hold {
     api: Arc<ApiState>,

@@ -2,7 +2,7 @@
 //! compressed or brightened.
 //!
 //! The hash is pHash: the picture is reduced to 32 x 32 grey pixels, and each of the 64 lowest frequencies of its
-//! cosine transform (without the means) contributes one bit that tells whether it is above their median.
+//! cosine transform (without the means) contributes one bit: whether it is above their median.
 
 use std::f32::consts::PI;
 
@@ -16,7 +16,7 @@ pub(super) const MAX_DISTANCE: u32 = 64;
 /// The perceptual hash of a picture.
 pub fn picture_hash(picture: &Picture) -> u64 {
     let grey = picture.grey(SIDE as u32);
-    // Frequency 0 is the mean of a row or column, which only tells its brightness, so the transform starts at 1.
+    // Frequency 0 is the mean of a row or column, which is only its brightness, so the transform starts at 1.
     let wave = |frequency: usize, at: usize| (PI / SIDE as f32 * (at as f32 + 0.5) * (frequency + 1) as f32).cos();
     let waves: [[f32; SIDE]; FREQUENCIES] =
         std::array::from_fn(|frequency| std::array::from_fn(|at| wave(frequency, at)));

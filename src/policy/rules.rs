@@ -4,7 +4,7 @@ use aho_corasick::AhoCorasick;
 
 use super::normalise::{Look, continues, is_divided, readings, words};
 
-/// Most gaps between the words of a phrase of which each may be hidden while others are not.
+/// Most gaps between the words of a phrase where each may be hidden while others are not.
 const MAX_GAPS: usize = 3;
 
 /// A rule of the policy file.

@@ -74,7 +74,7 @@ pub(super) async fn close(mut stream: impl Socket, ending: Ending, limit: Durati
     }
 }
 
-/// Sends the end of the stream, and waits for that of the peer. Returns whether it came.
+/// Closes this side of the stream and waits until the peer closes its own. Returns whether it did.
 async fn is_closed_by_peer(stream: &mut impl Socket) -> bool {
     if stream.shutdown().await.is_err() {
         return true;

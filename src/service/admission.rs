@@ -29,8 +29,8 @@ impl<K: Eq + Hash + Copy> Admission<K> {
         Self { of_one, total, taken: Arc::default() }
     }
 
-    /// Takes a place; `None` if the caller has all of its own, or none is free for it. Callers that cannot be told
-    /// apart, such as those without an address, are none: they share what is left.
+    /// Takes a place; `None` if the caller has all of its own, or none is free for it. Callers that cannot be
+    /// distinguished, such as those without an address, are `None`: they share what is left.
     pub fn enter(&self, caller: Option<K>) -> Option<Admitted<K>> {
         let mut taken = self.taken.locked();
         let own = taken.get(&caller).copied().unwrap_or_default();

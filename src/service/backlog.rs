@@ -28,7 +28,7 @@ pub const MIN_SAMPLES: usize = 4;
 /// stop all submits.
 const ONE_OUTLIER_IN: usize = 8;
 
-/// The part of a render from which its pace tells the whole time.
+/// The part of a render after which its pace predicts the whole time.
 const TELLING_PART: f64 = 0.02;
 /// The time for which it must have run: a stage is up to [`PROGRESS_EVERY`] old, which would be most of a shorter time.
 const TELLING_TIME: Duration = PROGRESS_EVERY.saturating_mul(2);
@@ -289,7 +289,7 @@ impl Backlog {
     }
 
     /// The place of a waiting task. One that names an engine also waits for those before it that name the same, and its wait
-    /// is unknown while that of this engine is.
+    /// is unknown while the wait for this engine is.
     fn ranked(&self, rank: Rank, image_to_image: bool) -> QueuePosition {
         let Rank { position, before, of_engine } = rank;
         let wait = self.wait_behind(before + 1, image_to_image);

@@ -1,5 +1,5 @@
 //! The endings of tasks. All code of this process ends tasks through [`Endings`], which writes, counts and logs each
-//! ending, and tells subscribers.
+//! ending, and notifies subscribers.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -80,7 +80,7 @@ words! {
     }
 }
 
-/// Ends tasks, and tells subscribers.
+/// Ends tasks, and notifies subscribers.
 #[derive(Debug)]
 pub struct Endings {
     store: Arc<Store>,
@@ -129,8 +129,7 @@ impl Endings {
         Ok(outcome)
     }
 
-    /// Fails and refunds a task. If every try fails, the lease expires and the task is
-    /// queued again.
+    /// Fails and refunds a task. If every try fails, the lease expires and the task is queued again.
     pub async fn fail(&self, claim: &Claim, failure: &TaskFailure) {
         let (lease, task, TaskFailure { cause, message }) = (claim.lease, claim.lease.task_id, failure);
         let fail = || self.store.fail(lease, *cause, message);
@@ -144,8 +143,7 @@ impl Endings {
     }
 
     /// Fails and refunds a task that the content policy refuses, and counts a strike against its key or its person. If every
-    /// try fails,
-    /// the lease expires and the task is queued again.
+    /// try fails, the lease expires and the task is queued again.
     pub async fn refuse(&self, claim: &Claim, violation: Violation, strikes: Option<StrikeRule>) {
         let (lease, task, kind) = (claim.lease, claim.lease.task_id, violation.as_str());
         let refuse = || self.store.refuse(lease, REFUSED, strikes);
@@ -286,7 +284,7 @@ impl Endings {
         }
     }
 
-    /// Counts a committed ending, and tells subscribers, waiting callers and other processes.
+    /// Counts a committed ending, and notifies subscribers, waiting callers and other processes.
     fn ended(&self, ended: Ended, kind: EndingKind) {
         let Ended { task_id, account_id, surface } = ended;
         self.metrics.task_ended(kind.as_str());

@@ -11,7 +11,7 @@ use tintype_system::clock::Clock;
 
 /// Most accounts whose failures are kept in memory.
 const MAX_ACCOUNTS: usize = 10_000;
-/// The clock that dates a failure may be this much ahead of the one that is read here.
+/// The clock that dates failures can be this much ahead of the clock that is read here.
 const AHEAD: Duration = Duration::from_secs(60);
 
 /// How many tasks of each account have failed lately, as far as it matters.

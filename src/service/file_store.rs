@@ -1,4 +1,4 @@
-//! Checks that the store of result files is the one that the database uses.
+//! Checks that the store of result files belongs to the database.
 //!
 //! The database and the store hold the same random marker. Without this check, an API and a worker with different local
 //! directories would complete tasks whose URLs get 404.

@@ -42,7 +42,7 @@ pub const MAX_SIGN_UPS_OF_ONE: usize = 2;
 /// Most sign-ups of all addresses that wait or run.
 pub const MAX_SIGN_UPS_QUEUED: usize = 16;
 
-/// The name of someone whose provider tells none.
+/// The name of a person whose provider gives none.
 const NAMELESS: &str = "person";
 
 /// Signs people in.
@@ -214,13 +214,13 @@ impl People {
         self.open_account(name, Credential::Identity(identity), proof, source, terms, agent).await
     }
 
-    /// The name for someone whom a provider gives a name.
+    /// The name of a new person to whom a provider gives this name.
     pub async fn name_of(&self, name: &str) -> Result<String> {
         let short: String = name.chars().filter(|char| !char.is_control()).take(MAX_NAME_CHARS).collect();
         self.known_as(new_person_name(&short).unwrap_or_else(|_| NAMELESS.to_owned())).await
     }
 
-    /// The name of the person whose name a new one looks like, or else the new one. A look-alike is taken like the name itself.
+    /// The existing name that a new name looks like, or else the new name. A look-alike counts as taken.
     pub async fn known_as(&self, new: String) -> Result<String> {
         let Some(looks) = names::looks(&new) else { return Ok(new) };
         let mut known = self.store.list_people(None).await?.into_iter().map(|person| person.name);
@@ -312,7 +312,7 @@ impl People {
         (token, new)
     }
 
-    /// Runs a computation that takes long, few at a time, away from the threads that answer.
+    /// Runs a long computation on a blocking thread, few at a time.
     async fn hashing<T: Send + 'static>(&self, compute: impl FnOnce() -> T + Send + 'static) -> Result<T> {
         let permit = self.hashes.clone().acquire_owned().await;
         let permit = permit.map_err(|error| StoreError::Other(Cause::new(error)))?;
@@ -332,7 +332,7 @@ fn hash(password: &str) -> Result<String> {
     hash.map(|hash| hash.to_string()).map_err(|error| StoreError::Other(error.to_string().into()))
 }
 
-/// Whether a password matches a hash. Without a hash it is hashed all the same, so that the time does not tell whether a
+/// Whether a password matches a hash. Without a hash it is hashed all the same, so that the time does not reveal whether a
 /// person exists.
 fn verify(password: &str, hash: Option<&str>) -> bool {
     if password.len() > MAX_PASSWORD_BYTES {

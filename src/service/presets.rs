@@ -93,7 +93,7 @@ impl Presets {
         }
     }
 
-    /// Makes the engines of this process known, by their names. `are_all` says that the installation has no others.
+    /// Sets the engines of this process, by their names. `are_all` says that the installation has no others.
     pub fn set_engines<'a>(&self, engines: impl Iterator<Item = (String, &'a EngineInfo)>, are_all: bool) {
         let takes = |info: &EngineInfo| Takes {
             settings: info.settings.clone(),
@@ -181,8 +181,8 @@ impl Presets {
         ))
     }
 
-    /// Whether the engine with this name takes references, or any engine; one that nobody knows may. `reported` are the
-    /// engines of all workers.
+    /// Whether the engine with this name takes references, or any engine without a name; an unknown engine counts as one
+    /// that does. `reported` are the engines of all workers.
     pub fn takes_references(&self, engine: Option<&str>, reported: &[EngineState]) -> bool {
         let engines = self.engines.locked();
         let known = engines.by_name.iter().map(|(name, takes)| (name.as_str(), takes.masks.max_references));
@@ -210,7 +210,7 @@ impl Presets {
         Some(self.on_engine(found))
     }
 
-    /// The preset of callers who name none, on an engine that they chose by other means.
+    /// The preset for callers who name none, on an engine that they may have chosen by other means.
     pub fn unnamed(&self, engine: Option<&str>) -> Preset {
         if engine.is_none()
             && let Some(default) = self.named(DEFAULT_PRESET)
@@ -220,7 +220,7 @@ impl Presets {
         self.on_engine(Preset::unnamed(engine))
     }
 
-    /// The preset that a form names; an empty name is that of people who chose none.
+    /// The preset that a form names; an empty name means that none was chosen.
     pub fn of_form(&self, name: &str) -> Option<Preset> {
         if name.is_empty() { Some(self.unnamed(None)) } else { self.named(name) }
     }

@@ -23,7 +23,7 @@ pub const MAX_KNOWN: u32 = 10_000;
 /// Most tasks to add to the copy until the next read. Further ones have the place behind these.
 const MAX_ADDED: usize = 1_000;
 
-/// The shortest and the longest time that a caller is told to wait before a poll. The interface recommends up to 10 s.
+/// The shortest and the longest suggested wait before a poll. The interface recommends up to 10 s.
 const SHORTEST_POLL: Duration = Duration::from_millis(50);
 const LONGEST_POLL: Duration = Duration::from_secs(10);
 

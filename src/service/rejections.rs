@@ -1,5 +1,5 @@
-//! Limits what is rejected after it has cost something: uploads of an account, each of which has cost a place, a transfer and a
-//! decoder and no credits, and exchanges of an address with an OpenID Connect provider.
+//! Limits rejections that cost the service something: uploads of an account, each of which takes a place, a transfer and a
+//! decoder but no credits, and exchanges with an OpenID Connect provider from one address.
 
 use std::hash::Hash;
 use std::num::NonZeroU32;

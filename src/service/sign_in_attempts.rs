@@ -17,8 +17,8 @@ use tintype_system::clock::Clock;
 pub const ALLOWANCE: NonZeroU32 = NonZeroU32::new(10).expect("10 is not 0");
 /// Codes that someone may type at once, for one person.
 pub const CODE_ALLOWANCE: NonZeroU32 = NonZeroU32::new(10).expect("10 is not 0");
-/// Interval at which another code is allowed then. A code has six digits, of which three are right at any time, so guesses
-/// that go on for a day find one with a probability of 0.1 %.
+/// Interval at which another code is allowed then. A code has six digits, and three codes are right at any time, so a
+/// day of guessing finds one with a probability of 0.1 %.
 const CODE_INTERVAL: Duration = Duration::from_secs(5 * 60);
 
 /// Attempts to sign in with a password, counted in this process.

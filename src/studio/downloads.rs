@@ -142,7 +142,7 @@ async fn here(visitor: &Visitor) -> io::Result<()> {
     }
 }
 
-/// The bytes of a picture, with its details if they are wanted; `None` if it was deleted.
+/// The bytes of a picture, with its `details` on request; `None` if it was deleted.
 async fn read(shared: &Shared, picture: &PictureFile, details: bool) -> io::Result<Option<Bytes>> {
     let Some(stored) = FileName::parse(&picture.stored) else { return Ok(None) };
     let Some(png) = shared.files.read(stored).await.map_err(io::Error::other)? else { return Ok(None) };
@@ -168,7 +168,7 @@ fn attachment(name: &str) -> HeaderValue {
     HeaderValue::try_from(format!("attachment; filename*=UTF-8''{encoded}")).expect("an encoded name is ASCII")
 }
 
-/// What a download brings besides pictures.
+/// Whether a download embeds details.
 #[derive(Debug, Deserialize)]
 pub struct DownloadQuery {
     details: Option<String>,
@@ -208,7 +208,7 @@ pub(super) async fn stream_file(shared: &Shared, name: FileName<'_>, head: Vec<u
     Ok(response)
 }
 
-/// A task of which all pictures are wanted, or one by its number.
+/// All pictures of a task, or one of them by its number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 struct Part {
     task: Id,

@@ -273,7 +273,7 @@ pub async fn gallery(
     html(&page)
 }
 
-/// Ids with spaces between them, of which [`MAX_CHOSEN`] count.
+/// Ids separated by spaces; only the first [`MAX_CHOSEN`] count.
 fn ids(text: &str) -> Vec<Id> {
     first(text.split_whitespace())
 }

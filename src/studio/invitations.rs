@@ -98,14 +98,15 @@ struct GonePage<'a> {
     path: &'a str,
 }
 
-/// No such invitation works. Whether it ever did is nobody's business. The answer waits like that to a failed sign-in.
+/// The answer to an invitation that does not work. It does not reveal whether it ever did, and waits like the answer to a
+/// failed sign-in.
 async fn gone(studio: &Studio, context: &RequestContext, parts: &Parts) -> PageResult {
     delay_failure(studio, context).await?;
     let page = GonePage { t: Texts::of(&parts.headers), path: parts.uri.path() };
     written(StatusCode::NOT_FOUND, &page).map(without_path_in_referrer)
 }
 
-/// Tells someone who is signed in already, and whom joining would sign in as someone else.
+/// The page for a person who is already signed in: joining would sign the browser in as someone else.
 fn signed_in(visitor: &Visitor, invitation: &Invitation, parts: &Parts) -> PageResult {
     let page =
         SignedInPage { t: visitor.texts, path: parts.uri.path(), account: &invitation.account, name: visitor.name() };
@@ -137,8 +138,8 @@ pub async fn invitation(
     html(&page).map(without_path_in_referrer)
 }
 
-/// Adds someone to the account, and signs that person in. A name that is taken is told as plainly as at a sign-up, and
-/// waits like a failed sign-in.
+/// Adds someone to the account, and signs that person in. The answer says plainly that a name is taken, as at a sign-up,
+/// after the delay of a failed sign-in.
 pub async fn join(State(studio): State<Arc<Studio>>, Path(token): Path<String>, request: Request) -> PageResult {
     let (parts, body) = request.into_parts();
     check_origin(&studio, &parts)?;

@@ -1,5 +1,4 @@
-//! The studio: pages for people. It shows what people create here, on the surface `web`; tasks of the API only on a page of
-//! their own, read only.
+//! The studio: pages for people. It shows the tasks of the surface `web`; tasks of the API have a separate, read-only page.
 //!
 //! A handler takes a `session::Visitor`, which exists for a signed-in person alone; one that changes anything takes a
 //! `session::Form`, which also proves that the form came from a page of the studio. `crate::http` routes to the handlers,
@@ -206,7 +205,7 @@ impl Studio {
         })
     }
 
-    /// What makes thumbnails.
+    /// The maker of thumbnails.
     pub fn thumbnails(&self) -> &Thumbnails {
         &self.thumbnails
     }

@@ -105,7 +105,7 @@ async fn authentication(studio: &Studio, context: &RequestContext, purpose: Purp
     ))
 }
 
-/// Logs why nobody was signed in, and says to the visitor as much as helps.
+/// Logs why the sign-in failed, and shows the visitor as much as helps.
 fn failed(error: &ProviderError) -> PageError {
     match error {
         ProviderError::Unusable(_) => {
@@ -126,7 +126,7 @@ fn failed(error: &ProviderError) -> PageError {
     }
 }
 
-/// Takes a browser in that comes back from the provider.
+/// Completes a sign-in when the browser returns from the provider.
 pub async fn oidc_callback(State(studio): State<Arc<Studio>>, request: Request) -> PageResult {
     let (parts, _) = request.into_parts();
     let context = request_context(&parts)?;
@@ -155,7 +155,7 @@ async fn finish(studio: &Arc<Studio>, context: &RequestContext, parts: &Parts) -
     if !same(field("state"), &authentication.state()) {
         return Err(lost_because("the provider's answer has no `state`, or another one"));
     }
-    // RFC 9207: the answer is that of another provider.
+    // RFC 9207: the answer comes from another provider.
     if !["", provider.issuer()].contains(&field("iss")) {
         let issuer = words(field("iss"));
         return Err(lost_because(&format!("the answer's `iss` is {issuer} and not that of --oidc-issuer")));
@@ -181,12 +181,12 @@ async fn finish(studio: &Arc<Studio>, context: &RequestContext, parts: &Parts) -
     }
 }
 
-/// Nobody knows this authentication request, or it is over.
+/// The authentication request is unknown or over.
 pub(super) fn lost() -> PageError {
     PageError::new(StatusCode::FORBIDDEN, "oidc-lost")
 }
 
-/// The identity leads to nobody here.
+/// The identity is not linked to a person here.
 pub(super) fn unknown() -> PageError {
     PageError::forbidden("oidc-unknown")
 }
@@ -196,7 +196,7 @@ pub(super) fn disabled() -> PageError {
     PageError::forbidden("oidc-disabled")
 }
 
-/// Asks the provider who came back. Each address has few exchanges at the same time, and few that come to nothing.
+/// Asks the provider for the identity behind a code. Each address has few exchanges at the same time, and few that come to nothing.
 async fn exchange(
     studio: &Studio,
     context: &RequestContext,

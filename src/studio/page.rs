@@ -27,8 +27,7 @@ const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; i
 /// A day.
 pub(super) const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// The byte order mark, which each table to download begins with. Without it Excel on Windows takes its text for that of
-/// an old code page.
+/// The byte order mark at the start of each table to download. Without it, Excel on Windows assumes an old code page.
 pub(super) const BYTE_ORDER_MARK: char = '\u{feff}';
 
 /// A page of HTML.
@@ -85,14 +84,14 @@ impl Place {
     }
 }
 
-/// Keeps the first `page` of what was found, of which one more was asked for. The last of them, if there are more.
+/// Truncates what was found to one page. The query asks for one item more; if it was found, returns the last of the page.
 pub(super) fn last_of_page<T>(found: &mut Vec<T>, page: u32) -> Option<&T> {
     let more = found.len() > page as usize;
     found.truncate(page as usize);
     found.last().filter(|_| more)
 }
 
-/// A form as its page shows it: empty, or as someone sent it, and why it was refused.
+/// A form as its page shows it: empty, or as it was sent, with the reason for its refusal.
 #[derive(Debug, Default)]
 pub(super) struct Draft {
     /// The name of the text that says why.
@@ -122,7 +121,7 @@ pub(super) fn secured(mut response: Response<Body>) -> Response<Body> {
     response
 }
 
-/// Whether the script of a page asked, which puts the answer into the page.
+/// Whether the script of a page sent the request and will put the answer into the page.
 pub(super) fn is_of_script(headers: &HeaderMap) -> bool {
     headers.get("x-requested-with").is_some_and(|value| value == "studio")
 }
@@ -190,7 +189,7 @@ pub(super) fn role_text(role: impl Borrow<Role>) -> &'static str {
     }
 }
 
-/// The note of a ledger entry, for the reader: that of the opening balance is the program's own.
+/// The note of a ledger entry, for the reader. The note of the opening balance is translated.
 pub(super) fn note(texts: &Texts, note: &str) -> String {
     if note == OPENING_NOTE { texts.get("credits-opening").into_owned() } else { note.to_owned() }
 }

@@ -74,7 +74,7 @@ async fn setup(visitor: &Visitor, secret: FactorSecret) -> Result<FactorSetup, P
     Ok(FactorSetup { secret: secret.base32(), uri, picture: picture.map_err(PageError::caused_by)?, ticket })
 }
 
-/// The page. `secret` is the one that the person is setting up, if that has begun.
+/// The page. `secret` is set while the person is setting it up.
 async fn page(visitor: &Visitor, secret: Option<FactorSecret>, refusal: Option<&'static str>) -> PageResult {
     let (studio, session) = (&visitor.studio, &visitor.session);
     let factor = studio.shared.store.find_factor(session.person.id).await?;

@@ -1,5 +1,5 @@
-//! Secrets that are shown once. The form that makes one leads to a page of its own, so a reload makes nothing, and shows
-//! the secret again until its person has put it away.
+//! Secrets that are shown once. The form that makes a secret redirects to this page, so a reload makes no other secret,
+//! and shows the same one until the person puts it away.
 
 use askama::Template;
 use axum::http::{HeaderMap, StatusCode};
@@ -22,7 +22,7 @@ const PAGE: &str = "/studio/secret";
 /// A signed cookie of this session carries it from the form to the page, so no database and no log ever holds it.
 #[derive(Serialize, Deserialize)]
 pub(super) struct Secret {
-    /// What it is for. Cookies of earlier releases call it `said`.
+    /// The paragraph above it. Cookies of earlier releases call it `said`.
     #[serde(rename = "said")]
     pub(super) lead: String,
     /// One text to keep, or several.

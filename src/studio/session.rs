@@ -61,7 +61,7 @@ impl Visitor {
         &self.session.person.name
     }
 
-    /// Whether the session still lasts, for an answer that is sent for long.
+    /// Whether the session is still valid. For answers that take long to send.
     pub(super) async fn has_session(&self) -> tintype_store::Result<bool> {
         Ok(!self.studio.shared.store.live_sessions(&[self.token_hash]).await?.is_empty())
     }
@@ -71,7 +71,7 @@ impl Visitor {
         self.studio.shared.store.find_account(self.account_id().as_str()).await
     }
 
-    /// Whether the person manages all accounts; `account` is the own one.
+    /// Whether the person manages all accounts; `account` is the account of the person.
     pub(super) fn is_operator(&self, account: &Account) -> bool {
         account.admin && account.id == self.account_id() && self.is_owner()
     }
@@ -95,7 +95,7 @@ impl Visitor {
         store.with_right(self.right())
     }
 
-    /// Refuses a person with less than a role.
+    /// Refuses a person with a lesser role.
     pub(super) fn require(&self, role: Role) -> Result<(), PageError> {
         if self.session.person.role >= role {
             return Ok(());
@@ -108,19 +108,19 @@ impl Visitor {
         if self.can_create() { Ok(()) } else { Err(PageError::forbidden("viewer-change-refused")) }
     }
 
-    /// Refuses a person who may not manage the account: who is no owner, or whom the content policy has suspended, since
-    /// keys and new people would be ways around that.
+    /// Refuses a person who is not an owner, or who is suspended by the content policy: keys and new people would be ways
+    /// around a suspension.
     pub(super) fn check_can_manage(&self) -> Result<(), PageError> {
         self.require(Role::Owner)?;
         if self.session.person.suspension.is_none() { Ok(()) } else { Err(PageError::forbidden("suspended-owner")) }
     }
 
-    /// Whether the person may make pictures.
+    /// Whether the person can create pictures.
     pub(super) fn can_create(&self) -> bool {
         self.session.person.role >= Role::Member
     }
 
-    /// The author whose tasks the person may delete and restore; `None` for those of everyone.
+    /// The only author whose tasks the person can delete and restore; `None` if there is no such limit.
     pub(super) fn author_filter(&self) -> Option<Id> {
         (!self.is_owner()).then_some(self.person_id())
     }
@@ -132,13 +132,13 @@ impl Visitor {
 }
 
 impl Visitor {
-    /// The person of a request, with the rights of this moment, for a handler that has waited for something else than a body.
+    /// The person of a request, with the rights of this moment. For handlers that have waited for something other than a body.
     pub(super) async fn of_now(parts: &Parts, studio: &Arc<Studio>) -> Result<Self, PageError> {
         Self::read(parts, studio, Need::Factor).await
     }
 
-    /// The person of a request, with the rights of this moment. This is the one place that finds out who sent a request, so nobody passes by it without the second factor that
-    /// the operator requires.
+    /// The person of a request, with the rights of this moment. Every request is identified here, so none bypasses the
+    /// second factor that the operator requires.
     async fn read(parts: &Parts, studio: &Arc<Studio>, need: Need) -> Result<Self, PageError> {
         let (context, studio) = (request_context(parts)?, studio.clone());
         let token = SESSION.read(&parts.headers, &context).and_then(Token::parse).ok_or_else(PageError::signed_out)?;
@@ -181,8 +181,8 @@ pub(super) fn lacks_factor(required: Option<RequiredFor>, session: &Session) -> 
     concerns && !has_second_factor && !session.by_provider
 }
 
-/// A [`Visitor`] or a [`Form`] of someone who may lack the second factor that the operator requires. Only the handlers
-/// that set it up or end the session take one.
+/// A [`Visitor`] or a [`Form`] of a person who may lack the second factor that the operator requires. Only the handlers
+/// that set it up or end the session take it.
 #[derive(Debug)]
 pub struct Unready<T>(pub(super) T);
 
@@ -395,7 +395,7 @@ fn proof_of(token: &Token) -> String {
     BASE64_URL_SAFE_NO_PAD.encode(digest)
 }
 
-/// Compares in a time that does not tell where two texts differ.
+/// Compares two texts in constant time.
 pub(super) fn same(one: &str, other: &str) -> bool {
     let differences = one.bytes().zip(other.bytes()).fold(0, |found, (a, b)| found | (a ^ b));
     one.len() == other.len() && differences == 0

@@ -111,8 +111,8 @@ pub(super) fn read(fields: &Fields) -> Result<RenderSettings, InvalidCall> {
     settings_of_json(Value::Object(given.collect::<Map<_, _>>()).to_string().as_bytes())
 }
 
-/// What becomes of the preset and the settings of a form, or the message of why they are refused: people see at once what
-/// has no effect.
+/// Applies the preset and the settings of a form, or returns the message that refuses them. A setting without effect is
+/// refused, too.
 pub(super) fn choose(visitor: &Visitor, fields: &Fields) -> Result<Chosen, String> {
     let name = fields.text("preset");
     let preset = visitor.studio.shared.presets.of_form(name);
@@ -134,7 +134,7 @@ pub(super) fn choose(visitor: &Visitor, fields: &Fields) -> Result<Chosen, Strin
     }
 }
 
-/// The preset and the settings of a task as a form sends them again: what the preset lets people change by now.
+/// The preset and the settings for a form that repeats a task: those that the preset now lets people change.
 pub(super) fn to_repeat(presets: &Presets, settings: &TaskSettings) -> (String, RenderSettings) {
     let name = settings.preset.clone().filter(|name| name != DEFAULT_PRESET).unwrap_or_default();
     let Some(preset) = presets.of_form(&name) else { return Default::default() };

@@ -37,7 +37,7 @@ struct Listed {
     url: String,
     /// The name of its maker.
     maker: String,
-    /// Whether it shows someone else's private board. An owner can revoke it, but is not told what it shows.
+    /// Whether it shows someone else's private board. An owner can revoke it, but does not see what it shows.
     is_hidden: bool,
 }
 
@@ -170,7 +170,7 @@ struct GonePage {
     t: &'static Texts,
 }
 
-/// No such link works. Whether it ever did is nobody's business.
+/// The answer to a link that does not work. It does not reveal whether the link ever did.
 fn gone(headers: &HeaderMap) -> PageResult {
     written(StatusCode::NOT_FOUND, &GonePage { t: Texts::of(headers) })
 }

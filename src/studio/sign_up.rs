@@ -64,8 +64,8 @@ pub(super) fn is_about_password(refusal: &Option<&str>) -> bool {
     refusal.is_some_and(|refusal| refusal.starts_with("password-"))
 }
 
-/// Opens an account with its owner, and signs that person in. A name that is taken is told plainly, since nobody could
-/// choose another one otherwise; such an attempt counts, waits like a failed sign-in, and takes as long as one that succeeds.
+/// Opens an account with its owner, and signs that person in. The answer says plainly that a name is taken, so that
+/// another can be chosen; such an attempt counts, waits like a failed sign-in, and takes as long as one that succeeds.
 pub async fn submit(State(studio): State<Arc<Studio>>, request: Request) -> PageResult {
     let (parts, body) = request.into_parts();
     check_origin(&studio, &parts)?;

@@ -77,7 +77,7 @@ impl Texts {
         self.format(name, None)
     }
 
-    /// A text with one number in it, called `n`, of which the text may be a plural.
+    /// A text with one number in it, called `n`, which decides between singular and plural.
     pub(super) fn count(&self, name: &str, n: impl Number) -> Cow<'_, str> {
         self.with(name, &[("n", FluentValue::from(n.as_i64()))])
     }

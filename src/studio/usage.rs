@@ -19,7 +19,7 @@ use tintype_system::clock::Timestamp;
 /// Periods in days, the usual one first.
 const PERIODS: [u32; 3] = [30, 90, 365];
 
-/// The rows to tell apart, and their period.
+/// How to group the rows, and their period.
 #[derive(Debug, Default, Deserialize)]
 pub struct UsageQuery {
     #[serde(default)]

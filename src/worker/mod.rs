@@ -128,7 +128,7 @@ impl Worker {
                 tokio::select! {
                     // Fails only when the sender is gone, which this worker holds.
                     _ = queued.changed() => {}
-                    // Only one worker of this process hears of it.
+                    // Only one worker of this process receives it.
                     () = self.shared.store.tasks_elsewhere() => {
                         self.shared.queued.send_replace(());
                         queued.mark_unchanged();
@@ -142,7 +142,7 @@ impl Worker {
             while running.try_join_next().is_some() {}
         }
         working.cancel();
-        // One without heartbeats has no time to lose.
+        // A worker without heartbeats has no time to lose.
         let gives_way = !heartbeat.is_finished();
         self.drain(running, gives_way.then_some(&stop)).await;
         heartbeat.abort();

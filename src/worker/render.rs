@@ -187,7 +187,7 @@ impl Renderer for EngineRenderer {
     }
 
     async fn started(&self) {
-        // The probe that follows tells the reason.
+        // The next probe reports the reason.
         drop(self.engine.started().await);
     }
 

@@ -75,7 +75,7 @@ impl RunningAttempts {
         held.keys().copied().collect()
     }
 
-    /// The attempts whose stage is not the one that was reported last.
+    /// The attempts whose stage has changed since the last report.
     pub(super) fn changed(&self, now: Duration) -> Vec<(Lease, AttemptProgress)> {
         let held = self.0.locked();
         let renders = held.iter().filter_map(|(lease, attempt)| Some((lease, attempt.render.as_ref()?)));

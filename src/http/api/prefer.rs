@@ -1,4 +1,4 @@
-//! The header `Prefer` (RFC 7240), of which the service knows `wait` and, in OpenAI's dialect, `respond-async`.
+//! The header `Prefer` (RFC 7240). The service supports `wait` and, in OpenAI's dialect, `respond-async`.
 
 use std::time::Duration;
 
@@ -11,14 +11,14 @@ const MAX_SECONDS: u64 = 60;
 
 pub(in crate::http) static PREFERENCE_APPLIED: HeaderName = HeaderName::from_static("preference-applied");
 
-/// The time for which a caller would like to wait for the end of a task.
+/// How long a caller wants to wait for the end of a task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Wait {
     seconds: u64,
 }
 
 impl Wait {
-    /// Reads the preference; `None` if there is none that can be understood. Only the first `wait` counts.
+    /// Reads the preference; `None` if it is absent or malformed. Only the first `wait` counts.
     pub(super) fn of(headers: &HeaderMap) -> Option<Self> {
         let value = preferences(headers).find_map(|preference| {
             let (name, value) = preference.split_once('=').unwrap_or((preference, ""));
@@ -48,7 +48,7 @@ impl Wait {
     }
 }
 
-/// Whether a caller would like an answer at once, and not the end of the task.
+/// Whether a caller wants an answer at once instead of waiting for the task.
 pub(in crate::http) fn responds_async(headers: &HeaderMap) -> bool {
     preferences(headers).any(|preference| preference.trim().eq_ignore_ascii_case("respond-async"))
 }

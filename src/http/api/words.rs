@@ -45,7 +45,7 @@ pub(super) enum TypeWord {
 }
 
 /// The state of a task that was just created.
-// A set of its own tells programs a created task from one that has ended.
+// A separate set lets programs distinguish a created task from one that has ended.
 #[derive(Debug, Serialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 #[schema(as = CreatedStatus)]

@@ -319,7 +319,7 @@ impl Modify for Headers {
         let before_keys = ["Unauthorized", "MethodNotAllowed", "UriTooLong", "HeadersTooLarge", "Unavailable"];
         for (name, response) in &mut components.responses {
             let RefOr::T(response) = response else { continue };
-            // These are sent before a key is looked up, or tell nothing about one.
+            // These are sent before a key is looked up, or reveal nothing about one.
             if before_keys.contains(&name.as_str()) {
                 response.headers.extend([header("X-Request-Id")]);
             } else {

@@ -44,7 +44,7 @@ const STUDIO_STYLE: [&str; 5] = [
     include_str!("../../studio/pages/tiles.css"),
     include_str!("../../studio/pages/viewer.css"),
 ];
-/// The script of pages with pictures, which comes after that of all pages.
+/// The script of pages with pictures, loaded after the script of all pages.
 const PICTURES_SCRIPT: [&str; 8] = [
     include_str!("../../studio/pages/live.js"),
     include_str!("../../studio/pages/looking.js"),
@@ -55,7 +55,7 @@ const PICTURES_SCRIPT: [&str; 8] = [
     include_str!("../../studio/pages/viewer.js"),
     include_str!("../../studio/pages/place.js"),
 ];
-/// The script of the page that creates pictures, which comes after both.
+/// The script of the page that creates pictures, loaded after both.
 const CREATE_SCRIPT: [&str; 4] = [
     include_str!("../../studio/pages/references.js"),
     include_str!("../../studio/pages/masks.js"),

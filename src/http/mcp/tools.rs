@@ -39,7 +39,7 @@ use tintype_domain::model::{Status, Surface, TaskId};
 use tintype_domain::preset::Chosen;
 use tintype_store::{Attachment, Call};
 
-/// Time between two reports to a client that asked for them, which keeps clients from giving the call up.
+/// Time between two progress reports, which keep clients from abandoning the call.
 const REPORT_EVERY: Duration = Duration::from_secs(5);
 
 /// The qualities of JPEG for pictures that an agent looks at: the first with which they fit into [`MAX_PICTURE_BYTES`].
@@ -69,7 +69,7 @@ enum Pictures {
     Png,
 }
 
-/// The outcome of a call that the agent is told: a response of the API, or why there is none.
+/// The outcome of a call as the agent sees it: a response of the API, or an error message.
 type ToolResult = Result<Value, String>;
 
 impl ServerHandler for Tools {
@@ -102,7 +102,7 @@ impl ServerHandler for Tools {
         }
         let mut arguments = call.arguments.unwrap_or_default();
         // Many agents write null or an empty text for an argument that they leave out.
-        // Without words, a negative prompt replaces that of a preset.
+        // An empty negative prompt overrides the one in a preset.
         let may_be_empty = |name: &str| matches!(name, "prompt" | "negative_prompt");
         arguments.retain(|name, value| !value.is_null() && (may_be_empty(name) || value != ""));
         // A call that panics would never be answered.
@@ -221,7 +221,7 @@ impl Tools {
         task_id.map_err(|_| unknown.into())
     }
 
-    /// All tools. With presets, the one that creates a task lists them.
+    /// All tools. The tool that creates a task lists the presets, if there are any.
     fn tools(&self) -> Vec<Tool> {
         let presets = self.api.shared.presets.all();
         let mut tools = TOOLS.clone();
@@ -231,7 +231,7 @@ impl Tools {
         tools
     }
 
-    /// Takes the preset and the settings out of the arguments. Returns what becomes of them.
+    /// Removes the preset and the settings from the arguments and applies them.
     fn choice(&self, arguments: &mut JsonObject) -> Result<Chosen, String> {
         let presets = &self.api.shared.presets;
         let preset = match arguments.remove("preset") {
@@ -277,7 +277,7 @@ impl Tools {
         data(account::find(State(self.api.clone()), self.caller).await).await
     }
 
-    /// Waits for the end of a task. Reports to a client that wants that; ends when the client hangs up.
+    /// Waits for the end of a task, with progress reports if the client wants them. Ends when the client hangs up.
     async fn wait(&self, task_id: TaskId, limit: Duration, context: &RequestContext<RoleServer>) -> Result<(), String> {
         let token = context.meta.get_progress_token().filter(|_| self.reports);
         let whole = async {

@@ -23,7 +23,7 @@ use tintype_domain::model::{Status, Surface, Task, TaskId};
 /// `Retry-After` of an unfinished task, in seconds.
 const POLL_SECONDS: u64 = 3;
 
-/// Whether the query asks for an answer at once, as some gateways have it. Python writes `True`.
+/// Whether the query asks for an answer at once, a convention of some gateways. Python writes `True`.
 ///
 /// # Errors
 /// 400: the value is no boolean.
@@ -112,7 +112,7 @@ async fn body(task: &Task, api: &ApiState) -> Result<Value, ApiError> {
     if let Some(seconds) = api.settings.retention.and_then(|retention| i64::try_from(retention.as_secs()).ok()) {
         body["expires_at"] = (created_at + seconds).into();
     }
-    // The status is the one that a call would have that waits for the task.
+    // The status that a call waiting for the task would get.
     match &task.status {
         Status::Processing => {}
         Status::Failed(failure) => {

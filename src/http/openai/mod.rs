@@ -78,7 +78,7 @@ pub(super) async fn edits_async(sender: Sender, request: Request) -> Result<Resp
     answer_call(CallKind::Edit, AnswerMode::AtOnce, sender, request).await
 }
 
-/// The answer that a call wants. The rest of the call goes while its task is made: a prompt may be long.
+/// The parts of a call that decide its answer. The rest is dropped before the wait: a prompt can be long.
 #[derive(Debug, Clone)]
 struct AnswerOptions {
     kind: CallKind,
@@ -106,7 +106,7 @@ impl AnswerOptions {
         }
     }
 
-    /// The size in answers, as `WIDTHxHEIGHT`: the one that the call named, as OpenAI's API does, or that of the pictures.
+    /// The size in answers, as `WIDTHxHEIGHT`: the size in the call, as in OpenAI's API, or else the size of the pictures.
     fn size(&self) -> String {
         let (width, height) = self.aspect_ratio.size();
         self.named_size.clone().unwrap_or_else(|| format!("{width}x{height}"))
@@ -182,8 +182,7 @@ async fn answer_call(
     Ok(naming_task(task_id, naming(ignored, settled(answered, hold).await)))
 }
 
-/// What the preset of a call makes of its settings, of the number of its images, and of its mask, with the engines that
-/// workers have reported.
+/// Applies the preset of a call to its settings, its images and its mask. `engines` are those that workers have reported.
 fn choose(call: &mut ImagesCall, engines: &[EngineState], api: &ApiState) -> Result<Chosen, InvalidCall> {
     let model = call.model.as_deref();
     let presets = &api.shared.presets;
@@ -226,7 +225,7 @@ fn slot(answer: AnswerMode, api: &ApiState, caller: &Caller) -> Result<Option<Wa
     api.shared.endings.waiters.slot(caller.account_id).map(Some).map_err(refusal)
 }
 
-/// The answer of this attempt at a call, with the end of its hold on the task.
+/// The answer to this attempt at a call. Ends its hold on the task.
 async fn settled(answered: Result<Response, ApiError>, hold: Option<Hold>) -> Response {
     if let Some(hold) = &hold
         && !hold.is_held().await.unwrap_or(true)
@@ -248,8 +247,8 @@ async fn settled(answered: Result<Response, ApiError>, hold: Option<Hold>) -> Re
     }
 }
 
-/// The task of a call: that of the attempt before, or a new one; `None` when it is unknown whether there is one. The
-/// pictures are decoded and stored for a new one alone.
+/// The task of a call: the task of an earlier attempt, or a new one; `None` if it is unknown whether one exists. Pictures
+/// are decoded and stored only for a new task.
 async fn task_of(
     call: &mut ImagesCall,
     mut pictures: Pictures,

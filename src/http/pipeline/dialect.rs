@@ -115,7 +115,7 @@ impl ApiError {
         self.dialect.status.unwrap_or(status)
     }
 
-    /// Whether the official clients are told not to repeat the call.
+    /// Whether the response asks the official clients not to retry.
     pub(in crate::http) fn is_final(&self) -> bool {
         self.dialect.is_final
     }

@@ -1,5 +1,5 @@
-//! Rate limits per key and, for tasks of the studio, per person, by the generic cell rate algorithm (GCRA), with separate limits for submits and reads. Redis
-//! counts for all processes together; without Redis each process counts on its own.
+//! Rate limits per key and, in the studio, per person, by the generic cell rate algorithm (GCRA), with separate limits for
+//! submits and reads. Redis counts for all processes together; without Redis each process counts on its own.
 
 use std::num::NonZeroU32;
 use std::time::Duration;
@@ -27,7 +27,7 @@ pub const REPORTS: u32 = 30;
 pub const FORMS: u32 = 240;
 /// Pages, pictures and streams that a person may ask for in that time: a quick look through two thousand pictures.
 pub const PAGES: u32 = 3_000;
-/// Views of one shared link in that time. Each is counted in the database, whoever looks.
+/// Views of one shared link in that time. Each view is counted in the database.
 pub const VIEWS: u32 = 600;
 /// Views of all links of an account in that time.
 pub const VIEWS_OF_ACCOUNT: u32 = 2_400;
@@ -165,8 +165,8 @@ impl RateLimits {
         self.max_suspended_keys > 0 && keys >= self.max_suspended_keys as usize
     }
 
-    /// Counts one request: against the limit that the key shares with those that it was rotated from, and then against that of
-    /// its account. Returns the one that refuses it, or that of the key; `None` if the key is not limited.
+    /// Counts one request against the limit of the key, which it shares with its predecessors in rotations, and then against
+    /// the limit of its account. Returns the limit that refuses it, or else the key's; `None` if the key is not limited.
     pub async fn count(&self, key: &ApiKey, usage: RateLimit) -> Option<Allowance> {
         let of_key = match self.of(key, usage) {
             Some(limit) => self.count_under(key.first_id, usage, limit).await,
@@ -204,7 +204,7 @@ impl RateLimits {
         self.count_under(person_id, RateLimit::Read, REPORTS).await
     }
 
-    /// Counts one view of a shared link of an account, whoever looks.
+    /// Counts one view of a shared link of an account.
     pub async fn count_view(&self, link: Id, account: Id) -> Option<Allowance> {
         let of_link = self.count_under(link, RateLimit::Read, VIEWS).await;
         if of_link.is_some_and(|counted| counted.retry_after.is_some()) {

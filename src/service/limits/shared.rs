@@ -54,7 +54,7 @@ pub(super) struct SharedLimits {
     _reconnecting: AbortOnDropHandle<()>,
 }
 
-/// RedisState of the one connection, which multiplexes all requests.
+/// State of the one connection, which multiplexes all requests.
 enum RedisState {
     Starting,
     Connected(Arc<Connected>),
@@ -254,7 +254,7 @@ impl Server {
             let evaluate = commands.cmd("EVALSHA").arg(self.script.get_hash()).arg(1);
             evaluate.arg(format!("{PREFIX}probe:{probe}")).arg(self.arguments(Quota::per_minute(NonZeroU32::MAX)));
         }
-        // The first error tells more than all of them.
+        // The first error says more than all of them.
         let answers: Vec<RedisResult<Value>> = commands.ignore_errors().query_async(connection).await?;
         answers.into_iter().try_for_each(|answer| answer.map(drop))
     }

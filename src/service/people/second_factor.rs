@@ -18,7 +18,7 @@ pub enum FirstProof {
 tintype_domain::opaque!(FirstProof);
 
 impl People {
-    /// Whether a password is that of a person.
+    /// Whether this is the password of a person.
     pub async fn is_password_of(&self, person: &Person, password: String) -> Result<bool> {
         let found = self.store.find_person(person.id.as_str()).await?;
         let hash = found.and_then(|found| found.password);

@@ -12,7 +12,7 @@ use tintype_domain::model::{FailureCause, Id};
 use tintype_store::StoreError;
 use tintype_system::locked::Locked as _;
 
-/// The clock that dates a task may be this much ahead of the one that is read here.
+/// The clock that dates tasks can be this much ahead of the clock that is read here.
 const AHEAD: Duration = Duration::from_secs(60);
 /// Most waiting tasks that are looked at.
 const MOST: u32 = 10_000;

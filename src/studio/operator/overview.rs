@@ -1,4 +1,4 @@
-//! How the service does: the queue, the last day, engines and workers.
+//! The state of the service: the queue, the last day, engines and workers.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -16,9 +16,9 @@ use crate::studio::page::{Frame, html, redirect, time};
 use tintype_store::{EngineState, Hour, QueueDepth, WORKER_SILENCE, WorkerReport};
 use tintype_system::clock::Timestamp;
 
-/// HourlyStats of the charts.
+/// Hours in a chart.
 const HOURS: u32 = 24;
-/// Age from which the time of a report is told.
+/// Age from which the page shows the time of a report instead of its age.
 const LONG_AGO: Duration = Duration::from_secs(100);
 /// Most reasons of failures that are shown.
 const MAX_REASONS: usize = 12;
