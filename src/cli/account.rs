@@ -6,9 +6,8 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand};
 
-use super::banner::quoted;
 use super::person::{ShownLinkArgs, show_link_of_account};
-use super::printing::JsonArgs;
+use super::printing::{JsonArgs, quoted};
 use super::values::{OrNone, whole_number};
 use super::{Failure, Outcome, find_account, open_or_create_store, open_store, show, table};
 use tintype_config::{DataSettings, DatabaseUrl};

@@ -1,6 +1,7 @@
 //! The output of a command, and how the command ends if that cannot be written.
 
 use std::io::{self, ErrorKind};
+use std::path::Path;
 use std::process::ExitCode;
 use std::sync::OnceLock;
 
@@ -81,4 +82,11 @@ pub(super) fn exit_code(code: ExitCode) -> ExitCode {
         output::complain(&format!("tintype: cannot write standard output: {error}"));
     }
     if code == ExitCode::SUCCESS { ExitCode::FAILURE } else { code }
+}
+
+/// A path, or a name, as a word of a shell.
+pub(super) fn quoted(path: &Path) -> String {
+    let text = path.to_string_lossy();
+    let plain = |char: char| char.is_ascii_alphanumeric() || "/._-+".contains(char);
+    if text.chars().all(plain) { text.into_owned() } else { format!("'{}'", text.replace('\'', "'\\''")) }
 }

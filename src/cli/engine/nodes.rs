@@ -5,8 +5,8 @@ use std::process::ExitCode;
 
 use clap::Args;
 
-use super::printing::print_line;
-use super::{Failure, Outcome, show, terminal};
+use crate::cli::printing::print_line;
+use crate::cli::{Failure, Outcome, show, terminal};
 use tintype_engines::comfyui::nodes::{Found, Missing, NodeInputs, find};
 use tintype_system::output;
 
@@ -15,7 +15,7 @@ use tintype_system::output;
 Standard output is the file that --engine-workflow-nodes takes, in the form of Open WebUI. A service that gets a workflow \
 and no such file finds the same nodes itself. Standard error names what the workflow lacks. Exits with 1 if it lacks a \
 node for the prompt or the seed.")]
-pub(super) struct NodesArgs {
+pub(in crate::cli) struct NodesArgs {
     /// Workflow in ComfyUI's API format, as "Export (API)" saves it
     #[arg(value_name = "FILE")]
     workflow: PathBuf,

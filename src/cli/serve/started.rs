@@ -3,11 +3,11 @@
 use std::io::{self, IsTerminal as _};
 use std::sync::Arc;
 
+use super::Parts;
 use super::banner::{FirstKey, FirstLink, towards_real_pictures, ways_in};
-use super::logging::LogFormat;
 use super::rendering::Rendering;
-use super::serve::Parts;
-use super::{Failure, say, systemd};
+use crate::cli::logging::LogFormat;
+use crate::cli::{Failure, say, systemd};
 use tintype_config::{DataSettings, DatabaseUrl, ServerSettings};
 use tintype_store::{Store, postgres};
 

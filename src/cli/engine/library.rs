@@ -4,9 +4,9 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 
-use super::progress::Transfer;
-use super::signals::until_interrupted;
-use super::{Outcome, show};
+use crate::cli::progress::Transfer;
+use crate::cli::signals::until_interrupted;
+use crate::cli::{Outcome, show};
 use tintype_engines::models::hub::{Hub, TimeLimits};
 use tintype_engines::models::library::{self, STORE, Target};
 
@@ -14,7 +14,7 @@ use tintype_engines::models::library::{self, STORE, Target};
 #[command(after_help = "\
 The library is taken out of the wheel that PyPI publishes, whose checksum this release knows. The proxies of \
 HTTPS_PROXY, ALL_PROXY and NO_PROXY are used. Its licence is MIT; the notices lie beside it.")]
-pub(super) struct LibraryArgs {
+pub(in crate::cli) struct LibraryArgs {
     /// Fetch the build for NVIDIA GPUs. CUDA and cuDNN have to be on the machine already
     #[arg(long)]
     cuda: bool,

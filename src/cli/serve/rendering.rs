@@ -8,7 +8,7 @@ use futures::future::select_all;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
-use super::Failure;
+use crate::cli::Failure;
 use crate::policy::Policy;
 use crate::service::Shared;
 use crate::worker::Worker;

@@ -10,9 +10,9 @@ use clap::{Args, Subcommand};
 use rustix::process::geteuid;
 use serde_json::{Value, json};
 
+use self::library::LibraryArgs;
+use self::nodes::NodesArgs;
 use super::following::{save, unfinished};
-use super::library::{self, LibraryArgs};
-use super::nodes::{self, NodesArgs};
 use super::printing::show_verdict;
 use super::progress::Stages;
 use super::values::{RatioParser, whole_number};
@@ -26,6 +26,9 @@ use tintype_engine::{
 use tintype_engines::diffusion::{Asked, Distance};
 use tintype_engines::{EngineChoice, EngineContext};
 use tintype_system::clock::Clock;
+
+mod library;
+mod nodes;
 
 /// Time limit for a probe.
 const PROBE_LIMIT: Duration = Duration::from_secs(10);

@@ -13,11 +13,14 @@ use serde::{Serialize, Serializer};
 use tintype_client::{Accepted, Client, ClientError, Finished, PlainHttp, Refusal, SetupError, TaskId};
 use url::Url;
 
+use self::waiting::WaitingBar;
 use super::printing::print_line;
-use super::waiting::WaitingBar;
-use super::{preview, terminal};
+use super::terminal;
 use tintype_config::{ClientSettings, program};
 use tintype_system::output;
+
+mod preview;
+mod waiting;
 
 /// The exit codes; [`EXIT_CODES`] explains them to users.
 pub(super) mod exit {

@@ -11,11 +11,11 @@ use clap::Args;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use super::banner::FirstKey;
+use self::banner::FirstKey;
+use self::rendering::{Chosen, Rendering};
+use self::started::{Ready, shows_secrets};
 use super::logging::{LogFormat, Logging};
-use super::rendering::{self, Chosen, Rendering};
 use super::signals::{Reloaded, Signals};
-use super::started::{Ready, shows_secrets};
 use super::systemd;
 use super::{Failure, Outcome, open_files, operator};
 use crate::http::{ApiSettings, ApiState, Readiness, metrics_router, router};
@@ -33,6 +33,10 @@ use tintype_store::{Rescue, Store, StoreError};
 use tintype_system::clock::Clock;
 use tintype_system::data_dir::{self, DataLock};
 
+mod banner;
+mod rendering;
+mod started;
+
 #[derive(Debug, Args)]
 pub(super) struct ServeArgs {
     #[command(flatten)]
@@ -48,13 +52,13 @@ pub(super) enum Role {
 }
 
 /// The parts of a server process. Each role needs only some of them.
-pub(super) struct Parts {
-    pub(super) shared: Arc<Shared>,
+struct Parts {
+    shared: Arc<Shared>,
     sweeper: Arc<Sweeper>,
-    pub(super) api: Option<Arc<ApiState>>,
+    api: Option<Arc<ApiState>>,
     /// In a process with the API.
     deliverer: Option<Arc<Deliverer>>,
-    pub(super) rendering: Option<Rendering>,
+    rendering: Option<Rendering>,
 }
 
 /// The sockets of a server process.

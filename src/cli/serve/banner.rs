@@ -6,8 +6,9 @@ use std::sync::Arc;
 
 use bytesize::ByteSize;
 
-use super::person::link_of_account;
-use super::{Failure, find_account, say};
+use crate::cli::person::link_of_account;
+use crate::cli::printing::quoted;
+use crate::cli::{Failure, find_account, say};
 use crate::service::people::LINK_LIFE;
 use tintype_config::{EngineSettings, EngineTarget, program};
 use tintype_domain::key::KeySecret;
@@ -201,11 +202,4 @@ pub(super) fn ways_in(data: &Path) -> String {
 /// A path as a word of a shell in any directory.
 fn from_anywhere(path: &Path) -> String {
     quoted(&std::path::absolute(path).unwrap_or_else(|_| path.to_owned()))
-}
-
-/// A path, or a name, as a word of a shell.
-pub(super) fn quoted(path: &Path) -> String {
-    let text = path.to_string_lossy();
-    let plain = |char: char| char.is_ascii_alphanumeric() || "/._-+".contains(char);
-    if text.chars().all(plain) { text.into_owned() } else { format!("'{}'", text.replace('\'', "'\\''")) }
 }
