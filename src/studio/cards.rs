@@ -3,6 +3,7 @@
 use askama::Template;
 use tintype_engine::{Setting, Stage};
 
+use super::create::snippets::Snippets;
 use super::error::PageError;
 use super::failures;
 use super::live::TaskProgress;
@@ -10,7 +11,6 @@ use super::page::Frame;
 use super::references::{self, Chip};
 use super::session::Visitor;
 use super::settings;
-use super::snippets::Snippets;
 use super::texts::Texts;
 use crate::files::FilesError;
 use crate::service::presets::Presets;

@@ -5,10 +5,10 @@ use axum::http::HeaderMap;
 use serde_json::Value;
 
 use super::create::base;
+use super::create::snippets::Snippets;
 use super::error::PageResult;
 use super::page::{Frame, html};
 use super::session::Visitor;
-use super::snippets::Snippets;
 use tintype_domain::request::GenerateRequest;
 
 /// The prompt of the examples.

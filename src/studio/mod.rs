@@ -4,54 +4,29 @@
 //! `session::Form`, which also proves that the form came from a page of the studio. `crate::http` routes to the handlers,
 //! and says of each request where it came from ([`RequestContext`]).
 
+pub(crate) mod account;
 mod action;
-pub(crate) mod activity;
-pub(crate) mod bin;
-pub(crate) mod boards;
 mod cards;
 mod chart;
-pub(crate) mod compare;
-mod confirmation;
 mod cookies;
 pub(crate) mod create;
-pub(crate) mod credits;
 pub(crate) mod docs;
-pub(crate) mod downloads;
 mod error;
 pub(crate) mod events;
 mod failures;
-pub(crate) mod gallery;
 pub(crate) mod image_bodies;
-pub(crate) mod invitations;
-mod joining;
-pub(crate) mod keys;
+pub(crate) mod images;
 pub(crate) mod language;
 mod live;
-mod masks;
 pub(crate) mod not_found;
-pub(crate) mod oidc;
 pub(crate) mod operator;
-mod overlap;
 mod page;
-pub(crate) mod people;
-mod picture_files;
-pub(crate) mod presets;
-pub(crate) mod previews;
 mod references;
 mod search;
-pub(crate) mod second_factor;
-pub(crate) mod secret;
 mod session;
-pub(crate) mod sessions;
 mod settings;
-pub(crate) mod shared_links;
 pub(crate) mod sign_in;
-pub(crate) mod sign_up;
-mod snippets;
 mod texts;
-pub(crate) mod uploads;
-pub(crate) mod usage;
-pub(crate) mod webhooks;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -78,10 +53,10 @@ use tintype_domain::signed_tokens::TokenSigner;
 use tintype_domain::source::Source;
 use tintype_outbound::identity_provider::IdentityProvider;
 
+pub use self::create::snippets::TEMPLATES as SNIPPETS;
 pub use self::error::{PageError, Written, write_error};
 pub use self::live::MAX_WATCHERS_OF_PERSON;
 pub use self::session::check_https;
-pub use self::snippets::TEMPLATES as SNIPPETS;
 pub use self::texts::Texts;
 
 /// The first page.
@@ -120,11 +95,11 @@ pub struct Studio {
     downloads: Admission<Id>,
     codes: SignInAttempts,
     provider: Option<IdentityProvider>,
-    exchanges: oidc::Exchanges,
+    exchanges: sign_in::oidc::Exchanges,
     reference: docs::Reference,
     uploads: Arc<Uploads>,
     thumbnails: Thumbnails,
-    samples: presets::Samples,
+    samples: create::presets::Samples,
     live: live::Live,
     hours: HourlyStats,
     usage: UsageCache,
@@ -191,14 +166,14 @@ impl Studio {
             sign_ups: Admission::new(MAX_SIGN_UPS_OF_ONE, MAX_SIGN_UPS_QUEUED),
             codes: SignInAttempts::of_codes(shared.clock.clone()),
             provider,
-            exchanges: oidc::Exchanges::new(shared.clock.clone()),
+            exchanges: sign_in::oidc::Exchanges::new(shared.clock.clone()),
             reference: docs::Reference::read(&document),
             uploads,
             thumbnails,
-            samples: presets::Samples::default(),
+            samples: create::presets::Samples::default(),
             hours: HourlyStats::default(),
             usage: UsageCache::default(),
-            downloads: Admission::new(downloads::MAX_DOWNLOADS, usize::MAX),
+            downloads: Admission::new(images::downloads::MAX_DOWNLOADS, usize::MAX),
             connections,
             settings,
             shared,

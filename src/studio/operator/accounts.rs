@@ -5,9 +5,9 @@ use axum::extract::{Path, Query};
 use axum::http::StatusCode;
 
 use super::{Operator, OperatorForm, ReversibleForm};
+use crate::studio::account::keys::state_text;
 use crate::studio::action::{AccountAction, AnyKeyAction, AnyPersonAction, action};
 use crate::studio::error::{PageError, PageResult};
-use crate::studio::keys::state_text;
 use crate::studio::page::{DAY, Draft, Frame, answer, html, last_of_page, redirect};
 use crate::studio::search::{PAGE, Search};
 use crate::studio::session::{Fields, Visitor};

@@ -1,7 +1,7 @@
 //! Details of the audit log in the language of the reader. They are stored in English; words of people, names and ids stay.
 
+use crate::studio::account::keys::period_text;
 use crate::studio::failures::suspension;
-use crate::studio::keys::period_text;
 use crate::studio::page::{minute, role_text};
 use crate::studio::texts::Texts;
 use tintype_domain::budget::Budget;

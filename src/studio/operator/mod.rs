@@ -15,9 +15,9 @@ pub use self::audit::audit;
 pub use self::overview::{change_queue, overview};
 pub use self::people::people;
 pub use self::strikes::strikes;
-use super::confirmation::CONFIRMATION;
 use super::error::PageError;
 use super::session::{Form, HasStudio, Visitor};
+use super::sign_in::confirmation::CONFIRMATION;
 
 /// A signed-in operator. Anyone else gets the answer of a page that does not exist.
 #[derive(Debug)]

@@ -1,0 +1,157 @@
+//! The balance of the account, its use, and its ledger.
+
+use std::io;
+
+use askama::Template;
+use axum::body::Body;
+use axum::extract::Query;
+use futures::{StreamExt as _, stream};
+use serde::Deserialize;
+
+use crate::studio::chart::{Chart, Measure, Step};
+use crate::studio::error::{PageError, PageResult};
+use crate::studio::page::{BYTE_ORDER_MARK, DAY, Frame, html, last_of_page};
+use crate::studio::session::Visitor;
+use tintype_domain::model::{EntryKind, ExpiringGrant, LedgerEntry};
+use tintype_domain::text;
+use tintype_store::EntryFilter;
+use tintype_system::clock::Timestamp;
+
+/// Entries of one page.
+const PAGE: u32 = 50;
+/// Most grants that the page shows.
+const GRANTS: u32 = 50;
+/// Entries of a download that are read at a time.
+const ROWS: u32 = 1_000;
+/// Periods of the chart, in days, the usual one first.
+const PERIODS: [u32; 2] = [30, 90];
+
+/// The period of the chart, and the entries to show. Empty fields of a form count as absent.
+#[derive(Debug, Default, Deserialize)]
+pub struct PeriodQuery {
+    #[serde(default)]
+    days: String,
+    #[serde(default)]
+    kind: String,
+    #[serde(default)]
+    from: String,
+    #[serde(default)]
+    until: String,
+    #[serde(default)]
+    before: String,
+}
+
+impl PeriodQuery {
+    fn days(&self) -> u32 {
+        PERIODS.into_iter().find(|days| days.to_string() == self.days).unwrap_or(PERIODS[0])
+    }
+
+    /// The filter, with the last day as a whole.
+    fn filter(&self) -> Result<EntryFilter, PageError> {
+        let day = |text: &str| match text {
+            "" => Ok(None),
+            text => Timestamp::of_day(text).map(Some).ok_or_else(PageError::bad_request),
+        };
+        let kind = match self.kind.as_str() {
+            "" => None,
+            kind => Some(kind.parse::<EntryKind>().map_err(|_| PageError::bad_request())?),
+        };
+        let until = day(&self.until)?.map(|until| until.saturating_add(DAY));
+        Ok(EntryFilter { kind, from: day(&self.from)?, until })
+    }
+
+    /// The filter as a query.
+    fn query(&self) -> String {
+        let pairs = [("kind", &self.kind), ("from", &self.from), ("until", &self.until)];
+        let given = pairs.into_iter().filter(|(_, value)| !value.is_empty());
+        url::form_urlencoded::Serializer::new(String::new()).extend_pairs(given).finish()
+    }
+}
+
+#[derive(Template)]
+#[template(path = "credits.html")]
+struct CreditsPage<'a> {
+    frame: Frame<'a>,
+    chart: Chart,
+    periods: [u32; 2],
+    kinds: [EntryKind; 4],
+    /// The grants that have not lapsed, the soonest expiry first.
+    grants: Vec<ExpiringGrant>,
+    /// Each with whether its task has a page.
+    entries: Vec<(LedgerEntry, bool)>,
+    older: Option<String>,
+    query: &'a PeriodQuery,
+    /// The balance below which the event `credits.low` is sent.
+    low_balance: Option<i64>,
+}
+
+/// The page.
+pub async fn credits(visitor: Visitor, Query(query): Query<PeriodQuery>) -> PageResult {
+    let account = visitor.account_id();
+    let filter = query.filter()?;
+    let cursors = &visitor.studio.tasks.cursors;
+    let before = match query.before.as_str() {
+        "" => None,
+        cursor => Some(cursors.open_entry(account, cursor).ok_or_else(PageError::bad_request)?),
+    };
+    let mut entries = visitor.studio.shared.store.entries(account, filter, before, PAGE + 1).await?;
+    let mut grants = visitor.studio.shared.store.expiring_grants(account, GRANTS).await?;
+    grants.retain(|grant| grant.remaining > 0);
+    let older = last_of_page(&mut entries, PAGE).map(|(entry, _)| cursors.seal_entry(account, entry.id));
+    let page = CreditsPage {
+        frame: Frame::new("credits", &visitor).await?,
+        chart: chart(&visitor, query.days()).await?,
+        periods: PERIODS,
+        kinds: EntryKind::ALL,
+        grants,
+        older,
+        entries,
+        query: &query,
+        low_balance: visitor.account().await?.and_then(|account| account.low_balance),
+    };
+    html(&page)
+}
+
+/// The use of each of the last days, until today.
+async fn chart(visitor: &Visitor, days: u32) -> Result<Chart, PageError> {
+    let (studio, account) = (&visitor.studio, visitor.account_id());
+    let store = &studio.shared.store;
+    let length = i64::try_from(DAY.as_millis()).unwrap_or(i64::MAX);
+    let today = store.now().as_millis().div_euclid(length);
+    let midnight = |day: i64| Timestamp::from_millis(day * length);
+    let first = today - i64::from(days) + 1;
+    // The longest period first, so that the other one never counts again.
+    let longest = i64::from(PERIODS.into_iter().max().unwrap_or(days));
+    let used = studio.usage.since(&**store, account, midnight(today - longest + 1)).await?;
+    let days = (first..=today).map(midnight);
+    let series: Vec<_> = days.map(|day| (day, used.get(&day).copied().unwrap_or(0))).collect();
+    Ok(Chart::new(visitor.texts, "credits-use", (Step::Day, Measure::Count), &series))
+}
+
+/// The ledger as CSV (RFC 4180), newest first, with the filters of the page. It is read while it is sent, as long as the
+/// session lasts.
+pub async fn csv(visitor: Visitor, Query(query): Query<PeriodQuery>) -> PageResult {
+    visitor.studio.refuse_if(visitor.studio.limits.count_report(visitor.person_id()).await)?;
+    let filter = query.filter()?;
+    let head = format!("{BYTE_ORDER_MARK}time,kind,amount,balance,task_id,note\r\n");
+    let head = stream::iter([io::Result::Ok(head)]);
+    let rest = stream::try_unfold((visitor, Some(None)), move |(visitor, from)| async move {
+        let Some(before) = from else { return Ok(None) };
+        if !visitor.has_session().await.map_err(io::Error::other)? {
+            return Err(io::Error::from(io::ErrorKind::PermissionDenied));
+        }
+        let (store, account) = (&visitor.studio.shared.store, visitor.account_id());
+        let entries = store.entries(account, filter, before, ROWS).await.map_err(io::Error::other)?;
+        let next = entries.last().map(|(entry, _)| Some(entry.id)).filter(|_| entries.len() == ROWS as usize);
+        Ok(Some((entries.into_iter().map(|(entry, _)| line(entry)).collect::<String>(), (visitor, next))))
+    });
+    Ok(crate::studio::page::csv("attachment; filename=\"credits.csv\"", Body::from_stream(head.chain(rest))))
+}
+
+/// An entry as a line of the download, without its number, which counts the entries of all accounts.
+fn line(entry: LedgerEntry) -> String {
+    let task = entry.task_id.map(|id| id.to_string()).unwrap_or_default();
+    let LedgerEntry { kind, amount, balance, created_at, note, .. } = entry;
+    let note = text::csv_field(note.as_deref().unwrap_or_default());
+    format!("{created_at},{},{amount},{balance},{task},{note}\r\n", kind.as_str())
+}

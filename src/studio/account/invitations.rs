@@ -1,0 +1,184 @@
+//! Invitations: an owner makes a link, by which several people join the account.
+
+use std::sync::Arc;
+
+use askama::Template;
+use axum::extract::{Path, Request, State};
+use axum::http::StatusCode;
+use axum::http::request::Parts;
+
+use super::people::PEOPLE;
+use super::secret::{self, Secret};
+use crate::service::people::JoinOutcome;
+use crate::studio::create::base;
+use crate::studio::error::{PageError, PageResult};
+use crate::studio::page::{answer, html, redirect, role_text, written};
+use crate::studio::session::{Fields, Form, Unready, Visitor, check_origin, request_context};
+use crate::studio::sign_in::sign_up::new_person;
+use crate::studio::sign_in::{agent, delay_failure, enter, place, without_path_in_referrer, words};
+use crate::studio::texts::Texts;
+use crate::studio::{RequestContext, Studio};
+use tintype_domain::model::Id;
+use tintype_domain::person::{Role, Token};
+use tintype_store::{Invitation, NewInvitation};
+
+/// The path of an invitation, before its token.
+const JOIN: &str = "/studio/join";
+/// Most invitations of an account that have not expired.
+const MAX_OPEN: u32 = 20;
+/// Most people that one invitation lets in.
+const MAX_PLACES: i64 = 100;
+
+/// Makes an invitation, and shows its link, this once.
+pub async fn invite(form: Form) -> PageResult {
+    let Form { visitor, fields, headers } = form;
+    visitor.check_can_manage()?;
+    let role: Role = fields.text("role").parse().map_err(|_| PageError::bad_request())?;
+    let places = fields.text("places").parse().ok().filter(|places| (1..=MAX_PLACES).contains(places));
+    let places = places.ok_or_else(PageError::bad_request)?;
+    let (store, token, person) = (visitor.store(), Token::random(), &visitor.session.person);
+    let expires_at = fields.end_of_link(store.now())?;
+    let (account_id, person_id, hash) = (person.account_id, person.id, token.hash());
+    let new = NewInvitation { account_id, person_id, hash, role, places, expires_at };
+    let Some(id) = store.create_invitation(new, MAX_OPEN).await? else {
+        return Err(PageError::new(StatusCode::UNPROCESSABLE_ENTITY, "invite-full"));
+    };
+    tracing::info!(invitation = %id, account = %account_id, person = %person_id, %role, places, "people were invited");
+    let link = format!("{}{JOIN}/{}", base(&visitor, &headers), token.reveal());
+    let lead = visitor.texts.count("invite-link", places).into_owned();
+    secret::show(&visitor, &Secret { lead, texts: vec![link], copy: "copy-link".into(), back: PEOPLE.into() }).await
+}
+
+/// Revokes an invitation. A second click finds it revoked, and says no more.
+pub async fn revoke(Path(id): Path<String>, form: Form) -> PageResult {
+    let visitor = &form.visitor;
+    visitor.check_can_manage()?;
+    let id: Id = id.parse().map_err(|_| PageError::not_found())?;
+    let account = visitor.account_id();
+    if visitor.store().revoke_invitation(account, id).await? {
+        tracing::info!(invitation = %id, %account, person = %visitor.person_id(), "an invitation was revoked");
+    }
+    Ok(redirect(PEOPLE))
+}
+
+#[derive(Template)]
+#[template(path = "join.html")]
+struct JoinPage<'a> {
+    t: &'a Texts,
+    /// The path of the page, to which the choice of a language leads back.
+    path: &'a str,
+    account: &'a str,
+    /// The name of the text for the role.
+    role: &'static str,
+    name: &'a str,
+    /// The name of the text that says why nobody has joined yet.
+    notice: Option<&'static str>,
+}
+
+impl<'a> JoinPage<'a> {
+    fn new(parts: &'a Parts, invitation: &'a Invitation) -> Self {
+        let (t, path) = (Texts::of(&parts.headers), parts.uri.path());
+        Self { t, path, account: &invitation.account, role: role_text(invitation.role), name: "", notice: None }
+    }
+}
+
+#[derive(Template)]
+#[template(path = "join_signed_in.html")]
+struct SignedInPage<'a> {
+    t: &'a Texts,
+    path: &'a str,
+    account: &'a str,
+    name: &'a str,
+}
+
+#[derive(Template)]
+#[template(path = "join_gone.html")]
+struct GonePage<'a> {
+    t: &'a Texts,
+    path: &'a str,
+}
+
+/// The answer to an invitation that does not work. It does not reveal whether it ever did, and waits like the answer to a
+/// failed sign-in.
+async fn gone(studio: &Studio, context: &RequestContext, parts: &Parts) -> PageResult {
+    delay_failure(studio, context).await?;
+    let page = GonePage { t: Texts::of(&parts.headers), path: parts.uri.path() };
+    written(StatusCode::NOT_FOUND, &page).map(without_path_in_referrer)
+}
+
+/// The page for a person who is already signed in: joining would sign the browser in as someone else.
+fn signed_in(visitor: &Visitor, invitation: &Invitation, parts: &Parts) -> PageResult {
+    let page =
+        SignedInPage { t: visitor.texts, path: parts.uri.path(), account: &invitation.account, name: visitor.name() };
+    html(&page).map(without_path_in_referrer)
+}
+
+/// The invitation with a token, if it works.
+async fn find(studio: &Studio, token: &str) -> Result<Option<(Token, Invitation)>, PageError> {
+    let Some(token) = Token::parse(token) else { return Ok(None) };
+    let found = studio.shared.store.find_invitation(token.hash()).await?;
+    Ok(found.map(|invitation| (token, invitation)))
+}
+
+/// The page on which someone joins.
+pub async fn invitation(
+    State(studio): State<Arc<Studio>>,
+    Path(token): Path<String>,
+    visitor: Result<Unready<Visitor>, PageError>,
+    request: Request,
+) -> PageResult {
+    let (parts, _) = request.into_parts();
+    let Some((_, invitation)) = find(&studio, &token).await? else {
+        return gone(&studio, &request_context(&parts)?, &parts).await;
+    };
+    if let Ok(Unready(visitor)) = visitor {
+        return signed_in(&visitor, &invitation, &parts);
+    }
+    let page = JoinPage::new(&parts, &invitation);
+    html(&page).map(without_path_in_referrer)
+}
+
+/// Adds someone to the account, and signs that person in. The answer says plainly that a name is taken, as at a sign-up,
+/// after the delay of a failed sign-in.
+pub async fn join(State(studio): State<Arc<Studio>>, Path(token): Path<String>, request: Request) -> PageResult {
+    let (parts, body) = request.into_parts();
+    check_origin(&studio, &parts)?;
+    let context = request_context(&parts)?;
+    let fields = Fields::read(&studio, &parts, body).await?;
+    let Some((token, invitation)) = find(&studio, &token).await? else {
+        return gone(&studio, &context, &parts).await;
+    };
+    if let Ok(visitor) = Visitor::of_now(&parts, &studio).await {
+        return signed_in(&visitor, &invitation, &parts);
+    }
+    let refuse = |notice| {
+        let page = JoinPage::new(&parts, &invitation);
+        let page = JoinPage { name: fields.text("name"), notice: Some(notice), ..page };
+        answer(&page, Some(notice)).map(without_path_in_referrer)
+    };
+    let new = match new_person(&fields, &context)? {
+        Ok(new) => new,
+        Err(notice) => return refuse(notice),
+    };
+    let place = place(&studio.sign_ups, &context)?;
+    let agent = agent(&parts.headers);
+    let outcome = studio.people.join_by_invitation(&invitation, token.hash(), new, agent).await?;
+    drop(place);
+    match outcome {
+        JoinOutcome::Done(signed_in) => {
+            let person = &signed_in.session.person;
+            tracing::info!(
+                person = %person.id, account = %person.account_id, invitation = %invitation.id,
+                "a person joined an account by an invitation"
+            );
+            Ok(without_path_in_referrer(enter(&studio, &context, &parts.headers, &signed_in)))
+        }
+        JoinOutcome::Invalid(invalid) => refuse(words(invalid)),
+        JoinOutcome::NameTaken => {
+            delay_failure(&studio, &context).await?;
+            refuse("sign-up-taken")
+        }
+        JoinOutcome::Full => refuse("people-full"),
+        JoinOutcome::Gone => gone(&studio, &context, &parts).await,
+    }
+}

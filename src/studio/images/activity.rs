@@ -1,0 +1,42 @@
+//! The tasks that programs have created, to look at.
+
+use askama::Template;
+use axum::extract::Query;
+
+use crate::studio::error::PageResult;
+use crate::studio::failures;
+use crate::studio::page::{Frame, Place, html, last_of_page};
+use crate::studio::session::Visitor;
+use tintype_domain::model::{Id, Status, Surface};
+use tintype_store::TaskRecord;
+
+/// Tasks of one page.
+const PAGE: u32 = 50;
+
+#[derive(Template)]
+#[template(path = "activity.html")]
+struct ActivityPage<'a> {
+    frame: Frame<'a>,
+    tasks: Vec<TaskRecord>,
+    older: Option<Id>,
+}
+
+impl ActivityPage<'_> {
+    /// The name of the text for the state of a task, and why it failed.
+    fn state(&self, record: &TaskRecord) -> (&'static str, Option<String>) {
+        match &record.task.status {
+            Status::Processing => ("gallery-processing", None),
+            Status::Completed(_) => ("gallery-completed", None),
+            Status::Failed(failure) => ("failed", Some(failures::failure(self.frame.t, failure))),
+        }
+    }
+}
+
+/// The page.
+pub async fn activity(visitor: Visitor, Query(place): Query<Place>) -> PageResult {
+    let before = place.before()?;
+    let (studio, account) = (&visitor.studio, visitor.account_id());
+    let mut tasks = studio.shared.store.list_records(account, Surface::Api, before, PAGE + 1).await?;
+    let older = last_of_page(&mut tasks, PAGE).map(|record| record.task.id);
+    html(&ActivityPage { frame: Frame::new("activity", &visitor).await?, tasks, older })
+}

@@ -1,0 +1,257 @@
+//! Signing in, by a link or with a password, and out.
+
+use std::sync::Arc;
+
+use askama::Template;
+use axum::Extension;
+use axum::body::Body;
+use axum::extract::{Path, Request, State};
+use axum::http::header::{self, HeaderValue};
+use axum::http::{HeaderMap, Response, StatusCode, Uri};
+
+use self::second_factor::ask_for_code;
+use super::cookies::{ID_TOKEN, RETURN_TO, SECRET, SESSION, has_unsent_form, page_after_sign_in};
+use super::error::{PageError, PageResult};
+use super::page::{html, redirect};
+use super::session::{Fields, Form, Unready, Visitor, check_origin, request_context, with_session};
+use super::texts::Texts;
+use super::{HOME, RequestContext, SIGN_IN, Studio};
+use crate::service::admission::{Admission, Admitted};
+use crate::service::failures::FailureDelay;
+use crate::service::people::{SignIn, SignedIn};
+use tintype_domain::passwords::InvalidPassword;
+use tintype_domain::person::{Token, person_name};
+use tintype_domain::source::Source;
+use tintype_store::EndSessions;
+
+pub(super) mod confirmation;
+mod joining;
+pub(crate) mod oidc;
+pub(crate) mod second_factor;
+pub(crate) mod sign_up;
+
+#[derive(Template)]
+#[template(path = "sign_in.html")]
+struct SignInPage<'a> {
+    t: &'a Texts,
+    name: &'a str,
+    /// The name of the text that says why the person is here.
+    notice: Option<&'a str>,
+    /// Whether strangers may open accounts.
+    open: bool,
+    /// The host of the OpenID Connect provider.
+    provider: Option<&'a str>,
+}
+
+/// The page on which people sign in, with a reason why someone is not signed in.
+pub(super) fn sign_in_page(studio: &Studio, headers: &HeaderMap, notice: &str) -> PageResult {
+    html(&SignInPage::new(studio, headers, "", Some(notice)))
+}
+
+impl<'a> SignInPage<'a> {
+    /// Whether name and password were refused. The form then goes on with the password, whatever the name was.
+    fn has_failed(&self) -> bool {
+        self.notice == Some("sign-in-failed")
+    }
+
+    fn new(studio: &'a Studio, headers: &HeaderMap, name: &'a str, notice: Option<&'a str>) -> Self {
+        let (open, provider) = (studio.settings.sign_up.is_some(), studio.provider_name());
+        Self { t: Texts::of(headers), name, notice, open, provider }
+    }
+}
+
+#[derive(Template)]
+#[template(path = "link.html")]
+struct LinkPage<'a> {
+    t: &'a Texts,
+    /// The path of the page, to which the choice of a language leads back.
+    path: &'a str,
+    /// The person; `None` for a link that signs nobody in.
+    person: Option<&'a str>,
+}
+
+/// The page on which people sign in.
+pub async fn sign_in(
+    State(studio): State<Arc<Studio>>,
+    visitor: Result<Visitor, PageError>,
+    Extension(context): Extension<RequestContext>,
+    headers: HeaderMap,
+) -> PageResult {
+    if visitor.is_ok() {
+        return Ok(redirect(HOME));
+    }
+    let notice = has_unsent_form(&headers, &context).then_some("session-ended");
+    html(&SignInPage::new(&studio, &headers, "", notice))
+}
+
+/// Signs in with name and password. Whether the name exists shows neither in the answer nor in its time. Failures of one
+/// source wait longer and longer, and attempts with one name are limited whatever their source.
+pub async fn by_password(State(studio): State<Arc<Studio>>, request: Request) -> PageResult {
+    let (parts, body) = request.into_parts();
+    check_origin(&studio, &parts)?;
+    let context = request_context(&parts)?;
+    let fields = Fields::read(&studio, &parts, body).await?;
+    let name = person_name(fields.text("name")).unwrap_or_default();
+    if !studio.sign_in_attempts.allow(&name, context.source) {
+        tracing::warn!(
+            address = %Address(context.source),
+            "refused a sign-in: too many attempts with that name within a minute"
+        );
+        delay_failure(&studio, &context).await?;
+        return Err(PageError::new(StatusCode::TOO_MANY_REQUESTS, "sign-in-often"));
+    }
+    let place = place(&studio.hashes, &context)?;
+    let signed_in = studio.people.sign_in(&name, fields.text("password").to_owned(), agent(&parts.headers)).await?;
+    drop(place);
+    match signed_in {
+        SignIn::Done(signed_in) => return Ok(enter(&studio, &context, &parts.headers, &signed_in)),
+        SignIn::NeedsCode(person, first) => return ask_for_code(&studio, &parts.headers, &person, &first).await,
+        SignIn::Refused => {}
+    }
+    log_failure(&studio, &name, &context).await?;
+    delay_failure(&studio, &context).await?;
+    let page = SignInPage::new(&studio, &parts.headers, fields.text("name"), Some("sign-in-failed"));
+    html(&page)
+}
+
+/// The name of the text that says why a password may not be set.
+pub(super) fn words(invalid: InvalidPassword) -> &'static str {
+    match invalid {
+        InvalidPassword::Length => "password-short",
+        InvalidPassword::Common => "password-common",
+        InvalidPassword::Name => "password-name",
+    }
+}
+
+/// A place for the address of a request, before anything costs time.
+pub(super) fn place(admission: &Admission<Source>, context: &RequestContext) -> Result<Admitted<Source>, PageError> {
+    admission.enter(context.source).ok_or_else(PageError::busy)
+}
+
+/// Logs a failed sign-in. The name is logged only if a person has it: another one may be a password in the wrong field.
+async fn log_failure(studio: &Studio, name: &str, context: &RequestContext) -> Result<(), PageError> {
+    let known = studio.shared.store.find_person(name).await?;
+    let address = Address(context.source);
+    match known {
+        Some(_) => tracing::warn!(?name, %address, "sign-in failed: wrong password, or the account is disabled"),
+        None => tracing::warn!(%address, "sign-in failed: unknown name"),
+    }
+    Ok(())
+}
+
+/// The source of a request, for the log.
+pub(super) struct Address(pub(super) Option<Source>);
+
+impl std::fmt::Display for Address {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self.0 {
+            Some(source) => source.fmt(f),
+            None => f.write_str("unknown"),
+        }
+    }
+}
+
+/// Shows a link with a button: programs that look at links before a person does must not use it up.
+pub async fn link(
+    State(studio): State<Arc<Studio>>,
+    Path(token): Path<String>,
+    uri: Uri,
+    headers: HeaderMap,
+) -> PageResult {
+    let person = match Token::parse(&token) {
+        Some(token) => studio.people.of_link(&token).await?,
+        None => None,
+    };
+    let person = person.as_ref().map(|person| person.name.as_str());
+    let page = LinkPage { t: Texts::of(&headers), path: uri.path(), person };
+    html(&page).map(without_path_in_referrer)
+}
+
+/// Uses a link up.
+pub async fn by_link(State(studio): State<Arc<Studio>>, Path(token): Path<String>, request: Request) -> PageResult {
+    let (parts, _) = request.into_parts();
+    check_origin(&studio, &parts)?;
+    let context = request_context(&parts)?;
+    let signed_in = match Token::parse(&token) {
+        Some(token) => studio.people.sign_in_by_link(&token, agent(&parts.headers)).await?,
+        None => SignIn::Refused,
+    };
+    match signed_in {
+        SignIn::Done(signed_in) => return Ok(enter(&studio, &context, &parts.headers, &signed_in)),
+        SignIn::NeedsCode(person, first) => return ask_for_code(&studio, &parts.headers, &person, &first).await,
+        SignIn::Refused => {}
+    }
+    delay_failure(&studio, &context).await?;
+    let page = LinkPage { t: Texts::of(&parts.headers), path: parts.uri.path(), person: None };
+    html(&page).map(without_path_in_referrer)
+}
+
+#[derive(Template)]
+#[template(path = "signed_out.html")]
+struct SignedOutPage<'a> {
+    t: &'static Texts,
+    provider: &'a str,
+    /// The URL at which the provider signs the browser out, too.
+    target: String,
+}
+
+/// Ends the session. One that began at a provider with a sign-out goes on there, from a page: our policy lets a form lead
+/// nowhere else.
+pub async fn sign_out(headers: HeaderMap, Unready(form): Unready<Form>) -> PageResult {
+    let Visitor { session, context, .. } = &form.visitor;
+    form.visitor.store().end_sessions(session.person.id, EndSessions::One(session.id)).await?;
+    let studio = &form.visitor.studio;
+    let end_session_url = match &studio.provider {
+        Some(provider) if session.by_provider => provider.end_session_url(ID_TOKEN.read(&headers, context)).await,
+        _ => None,
+    };
+    let Some(target) = end_session_url else {
+        return Ok(without_session(redirect(SIGN_IN), context));
+    };
+    let refresh = HeaderValue::try_from(format!("0; url={target}"));
+    let provider = studio.provider_name().unwrap_or_default();
+    let mut response = html(&SignedOutPage { t: form.visitor.texts, provider, target })?;
+    if let Ok(refresh) = refresh {
+        response.headers_mut().insert(header::REFRESH, refresh);
+    }
+    Ok(without_session(response, context))
+}
+
+fn without_session(response: Response<Body>, context: &RequestContext) -> Response<Body> {
+    ID_TOKEN.remove(SECRET.remove(SESSION.remove(response, context), context), context)
+}
+
+/// Leads to the page that the person asked for, or else to the first one, with the cookie of a session that has just begun.
+pub(super) fn enter(
+    studio: &Studio,
+    context: &RequestContext,
+    headers: &HeaderMap,
+    signed_in: &SignedIn,
+) -> Response<Body> {
+    let person = &signed_in.session.person;
+    studio.sign_in_attempts.signed_in(&person.name, context.source);
+    tracing::info!(person = %person.id, account = %person.account_id, session = %signed_in.session.id, "a person signed in");
+    let page = page_after_sign_in(headers, context);
+    let response = redirect(page.as_deref().unwrap_or(HOME));
+    let response = with_session(response, context, &signed_in.token);
+    if page.is_some() { RETURN_TO.remove(response, context) } else { response }
+}
+
+/// Waits out the delay of a failed attempt.
+pub(super) async fn delay_failure(studio: &Studio, context: &RequestContext) -> Result<(), PageError> {
+    let Some(source) = context.source else { return Ok(()) };
+    match studio.failures.delay(source).await {
+        FailureDelay::Waited => Ok(()),
+        FailureDelay::Exhausted => Err(PageError::busy()),
+    }
+}
+
+pub(super) fn agent(headers: &HeaderMap) -> &str {
+    headers.get(header::USER_AGENT).and_then(|value| value.to_str().ok()).unwrap_or_default()
+}
+
+/// The path of a link holds its secret.
+pub(super) fn without_path_in_referrer(mut response: Response<Body>) -> Response<Body> {
+    response.headers_mut().insert(header::REFERRER_POLICY, HeaderValue::from_static("strict-origin"));
+    response
+}
