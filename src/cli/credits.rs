@@ -218,8 +218,8 @@ async fn check_files(
     let check = results::check(files.as_ref(), page, &bar).await;
     bar.finish_and_clear();
     check.map_err(|error| {
-        let place = data.file_backend(url).map(|place| place.to_string()).unwrap_or_default();
-        Failure(format!("cannot check the result files in {place}: {error}"))
+        let backend = data.file_backend(url).map(|backend| backend.to_string()).unwrap_or_default();
+        Failure(format!("cannot check the result files in {backend}: {error}"))
     })
 }
 

@@ -216,10 +216,10 @@ fn free_space(data: &DataSettings, settings: &SpaceSettings) -> Result<String, S
     let nearest = nearest.ancestors().find(|path| path.exists()).unwrap_or(Path::new("/"));
     let disk = Disk::new(vec![nearest.to_owned()], settings.min_free_space, Clock::system());
     let (free, floor) = disk.free_and_floor().ok_or("unknown")?;
-    let place = data.data.display();
+    let directory = data.data.display();
     match free < floor {
         true => Err(format!(
-            "{} free for {place}, and below {} no tasks are accepted: make room",
+            "{} free for {directory}, and below {} no tasks are accepted: make room",
             ByteSize(free),
             ByteSize(floor)
         )),
@@ -247,8 +247,7 @@ async fn server(data: &DataSettings, listen: Option<&Vec<ListenAddress>>) -> Res
 /// Asks a server whether it is ready, at its first address with a known port.
 async fn readiness(listen: &[ListenAddress]) -> Result<&'static str, String> {
     let Some(address) = listen.iter().find(|address| address.has_known_port()) else { return Ok("") };
-    let asked = tokio::time::timeout(PROBE_LIMIT, ask(address, "/readyz")).await;
-    match asked {
+    match tokio::time::timeout(PROBE_LIMIT, ask(address, "/readyz")).await {
         Ok(Ok(status)) if status == "200" => Ok(", and ready"),
         Ok(Ok(status)) => Err(format!("not ready: /readyz at {address} answers {status}; its log says why")),
         // It is about to listen, or takes only connections with a PROXY header.

@@ -61,9 +61,9 @@ pub(super) async fn run(args: HealthArgs, data: &DataSettings) -> Outcome {
     }
     let address = args.listen.first().ok_or("--listen names no address")?;
     let path = if args.alive { "/healthz" } else { "/readyz" };
-    let asked = tokio::time::timeout(args.timeout, ask(address, path)).await;
-    let asked = asked.unwrap_or_else(|_| Err(io::Error::other("no answer in time")));
-    let (ok, detail) = match asked {
+    let answer = tokio::time::timeout(args.timeout, ask(address, path)).await;
+    let answer = answer.unwrap_or_else(|_| Err(io::Error::other("no answer in time")));
+    let (ok, detail) = match answer {
         Ok(status) => (status == "200", format!("{path} answers {status}")),
         Err(error) => (false, error.to_string()),
     };

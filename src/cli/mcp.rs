@@ -21,7 +21,7 @@ use tintype_system::output;
 /// Codes of JSON-RPC errors.
 const PARSE_ERROR: i64 = -32700;
 const SERVER_ERROR: i64 = -32000;
-/// The place of the revision of the protocol in a request that stands for itself.
+/// Where a request that stands for itself names the revision of the protocol.
 const META_VERSION: &str = "io.modelcontextprotocol/protocolVersion";
 
 #[derive(Debug, Args)]

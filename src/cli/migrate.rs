@@ -132,10 +132,10 @@ fn copy_of(database: &Path) -> Result<(Snapshot, Audit), Failure> {
     if copy.exists() {
         std::fs::remove_file(copy)?;
     }
-    let taken = Snapshot::take_moved(database, copy).and_then(|()| Snapshot::open(copy));
+    let snapshot = Snapshot::take_moved(database, copy).and_then(|()| Snapshot::open(copy));
     // The file does not exist if the snapshot failed.
     drop(std::fs::remove_file(copy));
-    let source = taken?;
+    let source = snapshot?;
     let books = source.audit()?;
     if books.drifts.is_empty() {
         return Ok((source, books));

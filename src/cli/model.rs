@@ -200,7 +200,7 @@ async fn checked(mut installed: Installed, data: &DataSettings) -> Result<Instal
         Ok(()) => diffusion::open_once(&settings.worker.engine, &data.data, &Decoder::default()).await,
         Err(reason) => Err(reason.into()),
     };
-    let noted = match opened {
+    let recorded = match opened {
         Ok(_) => installed.note_check(&data.data, None),
         Err(complaint) if complaint.fault == diffusion::OpenFault::Model => {
             installed.note_check(&data.data, Some(complaint.words))
@@ -208,7 +208,7 @@ async fn checked(mut installed: Installed, data: &DataSettings) -> Result<Instal
         // Another machine or user may open it, or this one later.
         Err(complaint) => Err(complaint.words),
     };
-    if let Err(reason) = noted {
+    if let Err(reason) = recorded {
         output::complain(&format!("{} was not checked: {reason}", installed.name));
     }
     Ok(installed)
@@ -497,8 +497,8 @@ async fn remove(args: RemoveArgs, data: &DataSettings) -> Outcome {
         return Err(not_installed(&name));
     }
     show(json, &json!({ "removed": name }), || {
-        let again =
+        let fetch =
             catalogue::find(&name).map(|model| format!("; `tintype model pull {}` fetches it again", model.name));
-        format!("{name} is removed{}.", again.unwrap_or_default())
+        format!("{name} is removed{}.", fetch.unwrap_or_default())
     })
 }

@@ -58,7 +58,7 @@ impl Command {
     }
 
     /// The files and directories that say whose data the command works on.
-    fn places(&self, data: &DataSettings) -> Result<Vec<PathBuf>, Failure> {
+    fn paths(&self, data: &DataSettings) -> Result<Vec<PathBuf>, Failure> {
         if matches!(self, Self::Model(_) | Self::Engine(_)) {
             return Ok(vec![data.data.clone(), models::directory(&data.data)]);
         }
@@ -66,7 +66,7 @@ impl Command {
             Self::Migrate(args) => args.from.clone(),
             _ => data.database()?,
         };
-        let mut places = match database {
+        let mut paths = match database {
             // A database that is not there yet belongs to whom its directory belongs to.
             DatabaseUrl::Sqlite(path) if !path.exists() => vec![directory_of(&path).to_owned()],
             DatabaseUrl::Sqlite(path) => vec![path],
@@ -74,10 +74,10 @@ impl Command {
         };
         // The command itself reports an error in the settings.
         if let Ok(FileBackend::Directory(files)) = data.file_backend(self.files()) {
-            places.push(files);
+            paths.push(files);
         }
-        places.push(data.data.clone());
-        Ok(places)
+        paths.push(data.data.clone());
+        Ok(paths)
     }
 }
 
@@ -92,9 +92,9 @@ pub(super) fn become_owner(command: &mut Command, data: &mut DataSettings) -> Re
     if let Command::Person(person::PersonCommand::Add(args)) = command {
         args.read_secrets()?;
     }
-    let places = command.places(data)?;
-    let places: Vec<_> = places.iter().map(PathBuf::as_path).collect();
-    if let Some(message) = owner::become_owner(&places, root_right)? {
+    let paths = command.paths(data)?;
+    let paths: Vec<_> = paths.iter().map(PathBuf::as_path).collect();
+    if let Some(message) = owner::become_owner(&paths, root_right)? {
         tracing::info!("{message}");
     }
     Ok(())

@@ -40,11 +40,11 @@ pub(super) async fn run(command: QueueCommand, data: &DataSettings) -> Outcome {
             .await
         }
         QueueCommand::Resume(args) => {
-            let said = match store.resume_queue().await? {
+            let message = match store.resume_queue().await? {
                 Some(since) => format!("Resumed; it was paused since {since}."),
                 None => "The queue was not paused.".into(),
             };
-            print(&*store, args.json, |_| said).await
+            print(&*store, args.json, |_| message).await
         }
         QueueCommand::Show(args) => {
             print(&*store, args.json, |paused_at| match paused_at {

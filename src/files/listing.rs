@@ -59,8 +59,8 @@ pub(super) fn pages(objects: AmazonS3, prefix: String, folders: bool) -> BoxStre
             let page_token = progress.token.take();
             let options = PaginatedListOptions { delimiter, page_token, ..PaginatedListOptions::default() };
             let page = objects.list_paginated(Some(&prefix), options).await?;
-            let noted = progress.note(&page.result, page.page_token);
-            noted.map_err(|message| Error::Generic { store: "S3", source: message.into() })?;
+            let looked = progress.note(&page.result, page.page_token);
+            looked.map_err(|message| Error::Generic { store: "S3", source: message.into() })?;
             Ok(Some((page.result, progress)))
         }
     };

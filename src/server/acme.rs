@@ -29,7 +29,7 @@ use tintype_system::clock::Clock;
 use tintype_system::data_dir::write_private;
 
 /// File in the data directory with the account and the certificate.
-const KEPT: &str = "acme.json";
+const SAVED: &str = "acme.json";
 /// Longest wait for a connection, and for the next byte of a response.
 const CONNECT_LIMIT: Duration = Duration::from_secs(10);
 const READ_LIMIT: Duration = Duration::from_secs(30);
@@ -61,7 +61,7 @@ pub(super) struct Authority {
 
 /// The state that survives a restart, including the private keys of the account and of the certificate.
 #[derive(Default, Serialize, Deserialize)]
-struct Kept {
+struct Saved {
     directory: String,
     names: Vec<String>,
     account: Option<serde_json::Value>,
@@ -87,7 +87,7 @@ impl Authority {
             contact: settings.acme_contact.as_ref().map(|address| format!("mailto:{address}")),
             directory: settings.acme_directory.clone(),
             http,
-            path: data.join(KEPT),
+            path: data.join(SAVED),
             clock,
         })
     }
@@ -96,13 +96,13 @@ impl Authority {
     ///
     /// # Errors
     /// A message for the operator: the certificate exists but cannot be used.
-    pub(super) fn kept_pair(&self) -> Result<Option<Arc<CertifiedKey>>, String> {
+    pub(super) fn saved_pair(&self) -> Result<Option<Arc<CertifiedKey>>, String> {
         let unusable = |error: AnyError| format!("cannot use {}: {error}", self.path.display());
-        let kept = self.kept().map_err(unusable)?;
-        if kept.names != self.names || kept.chain.is_empty() {
+        let saved = self.load().map_err(unusable)?;
+        if saved.names != self.names || saved.chain.is_empty() {
             return Ok(None);
         }
-        pair(&kept.chain, &kept.key).map(Some).map_err(unusable)
+        pair(&saved.chain, &saved.key).map(Some).map_err(unusable)
     }
 
     /// Orders certificates forever, each in time before the previous one expires.
@@ -150,50 +150,50 @@ impl Authority {
     }
 
     async fn try_order(&self, certificate: &Certificate) -> Result<Arc<CertifiedKey>, AnyError> {
-        let (account, mut kept) = self.account().await?;
+        let (account, mut saved) = self.account().await?;
         let names: Vec<_> = self.names.iter().cloned().map(Identifier::Dns).collect();
         let mut order = account.new_order(&NewOrder::new(&names)).await?;
         convince(&mut order, certificate).await?;
         if order.poll_ready(&PATIENCE).await? != OrderStatus::Ready {
             return Err(why_refused(&mut order).await.into());
         }
-        kept.key = order.finalize().await?;
-        kept.chain = order.poll_certificate(&PATIENCE).await?;
-        kept.names.clone_from(&self.names);
-        let pair = pair(&kept.chain, &kept.key)?;
-        self.write(&kept)?;
+        saved.key = order.finalize().await?;
+        saved.chain = order.poll_certificate(&PATIENCE).await?;
+        saved.names.clone_from(&self.names);
+        let pair = pair(&saved.chain, &saved.key)?;
+        self.write(&saved)?;
         Ok(pair)
     }
 
     /// Returns the account of earlier orders, or creates one.
-    async fn account(&self) -> Result<(Account, Kept), AnyError> {
-        let mut kept = self.kept()?;
+    async fn account(&self) -> Result<(Account, Saved), AnyError> {
+        let mut saved = self.load()?;
         let builder = Account::builder_with_http(Box::new(Web(self.http.clone())));
-        if let Some(credentials) = kept.account.clone() {
-            return Ok((builder.from_credentials(serde_json::from_value(credentials)?).await?, kept));
+        if let Some(credentials) = saved.account.clone() {
+            return Ok((builder.from_credentials(serde_json::from_value(credentials)?).await?, saved));
         }
         let contact: Vec<_> = self.contact.iter().map(String::as_str).collect();
         let new = NewAccount { contact: &contact, terms_of_service_agreed: true, only_return_existing: false };
         let (account, credentials) = builder.create(&new, self.directory.clone(), None).await?;
-        kept.account = Some(serde_json::to_value(credentials)?);
-        self.write(&kept)?;
-        Ok((account, kept))
+        saved.account = Some(serde_json::to_value(credentials)?);
+        self.write(&saved)?;
+        Ok((account, saved))
     }
 
     /// Loads the state of earlier orders with the same authority.
-    fn kept(&self) -> Result<Kept, AnyError> {
+    fn load(&self) -> Result<Saved, AnyError> {
         let text = match fs::read(&self.path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => None,
             text => Some(text?),
         };
-        let kept: Option<Kept> = text.map(|text| serde_json::from_slice(&text)).transpose()?;
-        let same = kept.filter(|kept| kept.directory == self.directory);
-        Ok(same.unwrap_or_else(|| Kept { directory: self.directory.clone(), ..Kept::default() }))
+        let saved: Option<Saved> = text.map(|text| serde_json::from_slice(&text)).transpose()?;
+        let same = saved.filter(|saved| saved.directory == self.directory);
+        Ok(same.unwrap_or_else(|| Saved { directory: self.directory.clone(), ..Saved::default() }))
     }
 
     /// Replaces the stored state durably; only the owner can read it.
-    fn write(&self, kept: &Kept) -> Result<(), AnyError> {
-        Ok(write_private(&self.path, &serde_json::to_vec_pretty(kept)?)?)
+    fn write(&self, saved: &Saved) -> Result<(), AnyError> {
+        Ok(write_private(&self.path, &serde_json::to_vec_pretty(saved)?)?)
     }
 }
 

@@ -59,7 +59,7 @@ impl Certificate {
     /// A message for the operator.
     pub fn order(settings: &AcmeSettings, data: &Path, clock: Clock) -> Result<Arc<Self>, String> {
         let authority = Authority::new(settings, data, clock)?;
-        let current = authority.kept_pair()?;
+        let current = authority.saved_pair()?;
         Ok(Self::new(Origin::Authority(authority), current))
     }
 

@@ -1,5 +1,5 @@
-//! Places for work that costs much: hashes of passwords, sign-ups, exchanges with an OpenID Connect provider, uploads,
-//! downloads. Each caller has few places and leaves some to others; without a place it is refused at once.
+//! Slots for work that costs much: hashes of passwords, sign-ups, exchanges with an OpenID Connect provider, uploads,
+//! downloads. Each caller has few slots and leaves some to others; without a slot it is refused at once.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use super::shares;
 use tintype_system::locked::Locked as _;
 
-/// The places of one process for one kind of work. Clones share them.
+/// The slots of one process for one kind of work. Clones share them.
 #[derive(Debug, Clone)]
 pub struct Admission<K: Eq + Hash + Copy> {
     of_one: usize,
@@ -16,7 +16,7 @@ pub struct Admission<K: Eq + Hash + Copy> {
     taken: Arc<Mutex<HashMap<Option<K>, usize>>>,
 }
 
-/// A place; dropping it frees the place.
+/// A slot; dropping it frees the slot.
 #[derive(Debug)]
 pub struct Admitted<K: Eq + Hash + Copy> {
     admission: Admission<K>,
@@ -24,12 +24,12 @@ pub struct Admitted<K: Eq + Hash + Copy> {
 }
 
 impl<K: Eq + Hash + Copy> Admission<K> {
-    /// Gives `total` places, at most `of_one` to one caller, and no more than half of those that the others leave.
+    /// Gives `total` slots, at most `of_one` to one caller, and no more than half of those that the others leave.
     pub fn new(of_one: usize, total: usize) -> Self {
         Self { of_one, total, taken: Arc::default() }
     }
 
-    /// Takes a place; `None` if the caller has all of its own, or none is free for it. Callers that cannot be
+    /// Takes a slot; `None` if the caller has its share, or none is free for it. Callers that cannot be
     /// distinguished, such as those without an address, are `None`: they share what is left.
     pub fn enter(&self, caller: Option<K>) -> Option<Admitted<K>> {
         let mut taken = self.taken.locked();
@@ -70,7 +70,7 @@ mod tests {
         assert!(admission.enter(Some(2)).is_some());
         drop(held);
         assert!(admission.enter(Some(1)).is_some());
-        assert!(admission.taken.locked().is_empty(), "places are left");
+        assert!(admission.taken.locked().is_empty(), "slots are left");
     }
 
     #[test]

@@ -41,8 +41,8 @@ pub struct Backlog {
     own: Mutex<Vec<Arc<Pace>>>,
     known: Mutex<Known>,
     refresh: Refresh,
-    places: QueuePositions,
-    /// The waiting tasks of each account: apart from the places, so that a submit makes no place older.
+    positions: QueuePositions,
+    /// The waiting tasks of each account: apart from the positions, so that a submit makes no position older.
     turns: QueuePositions,
 }
 
@@ -199,7 +199,7 @@ impl Backlog {
     pub fn new(clock: Clock) -> Self {
         Self {
             refresh: Refresh::new(clock.clone()),
-            places: QueuePositions::new(clock.clone()),
+            positions: QueuePositions::new(clock.clone()),
             turns: QueuePositions::new(clock.clone()),
             clock,
             ids: IdSource::default(),
@@ -231,7 +231,7 @@ impl Backlog {
     /// Counts a task that was just accepted, with this many references.
     pub fn grow(&self, task: QueuedTask, references: usize) {
         self.turns.grow(task.account_id);
-        self.places.add(task);
+        self.positions.add(task);
         let mut known = self.known.locked();
         known.waiting += 1;
         known.needing.iter_mut().take(references).for_each(|needing| *needing += 1);
@@ -255,10 +255,10 @@ impl Backlog {
         all.max(same).max(own)?.checked_sub(TASK_TIME_LIMIT).filter(|excess| !excess.is_zero())
     }
 
-    /// The place of an unfinished task, with reference images or without, and the time until it ends. Both are estimates:
+    /// The position of an unfinished task, with reference images or without, and the time until it ends. Both are estimates:
     /// they are up to a few seconds old, and workers take turns between accounts. `attempt` is the progress of the present
     /// attempt at the task, if there is a report of it.
-    pub async fn place(
+    pub async fn queue_position(
         &self,
         store: &Store,
         task: QueuedTask,
@@ -269,7 +269,7 @@ impl Backlog {
         let usual = self.mean(image_to_image);
         match attempt {
             Some(attempt) => QueuePosition { position: 0, wait: left(attempt, usual) },
-            None => match self.places.of(store, task).await {
+            None => match self.positions.of(store, task).await {
                 // A pause of the queue does not stop it.
                 Rank { position: 0, .. } => QueuePosition { position: 0, wait: usual },
                 rank => self.ranked(rank, image_to_image),
@@ -288,7 +288,7 @@ impl Backlog {
         self.wait_behind(turn.saturating_sub(free), task.image_to_image)
     }
 
-    /// The place of a waiting task. One that names an engine also waits for those before it that name the same, and its wait
+    /// The position of a waiting task. One that names an engine also waits for those before it that name the same, and its wait
     /// is unknown while the wait for this engine is.
     fn ranked(&self, rank: Rank, image_to_image: bool) -> QueuePosition {
         let Rank { position, before, of_engine } = rank;

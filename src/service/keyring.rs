@@ -89,9 +89,9 @@ impl Keyring {
 
     /// Keeps the latest use of each key until the next write.
     fn note_uses(&self, uses: impl IntoIterator<Item = (Id, Timestamp)>) {
-        let mut noted = self.uses.locked();
+        let mut latest = self.uses.locked();
         for (id, at) in uses {
-            let last = noted.entry(id).or_insert(at);
+            let last = latest.entry(id).or_insert(at);
             *last = at.max(*last);
         }
     }

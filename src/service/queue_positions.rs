@@ -20,7 +20,7 @@ use tintype_system::locked::Locked as _;
 /// Most waiting tasks to copy, the oldest ones.
 pub const MAX_KNOWN: u32 = 10_000;
 
-/// Most tasks to add to the copy until the next read. Further ones have the place behind these.
+/// Most tasks to add to the copy until the next read. Further ones have the position behind these.
 const MAX_ADDED: usize = 1_000;
 
 /// The shortest and the longest suggested wait before a poll. The interface recommends up to 10 s.
@@ -38,7 +38,7 @@ pub struct QueuedTask {
     pub surface: Surface,
 }
 
-/// The place of an unfinished task in the queue.
+/// The position of an unfinished task in the queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct QueuePosition {
     /// Its rank by age among the waiting tasks of its account on its surface, from 1; 0 while a worker has it.
@@ -105,7 +105,7 @@ impl QueuePositions {
         Self { refresh: Refresh::new(clock), known: Mutex::default() }
     }
 
-    /// The rank of an unfinished task. The tasks behind the first [`MAX_KNOWN`] all have the place behind these.
+    /// The rank of an unfinished task. The tasks behind the first [`MAX_KNOWN`] all have the position behind these.
     pub(super) async fn of(&self, store: &Store, task: QueuedTask) -> Rank {
         self.read(store).await;
         self.known.locked().rank(task)
@@ -203,11 +203,11 @@ impl Known {
     fn rank(&self, task: QueuedTask) -> Rank {
         let QueuedTask { id, account_id, surface } = task;
         let found = self.waiting.binary_search_by_key(&id, |waiting| waiting.id);
-        let place = match found {
+        let counted = match found {
             Ok(index) => Some(&self.waiting[index]),
             Err(_) => self.added.iter().map(|(_, waiting)| waiting).rfind(|waiting| waiting.id == id),
         };
-        if let Some(Waiting { of_account, of_surface, of_engine, .. }) = place {
+        if let Some(Waiting { of_account, of_surface, of_engine, .. }) = counted {
             let before = self.before(account_id, *of_account);
             return Rank { position: *of_surface, before, of_engine: of_engine.clone() };
         }

@@ -162,22 +162,22 @@ impl Tasks {
         Ok(Some(PolledTask { task, attempt }))
     }
 
-    /// The place of an unfinished task in the queue. Its wait ends with the time limit of the task at the latest.
-    pub async fn place(&self, found: &PolledTask) -> QueuePosition {
+    /// The position of an unfinished task in the queue. Its wait ends with the time limit of the task at the latest.
+    pub async fn queue_position(&self, found: &PolledTask) -> QueuePosition {
         let Task { id, account_id, surface, image_to_image, .. } = *found.task;
-        self.place_of(QueuedTask { id, account_id, surface }, image_to_image, found.attempt).await
+        self.queue_position_of(QueuedTask { id, account_id, surface }, image_to_image, found.attempt).await
     }
 
-    /// The place of a task that is known by its id, with reference images or without.
-    pub async fn place_of(
+    /// The position of a task that is known by its id, with reference images or without.
+    pub async fn queue_position_of(
         &self,
         task: QueuedTask,
         image_to_image: bool,
         attempt: Option<AttemptProgress>,
     ) -> QueuePosition {
-        let place = self.shared.backlog.place(&*self.shared.store, task, image_to_image, attempt).await;
+        let position = self.shared.backlog.queue_position(&*self.shared.store, task, image_to_image, attempt).await;
         let left = TASK_TIME_LIMIT.saturating_sub(self.shared.ages.of(task.id));
-        QueuePosition { wait: place.wait.map(|wait| wait.min(left)), ..place }
+        QueuePosition { wait: position.wait.map(|wait| wait.min(left)), ..position }
     }
 
     /// Waits until the task has ended, but not longer than `limit` and not after `released` completes, and returns the task

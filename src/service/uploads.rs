@@ -26,7 +26,7 @@ use tintype_system::disk::Disk;
 use tintype_system::sandbox::{DecodeError, Decoder};
 
 /// Most senders of one account whose pictures arrive at this process at the same time, and of all accounts. No account has
-/// more than half of the places that the others leave. A sender is an upload, or a call with up to four pictures. A place is
+/// more than half of the slots that the others leave. A sender is an upload, or a call with up to four pictures. A slot is
 /// for all of a sender's pictures, so that none waits for one while it has another. Each picture may hold a file of
 /// [`MAX_UPLOAD`] bytes.
 pub const MAX_ARRIVING_OF_ACCOUNT: usize = 4;
@@ -115,7 +115,7 @@ impl From<DecodeError> for UploadError {
     }
 }
 
-/// The place of a sender among those whose pictures arrive. Dropping it leaves the place.
+/// The slot of a sender whose pictures arrive. Dropping it releases the slot.
 #[derive(Debug)]
 pub struct UploadSlot {
     uploads: Arc<Uploads>,
@@ -138,7 +138,7 @@ pub struct Spool {
 /// An upload whose bytes arrive. Dropping it gives it up.
 #[derive(Debug)]
 pub struct Incoming {
-    place: UploadSlot,
+    slot: UploadSlot,
     new: NewUpload,
     spool: Spool,
 }
@@ -170,8 +170,8 @@ impl Uploads {
             return Err(Refusal::NoCredits.into());
         }
         self.check_room(account_id).await?;
-        let place = self.arrive(account_id, right)?;
-        Ok(Incoming { spool: place.spool()?, place, new })
+        let slot = self.arrive(account_id, right)?;
+        Ok(Incoming { spool: slot.spool()?, slot, new })
     }
 
     /// The credits of an account.
@@ -186,7 +186,7 @@ impl Uploads {
         if uploads >= MAX_UPLOADS { Err(Refusal::TooMany.into()) } else { Ok(()) }
     }
 
-    /// Takes a place for a sender of pictures.
+    /// Takes a slot for a sender of pictures.
     pub fn arrive(self: &Arc<Self>, account_id: Id, right: Right) -> Result<UploadSlot, Refusal> {
         self.check_disk()?;
         if self.rejections.are_too_many(account_id) {
@@ -279,14 +279,14 @@ impl Spool {
     pub async fn decode(&self) -> Result<Picture, UploadError> {
         let _decoding = self.uploads.decoding.acquire().await.expect("the semaphore is never closed");
         let bytes = self.bytes().await?;
-        self.noted(self.uploads.decoder.decode(&bytes).await)
+        self.count_rejection(self.uploads.decoder.decode(&bytes).await)
     }
 
     /// Decodes the picture as a mask.
     pub async fn decode_mask(&self) -> Result<Mask, UploadError> {
         let _decoding = self.uploads.decoding.acquire().await.expect("the semaphore is never closed");
         let bytes = self.bytes().await?;
-        self.noted(self.uploads.decoder.decode_mask(&bytes).await)
+        self.count_rejection(self.uploads.decoder.decode_mask(&bytes).await)
     }
 
     /// The bytes of the file.
@@ -302,7 +302,7 @@ impl Spool {
     }
 
     /// Counts a picture that was rejected.
-    fn noted<T>(&self, decoded: Result<T, DecodeError>) -> Result<T, UploadError> {
+    fn count_rejection<T>(&self, decoded: Result<T, DecodeError>) -> Result<T, UploadError> {
         let decoded = decoded.map_err(UploadError::from);
         if matches!(decoded, Err(UploadError::Refused(_))) {
             self.uploads.rejections.count(self.account_id);
@@ -337,8 +337,8 @@ impl Incoming {
     }
 
     async fn store(self, picture: Picture) -> Result<Upload, UploadError> {
-        let (place, new) = (self.place, self.new);
-        let storing = async move { place.uploads.store(new, place.right, picture).await };
+        let (slot, new) = (self.slot, self.new);
+        let storing = async move { slot.uploads.store(new, slot.right, picture).await };
         tokio::spawn(storing.in_current_span()).await.map_err(io::Error::other)?
     }
 }

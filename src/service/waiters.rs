@@ -87,7 +87,7 @@ impl Waiters {
         self.waiting.locked().tasks.values().map(|awaited| awaited.waiters).sum()
     }
 
-    /// Seats that are taken.
+    /// Slots that are taken.
     pub fn slots(&self) -> usize {
         self.waiting.locked().slots
     }

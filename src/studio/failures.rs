@@ -138,11 +138,11 @@ mod tests {
             let most = bounds.end().to_string();
             let name = t.get(text_of(setting)).into_owned();
             for (bounds, is_too_long) in [(None, false), (Some(&bounds), false), (Some(&bounds), true)] {
-                let said = setting_refusal(t, setting, bounds, is_too_long);
+                let message = setting_refusal(t, setting, bounds, is_too_long);
                 let is_of_characters = setting == Setting::NegativePrompt && bounds.is_some() && !is_too_long;
-                assert!(said.contains(&name) || is_of_characters, "{said}");
-                assert!(said.contains(&most) || bounds.is_none() || is_of_characters, "{said}");
-                assert!(!OF_API.iter().any(|word| said.contains(word)), "{said}");
+                assert!(message.contains(&name) || is_of_characters, "{message}");
+                assert!(message.contains(&most) || bounds.is_none() || is_of_characters, "{message}");
+                assert!(!OF_API.iter().any(|word| message.contains(word)), "{message}");
             }
         }
     }
@@ -175,10 +175,10 @@ mod tests {
         let prompts = prompts.map(InvalidRequest::Prompt).into_iter();
         let links = links.map(|fault| InvalidRequest::Reference { index: 1, fault }).into_iter();
         for invalid in prompts.chain(links).chain(others) {
-            let said = refusal(t, &invalid);
-            assert!(said.ends_with('.') && !OF_API.iter().any(|word| said.contains(word)), "{said}");
+            let message = refusal(t, &invalid);
+            assert!(message.ends_with('.') && !OF_API.iter().any(|word| message.contains(word)), "{message}");
             let is_numbered = matches!(invalid, InvalidRequest::Reference { .. });
-            assert_eq!(said.contains("Vorlage 2"), is_numbered, "{said}");
+            assert_eq!(message.contains("Vorlage 2"), is_numbered, "{message}");
         }
     }
 }

@@ -23,7 +23,7 @@ pub(crate) struct ImageBody {
 /// The body did not arrive.
 #[derive(Debug)]
 pub(crate) enum Stopped {
-    /// Its sender is so slow that others wait for the place.
+    /// Its sender is so slow that others wait for the slot.
     TooSlow,
     /// It broke off.
     BrokeOff,

@@ -101,11 +101,11 @@ impl TaskProgress {
     /// Reads it. The database is asked at most once a second, whatever the number of tasks.
     pub(super) async fn of(tasks: &Tasks, task: &Unfinished) -> Self {
         let queued = QueuedTask { id: task.task_id, account_id: task.account_id, surface: Surface::Web };
-        let place = tasks.place_of(queued, task.image_to_image, task.attempt).await;
+        let queue = tasks.queue_position_of(queued, task.image_to_image, task.attempt).await;
         Self {
             waits: !task.is_leased,
-            position: if task.is_leased { 0 } else { place.position },
-            left: place.wait.map(|wait| rounded(wait.as_secs())),
+            position: if task.is_leased { 0 } else { queue.position },
+            left: queue.wait.map(|wait| rounded(wait.as_secs())),
             stage: task.attempt.and_then(|attempt| attempt.stage),
             preview: task.preview,
         }

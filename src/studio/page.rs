@@ -71,13 +71,13 @@ pub(super) fn csv(disposition: &'static str, body: impl Into<Body>) -> Response<
     response
 }
 
-/// The place in a list: the last item of the page before.
+/// A position in a list: the last item of the page before.
 #[derive(Debug, Deserialize)]
-pub struct Place {
+pub struct Cursor {
     before: Option<String>,
 }
 
-impl Place {
+impl Cursor {
     /// The item before which the page begins.
     pub(super) fn before(&self) -> Result<Option<Id>, PageError> {
         self.before.as_deref().map(str::parse).transpose().map_err(|_| PageError::bad_request())

@@ -9,7 +9,7 @@ pub(super) const PAGE: u32 = 50;
 /// Most characters of a search.
 const MAX_CHARS: usize = 100;
 
-/// A search, and the place in its results.
+/// A search, and the position in its results.
 #[derive(Debug, Default, Deserialize)]
 pub struct Search {
     #[serde(default)]

@@ -114,7 +114,7 @@ impl Worker {
                 endings.refuse(&claim, violation, self.policy.rules().strikes).await;
                 REFUSED
             }
-            Err(RenderError::Again(cause)) => {
+            Err(RenderError::Retry(cause)) => {
                 endings.retry(&claim, RETRY_DELAY, &cause).await;
                 LOST
             }
@@ -159,7 +159,7 @@ impl Worker {
                 // A lost attempt, such as one that was cut off, says nothing about the next one.
                 if !matches!(
                     rendered,
-                    Err(RenderError::Again(_) | RenderError::NotAvailable(_) | RenderError::TurnedAway { .. })
+                    Err(RenderError::Retry(_) | RenderError::NotAvailable(_) | RenderError::TurnedAway { .. })
                 ) {
                     let took = self.shared.clock.elapsed().saturating_sub(slot_since);
                     self.pace.observe(took, claim.request.n.into());
@@ -183,8 +183,8 @@ impl Worker {
         let preparing = AssertUnwindSafe(self.renderer.prepare(claim)).catch_unwind().instrument(span);
         let sources = match tokio::time::timeout(limit, preparing).await {
             Ok(Ok(prepared)) => prepared?,
-            Ok(Err(_)) => return Err(RenderError::Again("the preparation of the render panicked".into())),
-            Err(_) => return Err(RenderError::Again(overran("the preparation of the render", limit))),
+            Ok(Err(_)) => return Err(RenderError::Retry("the preparation of the render panicked".into())),
+            Err(_) => return Err(RenderError::Retry(overran("the preparation of the render", limit))),
         };
         let prepared = self.shared.clock.elapsed();
         let (slot, slot_since) = match slot {
@@ -216,11 +216,11 @@ impl Worker {
             // Checked first: an engine that obeys the cancellation returns an error, which must not count as a lost attempt.
             () = cancel.cancelled() => None,
             rendered = &mut rendering => {
-                return Some(rendered.unwrap_or_else(|_| Err(RenderError::Again("the engine panicked".into()))));
+                return Some(rendered.unwrap_or_else(|_| Err(RenderError::Retry("the engine panicked".into()))));
             }
             () = tokio::time::sleep(time_limit) => {
                 let stage = progress.latest().map_or_else(String::new, |stage| format!(" and was at {stage}"));
-                Some(Err(RenderError::Again(overran("the engine", time_limit) + &stage)))
+                Some(Err(RenderError::Retry(overran("the engine", time_limit) + &stage)))
             }
         };
         drop(stopped);
@@ -234,8 +234,8 @@ impl Worker {
     /// Whether the caller asked for previews, and may see them. The policy judges finished pictures alone, so where it
     /// does, nothing is shown before.
     fn shows_previews(&self, claim: &Claim) -> bool {
-        let wanted = claim.surface == Surface::Web || claim.wants_previews;
-        wanted && !self.policy.rules().judges_results()
+        let requested = claim.surface == Surface::Web || claim.wants_previews;
+        requested && !self.policy.rules().judges_results()
     }
 
     /// The time left for an attempt that has taken `spent`.

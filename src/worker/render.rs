@@ -34,7 +34,7 @@ pub enum RenderError {
     /// The content policy refuses the task.
     Refused(Violation),
     /// Another attempt may succeed; the text is for the operator.
-    Again(String),
+    Retry(String),
     /// The engine takes no work now and has not begun, so that the attempt does not count; the text is for the operator.
     NotAvailable(String),
     /// The engine takes work, but not this.
@@ -158,7 +158,7 @@ impl Renderer for EngineRenderer {
             match error {
                 EngineError::Refused(_) => RenderError::Refused(Violation::Engine),
                 EngineError::Permanent(_) => RenderError::Final(TaskFailure::new(FailureCause::Engine, CANNOT_RENDER)),
-                EngineError::Temporary(cause) => RenderError::Again(cause),
+                EngineError::Temporary(cause) => RenderError::Retry(cause),
                 EngineError::NotAvailable(cause) => RenderError::NotAvailable(cause),
                 EngineError::TurnedAway { cause, pause } => RenderError::TurnedAway { cause, pause },
             }
@@ -253,7 +253,7 @@ impl EngineRenderer {
                 Ok(())
             }
             Verdict::Refused(violation) => Err(RenderError::Refused(violation)),
-            Verdict::Unjudged(cause) => Err(RenderError::Again(format!("the policy could not judge: {cause}"))),
+            Verdict::Unjudged(cause) => Err(RenderError::Retry(format!("the policy could not judge: {cause}"))),
         }
     }
 
@@ -269,7 +269,7 @@ impl EngineRenderer {
             Ok((index, parsed))
         };
         let all = claim.request.reference_images.iter().enumerate();
-        let (places, urls): (Vec<usize>, Vec<ReferenceUrl>) =
+        let (indices, urls): (Vec<usize>, Vec<ReferenceUrl>) =
             all.filter(|(index, _)| !own.contains_key(index)).map(parse).collect::<Result<_, _>>()?;
         let mut pictures = BTreeMap::new();
         for (index, own) in own {
@@ -277,9 +277,9 @@ impl EngineRenderer {
             pictures.insert(index, stored_references::picture(&self.shared, &self.decoder, claim, image, own).await?);
         }
         let fetched = self.references.fetch_for(claim.account_id, &urls).await.map_err(|fault| {
-            let fault = ReferenceFault { index: places[fault.index], ..fault };
+            let fault = ReferenceFault { index: indices[fault.index], ..fault };
             let problem = match fault.kind {
-                FaultKind::Unexamined => return RenderError::Again(fault.to_string()),
+                FaultKind::Unexamined => return RenderError::Retry(fault.to_string()),
                 FaultKind::Unreachable => ReferenceProblem::Unreachable,
                 FaultKind::TooLarge => ReferenceProblem::TooLarge,
                 FaultKind::NotAnImage => ReferenceProblem::NotAnImage,
@@ -287,7 +287,7 @@ impl EngineRenderer {
             };
             bad_reference(fault.index, problem, fault.to_string())
         })?;
-        pictures.extend(places.into_iter().zip(fetched));
+        pictures.extend(indices.into_iter().zip(fetched));
         Ok(pictures.into_values().collect())
     }
 
@@ -367,7 +367,7 @@ async fn each<T: Send + 'static>(
 
 /// Runs long work on a thread of the blocking pool.
 async fn on_another_thread<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, RenderError> {
-    tokio::task::spawn_blocking(work).await.map_err(|error| RenderError::Again(error.to_string()))
+    tokio::task::spawn_blocking(work).await.map_err(|error| RenderError::Retry(error.to_string()))
 }
 
 fn reference_options(settings: &WorkerSettings) -> Result<ReferenceOptions, String> {

@@ -12,7 +12,7 @@ use tintype_system::sandbox::{DecodeError, Decoder};
 /// A picture of a task.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum TaskImage {
-    /// The reference at this place, from 0.
+    /// The reference with this index, from 0.
     Reference(usize),
     /// The mask of the first reference.
     Mask,
@@ -47,16 +47,16 @@ pub(super) async fn picture(
     reference: StoredReference,
 ) -> Result<Picture, RenderError> {
     let gone = || image.gone();
-    let again = |error: &dyn std::fmt::Display| RenderError::Again(format!("{}: {error}", image.field()));
-    let name = name(shared, claim, reference).await.map_err(|error| again(&error))?.ok_or_else(gone)?;
+    let retry = |error: &dyn std::fmt::Display| RenderError::Retry(format!("{}: {error}", image.field()));
+    let name = name(shared, claim, reference).await.map_err(|error| retry(&error))?.ok_or_else(gone)?;
     let name = FileName::parse(&name).ok_or_else(gone)?;
-    let png = shared.files.read(name).await.map_err(|error| again(&error))?.ok_or_else(gone)?;
+    let png = shared.files.read(name).await.map_err(|error| retry(&error))?.ok_or_else(gone)?;
     decoder.decode(&png).await.map_err(|error| match error {
         DecodeError::Picture(_) => {
             tracing::error!(name = name.as_str(), %error, "a stored picture is damaged: check the disk and restore it");
             gone()
         }
-        _ => again(&error),
+        _ => retry(&error),
     })
 }
 

@@ -221,7 +221,7 @@ pub(super) fn may_exist(error: &dyn Display, url: &str) -> Stop {
 
 /// Explains why the command stopped polling a task that exists.
 fn not_finished(error: &ClientError, task_id: &TaskId, url: &str) -> Stop {
-    let again = get_later(task_id, url);
+    let command = get_later(task_id, url);
     match error {
         ClientError::NotFinished => {
             let advice = format!("contact support with the task_id {task_id}");
@@ -229,22 +229,22 @@ fn not_finished(error: &ClientError, task_id: &TaskId, url: &str) -> Stop {
         }
         ClientError::Refused(refusal) if refusal.status == StatusCode::UNAUTHORIZED => {
             let Stop(code, message) = key_refused(url);
-            Stop(code, format!("{message}. Task {task_id} was accepted: get it later: {again}"))
+            Stop(code, format!("{message}. Task {task_id} was accepted: get it later: {command}"))
         }
         ClientError::Certificate(_) | ClientError::NotTls => {
             Stop(exit::OTHER, no_connection(error, url).unwrap_or_else(|| error.to_string()))
         }
         ClientError::Unreachable(_) | ClientError::NothingThere | ClientError::NoAnswer(_) => {
-            Stop(exit::NO_ANSWER, format!("{error}: task {task_id} continues; get it later: {again}"))
+            Stop(exit::NO_ANSWER, format!("{error}: task {task_id} continues; get it later: {command}"))
         }
         ClientError::Refused(refusal) if refusal.status == StatusCode::NOT_FOUND => {
             Stop(exit::OTHER, format!("{url} has no task {task_id} of the account that owns this key"))
         }
         ClientError::Refused(refusal) => {
             let reason = for_support(refusal);
-            Stop(exit::OTHER, format!("cannot follow task {task_id} ({reason}); get it later: {again}"))
+            Stop(exit::OTHER, format!("cannot follow task {task_id} ({reason}); get it later: {command}"))
         }
-        _ => Stop(exit::OTHER, format!("cannot follow task {task_id} ({error}); get it later: {again}")),
+        _ => Stop(exit::OTHER, format!("cannot follow task {task_id} ({error}); get it later: {command}")),
     }
 }
 

@@ -146,7 +146,7 @@ pub(super) fn towards_real_pictures(settings: &EngineSettings, data: &Path) -> O
 pub(super) struct FirstLink {
     link: Handover,
     /// The command for another one.
-    again: String,
+    command: String,
 }
 
 impl FirstLink {
@@ -154,26 +154,26 @@ impl FirstLink {
     pub(super) async fn create(store: Arc<Store>, data: &Path, url: &str, shown: bool) -> Result<Self, Failure> {
         let account = find_account(&*store, FIRST_ACCOUNT).await?;
         let (link, _) = link_of_account(store, &account, url).await?;
-        let (program, place) = (quoted(&program()), from_anywhere(data));
-        let again = format!("{program} account link {FIRST_ACCOUNT} --data {place} --public-url {url}");
-        Ok(Self { link: Handover::of(&link, data, FIRST_LINK, shown)?, again })
+        let (program, directory) = (quoted(&program()), from_anywhere(data));
+        let command = format!("{program} account link {FIRST_ACCOUNT} --data {directory} --public-url {url}");
+        Ok(Self { link: Handover::of(&link, data, FIRST_LINK, shown)?, command })
     }
 
     /// The link, or where it is.
     pub(super) fn announce(&self) {
-        let (again, minutes) = (&self.again, LINK_LIFE.as_secs() / 60);
+        let (command, minutes) = (&self.command, LINK_LIFE.as_secs() / 60);
         match &self.link {
             Handover::Shown(link) => say(&format!(
                 "\nTo make images in the browser, open this link within {minutes} minutes; it works once:\n\n  {link}\n\n\
-                 Another one: {again}"
+                 Another one: {command}"
             )),
             Handover::Saved(path) => say(&format!(
                 "\nTo make images in the browser, open the link in this file within {minutes} minutes; it works once:\n\n  \
-                 {}\n\nAnother one: {again}",
+                 {}\n\nAnother one: {command}",
                 path.display()
             )),
             Handover::Lost(path, error) => say(&format!(
-                "\nThe link to the studio could not be saved in {}: {error}.\nGet one: {again}",
+                "\nThe link to the studio could not be saved in {}: {error}.\nGet one: {command}",
                 path.display()
             )),
         }
@@ -185,7 +185,7 @@ impl FirstLink {
             Handover::Shown(_) => {}
             Handover::Saved(path) => tracing::info!(file = %path.display(), "saved the first sign-in link"),
             Handover::Lost(path, error) => {
-                tracing::error!(file = %path.display(), %error, again = self.again, "could not save the first sign-in link")
+                tracing::error!(file = %path.display(), %error, again = self.command, "could not save the first sign-in link")
             }
         }
     }
@@ -193,9 +193,9 @@ impl FirstLink {
 
 /// Two lines on how to get into an installation whose key and link were shown at an earlier start.
 pub(super) fn ways_in(data: &Path) -> String {
-    let (program, place) = (quoted(&program()), from_anywhere(data));
+    let (program, data) = (quoted(&program()), from_anywhere(data));
     format!(
-        "\nSign in: {program} account link NAME --data {place}\nNew key: {program} key create --account NAME --data {place}"
+        "\nSign in: {program} account link NAME --data {data}\nNew key: {program} key create --account NAME --data {data}"
     )
 }
 

@@ -116,13 +116,13 @@ impl Listeners {
     }
 
     /// Where the API is reached on this machine: URLs, and the paths of sockets.
-    fn places(&self) -> std::io::Result<Vec<String>> {
+    fn urls(&self) -> std::io::Result<Vec<String>> {
         let tls = self.certificate.is_some();
-        let place = |listener: &Listener| match (listener.address()?, listener.path()) {
+        let url = |listener: &Listener| match (listener.address()?, listener.path()) {
             (None, Some(path)) => Ok(format!("unix:{}", path.display())),
             (address, _) => Ok(address.map_or_else(String::new, |address| listening_url(address, tls))),
         };
-        self.api.iter().map(place).collect()
+        self.api.iter().map(url).collect()
     }
 
     /// The URL of the API, for result URLs and commands to paste; `None` in a process without the API.
@@ -222,7 +222,7 @@ async fn start(
         Some(_) => FirstKey::create(&*store, &data.data, shows_secrets(format)).await?,
         None => None,
     };
-    let ready = Ready { parts: &parts, server, data, places: listeners.places()? };
+    let ready = Ready { parts: &parts, server, data, urls: listeners.urls()? };
     ready.report(format, store, url.as_deref(), key).await?;
     Ok(Started { parts, listeners, lock })
 }

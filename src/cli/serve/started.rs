@@ -17,7 +17,7 @@ pub(super) struct Ready<'a> {
     pub(super) server: &'a ServerSettings,
     pub(super) data: &'a DataSettings,
     /// URLs, and the paths of sockets.
-    pub(super) places: Vec<String>,
+    pub(super) urls: Vec<String>,
 }
 
 /// Whether the first key may be printed.
@@ -77,7 +77,7 @@ impl Ready<'_> {
         let database = self.database()?;
         tracing::info!(
             version = env!("CARGO_PKG_VERSION"),
-            addresses = self.places.join(", "),
+            addresses = self.urls.join(", "),
             data = %self.data.data.display(),
             database,
             files = self.parts.shared.files.describe(),
@@ -89,13 +89,13 @@ impl Ready<'_> {
 
     /// Prints the addresses and locations of this server on standard output.
     fn announce(&self) -> Result<(), Failure> {
-        let Self { parts, server, data, places } = self;
+        let Self { parts, server, data, urls } = self;
         say(&format!("Tintype {} is running.\n", env!("CARGO_PKG_VERSION")));
-        for place in places {
-            let url = if place.starts_with("unix:") { place.clone() } else { format!("{place}/api/v1") };
+        for listening in urls {
+            let url = if listening.starts_with("unix:") { listening.clone() } else { format!("{listening}/api/v1") };
             say(&format!("  API     {url}"));
         }
-        if let Some(url) = places.iter().find(|place| !place.starts_with("unix:")) {
+        if let Some(url) = urls.iter().find(|url| !url.starts_with("unix:")) {
             say(&format!("  Studio  {url}/studio"));
             say(&format!("  Docs    {url}/docs/"));
         }

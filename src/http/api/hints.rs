@@ -38,10 +38,10 @@ pub(super) fn with_poll_hint(mut response: Response, api: &ApiState, id: Id, wai
 
 /// Says when to poll an unfinished task, and adds its position in the queue and the progress that its engine reports.
 pub(in crate::http) async fn with_progress(response: Response, api: &ApiState, found: &PolledTask) -> Response {
-    let place = api.tasks.place(found).await;
-    let mut response = with_poll_hint(response, api, found.task.id, place.wait);
+    let queue = api.tasks.queue_position(found).await;
+    let mut response = with_poll_hint(response, api, found.task.id, queue.wait);
     let headers = response.headers_mut();
-    headers.insert(QUEUE_POSITION.clone(), place.position.into());
+    headers.insert(QUEUE_POSITION.clone(), queue.position.into());
     let Some(stage) = found.attempt.and_then(|attempt| attempt.stage) else { return response };
     if let Ok(part) = HeaderValue::try_from(format!("{:.2}", stage.fraction())) {
         headers.insert(PROGRESS.clone(), part);

@@ -124,8 +124,8 @@ fn quick_start() -> Bytes {
 /// A script without comments and indentation, which are a third of it. No string in it spans lines.
 fn slim(parts: &[&str]) -> Bytes {
     let lines = parts.iter().flat_map(|part| part.lines()).map(str::trim);
-    let kept = lines.filter(|line| !line.is_empty() && !line.starts_with("//"));
-    kept.flat_map(|line| [line, "\n"]).collect::<String>().into()
+    let code = lines.filter(|line| !line.is_empty() && !line.starts_with("//"));
+    code.flat_map(|line| [line, "\n"]).collect::<String>().into()
 }
 
 impl Page {

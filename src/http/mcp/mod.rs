@@ -75,19 +75,19 @@ fn check_origin(api: &ApiState, headers: &HeaderMap) -> Result<(), ApiError> {
     let Some(origin) = origins.next() else { return Ok(()) };
     let allowed = &api.settings.origins;
     let is_any = !allowed.are_none() && !allowed.are_listed();
-    let own = origin.to_str().is_ok_and(|origin| is_own(origin, api, headers));
-    if origins.next().is_none() && (is_any || own || allowed.contain(origin.as_bytes())) {
+    let is_same = origin.to_str().is_ok_and(|origin| is_this_server(origin, api, headers));
+    if origins.next().is_none() && (is_any || is_same || allowed.contain(origin.as_bytes())) {
         return Ok(());
     }
     Err(ApiError::refused_origin())
 }
 
 /// Whether an origin is this server. A name that only the caller gives may have been made to look like it; an address cannot.
-fn is_own(origin: &str, api: &ApiState, headers: &HeaderMap) -> bool {
+fn is_this_server(origin: &str, api: &ApiState, headers: &HeaderMap) -> bool {
     let Some((_, host)) = origin.split_once("://") else { return false };
-    let is = |own: &str| own.eq_ignore_ascii_case(host);
+    let is = |name: &str| name.eq_ignore_ascii_case(host);
     let named = headers.get(header::HOST).and_then(|value| value.to_str().ok());
-    [&api.settings.studio.public_host, &api.settings.listening_host].into_iter().flatten().any(|own| is(own))
+    [&api.settings.studio.public_host, &api.settings.listening_host].into_iter().flatten().any(|name| is(name))
         || named.is_some_and(|named| is(named) && is_address(named))
 }
 

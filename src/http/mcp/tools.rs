@@ -245,10 +245,11 @@ impl Tools {
             })?,
             Some(_) => return Err("preset must be a string.".into()),
         };
-        let taken = |setting: Setting| Some((setting.as_str().to_owned(), arguments.remove(setting.as_str())?));
-        let asked: JsonObject = Setting::ALL.into_iter().filter_map(taken).collect();
-        let asked = settings_of_json(Value::Object(asked).to_string().as_bytes()).map_err(|fault| fault.to_string())?;
-        preset.choose(asked).map_err(|fault| fault.to_string())
+        let take = |setting: Setting| Some((setting.as_str().to_owned(), arguments.remove(setting.as_str())?));
+        let settings: JsonObject = Setting::ALL.into_iter().filter_map(take).collect();
+        let settings =
+            settings_of_json(Value::Object(settings).to_string().as_bytes()).map_err(|fault| fault.to_string())?;
+        preset.choose(settings).map_err(|fault| fault.to_string())
     }
 
     async fn get(
@@ -317,9 +318,9 @@ impl Tools {
         if let Some(Stage::Step { done, of }) = found.attempt.and_then(|attempt| attempt.stage) {
             return format!("step {done} of {of}");
         }
-        match self.api.tasks.place(found).await.position {
+        match self.api.tasks.queue_position(found).await.position {
             0 => "rendering".into(),
-            place => format!("place {place} in your queue"),
+            position => format!("place {position} in your queue"),
         }
     }
 

@@ -30,8 +30,8 @@ const REJECTED_RETRY_SECONDS: u64 = 3;
 pub(super) struct Pictures {
     /// The beginning of the marks among the fields.
     pub(super) mark: String,
-    /// The place of the call among those whose pictures arrive.
-    place: Option<UploadSlot>,
+    /// The slot that the call holds while its pictures arrive.
+    slot: Option<UploadSlot>,
     spools: Vec<Spool>,
     stored: Option<Stored>,
     /// Uploads to which the task may refer.
@@ -42,13 +42,13 @@ impl Pictures {
     /// No pictures so far.
     pub(super) fn none() -> Self {
         let mark = format!("{:032x}/", rand::random::<u128>());
-        Self { mark, place: None, spools: Vec::new(), stored: None, referred: Vec::new() }
+        Self { mark, slot: None, spools: Vec::new(), stored: None, referred: Vec::new() }
     }
 
-    /// Takes the place for all pictures of the call.
+    /// Takes the slot for all pictures of the call.
     pub(super) fn arrive(&mut self, api: &ApiState, caller: &Caller) -> Result<(), ApiError> {
-        if self.place.is_none() {
-            self.place =
+        if self.slot.is_none() {
+            self.slot =
                 Some(api.uploads.arrive(caller.account_id, caller.right()).map_err(|refusal| refused(refusal.into()))?);
         }
         Ok(())
@@ -60,8 +60,8 @@ impl Pictures {
             return Err(ApiError::bad_image("A call has at most 4 images and a mask."));
         }
         self.arrive(api, caller)?;
-        let Some(place) = &self.place else { return Err(ApiError::caused_by("a picture without a place")) };
-        self.spools.push(place.spool().map_err(refused)?);
+        let Some(slot) = &self.slot else { return Err(ApiError::caused_by("a picture without an upload slot")) };
+        self.spools.push(slot.spool().map_err(refused)?);
         Ok(DataUrls::name(&self.mark, self.spools.len() - 1))
     }
 
@@ -79,15 +79,15 @@ impl Pictures {
         self.spools.iter().enumerate().map(sent).collect()
     }
 
-    /// Stores the pictures of a call that will be submitted, once, and puts the uploads in the places of its images and its
-    /// mask. The first image decides the size if the call leaves it to the service. Returns whether there were any.
+    /// Stores the pictures of a call that will be submitted, once, and makes the uploads its images and its mask.
+    /// The first image decides the size if the call leaves it to the service. Returns whether there were any.
     pub(super) async fn store(
         &mut self,
         call: &mut ImagesCall,
         api: &ApiState,
         caller: &Caller,
     ) -> Result<bool, ApiError> {
-        let Some(place) = self.place.take() else { return Ok(false) };
+        let Some(slot) = self.slot.take() else { return Ok(false) };
         let request = &mut call.request;
         check_credits(request.cost(), api, caller).await?;
         check_room(api, caller).await?;
@@ -111,7 +111,7 @@ impl Pictures {
             check_mask(&mask, first, request.aspect_ratio)?;
             decoded.push(mask.into_picture());
         }
-        let mut stored = place.store(decoded).await.map_err(refused)?;
+        let mut stored = slot.store(decoded).await.map_err(refused)?;
         self.referred = stored.refer();
         self.stored = Some(stored);
         let of = |id: Id| StoredReference::Upload(id).to_string();
@@ -161,7 +161,7 @@ fn name(spool: &Spool) -> String {
     name
 }
 
-/// The error for the image at this place.
+/// The error for the image at this index.
 fn of_image(error: UploadError, index: usize) -> ApiError {
     match error {
         UploadError::Refused(Refusal::NotAPicture) => ApiError::bad_image(format!(

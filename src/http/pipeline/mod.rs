@@ -42,9 +42,9 @@ pub(super) async fn run(
     let gzip = compression::accepts_gzip(request.headers());
     let cors = Cors::of(&api.settings.origins, &request);
     let early = |request: &Request| host::refuse_ambiguous(request).or_else(|| reserve::refuse_over_limit(request));
-    let asked = |request: &Request| cors.preflight(request).or_else(|| options(request));
+    let preflight = |request: &Request| cors.preflight(request).or_else(|| options(request));
     let unread =
-        |request: &Request| early(request).or_else(|| asked(request).filter(|_| !auth::has_key_in_query(request)));
+        |request: &Request| early(request).or_else(|| preflight(request).filter(|_| !auth::has_key_in_query(request)));
     let answer = async |request| match unread(&request) {
         None => leftover::discard_rest(request, |request| auth::guard(&api, request, next)).await,
         Some(response) => response,

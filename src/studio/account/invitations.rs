@@ -15,7 +15,7 @@ use crate::studio::error::{PageError, PageResult};
 use crate::studio::page::{answer, html, redirect, role_text, written};
 use crate::studio::session::{Fields, Form, Unready, Visitor, check_origin, request_context};
 use crate::studio::sign_in::sign_up::new_person;
-use crate::studio::sign_in::{agent, delay_failure, enter, place, without_path_in_referrer, words};
+use crate::studio::sign_in::{agent, delay_failure, enter, take_slot, without_path_in_referrer, words};
 use crate::studio::texts::Texts;
 use crate::studio::{RequestContext, Studio};
 use tintype_domain::model::Id;
@@ -160,10 +160,10 @@ pub async fn join(State(studio): State<Arc<Studio>>, Path(token): Path<String>, 
         Ok(new) => new,
         Err(notice) => return refuse(notice),
     };
-    let place = place(&studio.sign_ups, &context)?;
+    let slot = take_slot(&studio.sign_ups, &context)?;
     let agent = agent(&parts.headers);
     let outcome = studio.people.join_by_invitation(&invitation, token.hash(), new, agent).await?;
-    drop(place);
+    drop(slot);
     match outcome {
         JoinOutcome::Done(signed_in) => {
             let person = &signed_in.session.person;

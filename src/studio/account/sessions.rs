@@ -12,7 +12,7 @@ use crate::studio::error::{PageError, PageResult};
 use crate::studio::page::{Frame, answer, redirect, secured};
 use crate::studio::session::{Form, Visitor, with_session};
 use crate::studio::sign_in::confirmation::CONFIRMATION;
-use crate::studio::sign_in::{agent, delay_failure, place, words};
+use crate::studio::sign_in::{agent, delay_failure, take_slot, words};
 use tintype_domain::person::Session;
 use tintype_store::EndSessions;
 
@@ -91,10 +91,10 @@ pub async fn set_password(form: Form) -> PageResult {
         tracing::warn!(person = %person.id, "refused a change of a password: too many attempts within a minute");
         return Err(PageError::busy());
     }
-    let place = place(&visitor.studio.hashes, &visitor.context)?;
+    let slot = take_slot(&visitor.studio.hashes, &visitor.context)?;
     let passwords = Passwords { present, new };
     let changed = people.change_password(&*visitor.store(), person, passwords, agent(&headers)).await?;
-    drop(place);
+    drop(slot);
     let refusal = match changed {
         PasswordChange::Done(signed_in) => {
             tracing::info!(person = %person.id, "a person set a password in the studio");

@@ -10,7 +10,7 @@ use super::secret::{self, Secret};
 use crate::service::webhooks::endpoints::{self, EndpointRefusal};
 use crate::studio::action::{WebhookAction, action};
 use crate::studio::error::{PageError, PageResult};
-use crate::studio::page::{Draft, Frame, Place, answer, last_of_page, redirect, text_with_time, time};
+use crate::studio::page::{Cursor, Draft, Frame, answer, last_of_page, redirect, text_with_time, time};
 use crate::studio::session::{Fields, Form, Visitor};
 use tintype_domain::endpoint::{
     AddedBy, Delivery, DeliveryState, DisabledFor, Endpoint, EndpointState, SigningSecret, Trouble,
@@ -173,10 +173,10 @@ async fn own(visitor: &Visitor, id: &str) -> Result<Endpoint, PageError> {
 }
 
 /// The page of one endpoint, with its deliveries.
-pub async fn webhook(visitor: Visitor, Path(id): Path<String>, Query(place): Query<Place>) -> PageResult {
+pub async fn webhook(visitor: Visitor, Path(id): Path<String>, Query(cursor): Query<Cursor>) -> PageResult {
     visitor.require(Role::Owner)?;
     let endpoint = own(&visitor, &id).await?;
-    endpoint_page(&visitor, endpoint, place.before()?, None).await
+    endpoint_page(&visitor, endpoint, cursor.before()?, None).await
 }
 
 async fn endpoint_page(

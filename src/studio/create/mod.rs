@@ -18,7 +18,7 @@ use super::cards::{Card, PicturePage, TaskDetails, card, latest};
 use super::error::{PageError, PageResult};
 use super::images::{bin, boards};
 use super::live::{Mark, Marks};
-use super::page::{Frame, Place, html, is_of_script, redirect, secured};
+use super::page::{Cursor, Frame, html, is_of_script, redirect, secured};
 use super::references::{Chip, lines};
 use super::session::{Fields, Form, Visitor};
 use super::settings::{self, PresetOption, SettingField};
@@ -244,9 +244,9 @@ async fn page(visitor: &Visitor, filled: FormValues, refusal: Option<String>) ->
     html(&page)
 }
 
-/// Older pictures, for the end of a page; without a place in the list the newest ones, for a page that has missed some.
-pub async fn older(visitor: Visitor, Query(place): Query<Place>) -> PageResult {
-    let (cards, older) = latest(&visitor, place.before()?).await?;
+/// Older pictures, for the end of a page; without a cursor the newest ones, for a page that has missed some.
+pub async fn older(visitor: Visitor, Query(cursor): Query<Cursor>) -> PageResult {
+    let (cards, older) = latest(&visitor, cursor.before()?).await?;
     html(&OlderCards { t: visitor.texts, cards, older })
 }
 

@@ -18,7 +18,7 @@ use crate::studio::Studio;
 use crate::studio::cards::{name_of, url};
 use crate::studio::error::{PageError, PageResult, Written};
 use crate::studio::image_bodies::{ImageBody, Stopped, announced};
-use crate::studio::page::{Frame, Place, done, file, html, last_of_page, secured};
+use crate::studio::page::{Cursor, Frame, done, file, html, last_of_page, secured};
 use crate::studio::references::{self, Found};
 use crate::studio::session::{Fields, Form, PROOF, Sender, Visitor};
 use tintype_config::{MAX_BODY, MAX_UPLOAD, MAX_UPLOADS, UPLOAD_TIME_LIMIT};
@@ -298,8 +298,8 @@ struct UploadsPage<'a> {
 }
 
 /// The uploads of the account.
-pub async fn uploads(visitor: Visitor, Query(place): Query<Place>) -> PageResult {
-    let before = place.before()?;
+pub async fn uploads(visitor: Visitor, Query(cursor): Query<Cursor>) -> PageResult {
+    let before = cursor.before()?;
     let (studio, account) = (&visitor.studio, visitor.account_id());
     let mut found = studio.shared.store.list_uploads(account, Surface::Web, before, PAGE + 1).await?;
     let older = last_of_page(&mut found, PAGE).map(|upload| upload.id);

@@ -5,7 +5,7 @@ use axum::extract::Query;
 
 use crate::studio::error::PageResult;
 use crate::studio::failures;
-use crate::studio::page::{Frame, Place, html, last_of_page};
+use crate::studio::page::{Cursor, Frame, html, last_of_page};
 use crate::studio::session::Visitor;
 use tintype_domain::model::{Id, Status, Surface};
 use tintype_store::TaskRecord;
@@ -33,8 +33,8 @@ impl ActivityPage<'_> {
 }
 
 /// The page.
-pub async fn activity(visitor: Visitor, Query(place): Query<Place>) -> PageResult {
-    let before = place.before()?;
+pub async fn activity(visitor: Visitor, Query(cursor): Query<Cursor>) -> PageResult {
+    let before = cursor.before()?;
     let (studio, account) = (&visitor.studio, visitor.account_id());
     let mut tasks = studio.shared.store.list_records(account, Surface::Api, before, PAGE + 1).await?;
     let older = last_of_page(&mut tasks, PAGE).map(|record| record.task.id);

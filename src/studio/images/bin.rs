@@ -74,16 +74,16 @@ struct BinPage<'a> {
 }
 
 /// The page.
-pub async fn bin(visitor: Visitor, Query(place): Query<PageQuery>) -> PageResult {
+pub async fn bin(visitor: Visitor, Query(query): Query<PageQuery>) -> PageResult {
     visitor.check_can_change()?;
     let shared = &visitor.studio.shared;
-    let (account, before) = (visitor.account_id(), place.before.parse().ok());
+    let (account, before) = (visitor.account_id(), query.before.parse().ok());
     let found = shared.store.bin(account, visitor.author_filter(), before, PAGE).await?;
     let hours = visitor.studio.settings.in_bin.as_secs() / 3_600;
     let stay = if hours < 24 { ("bin-lead-hours", hours) } else { ("bin-lead", hours / 24) };
     let tasks = found.records.into_iter().map(Deleted::new).collect();
     let frame = Frame::new("gallery", &visitor).await?;
-    let page = BinPage { frame, tasks, older: found.older, before, all: place.all == "1", stay };
+    let page = BinPage { frame, tasks, older: found.older, before, all: query.all == "1", stay };
     html(&page)
 }
 

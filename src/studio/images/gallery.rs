@@ -81,7 +81,7 @@ impl Search {
         }
     }
 
-    /// The fields that are set, except the place.
+    /// The fields that are set, except the position in the results.
     fn fields(&self) -> impl Iterator<Item = (&'static str, &str)> {
         let fields = [
             ("q", &self.q),

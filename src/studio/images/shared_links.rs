@@ -70,11 +70,11 @@ pub struct PageQuery {
 }
 
 /// The shared links of the visitor; for an owner, those of the account.
-pub async fn links(visitor: Visitor, Query(place): Query<PageQuery>, headers: HeaderMap) -> PageResult {
+pub async fn links(visitor: Visitor, Query(query): Query<PageQuery>, headers: HeaderMap) -> PageResult {
     visitor.check_can_change()?;
     let (store, account) = (&visitor.studio.shared.store, visitor.account_id());
     let mut found =
-        store.list_shared_links(account, visitor.author_filter(), place.before.parse().ok(), PAGE + 1).await?;
+        store.list_shared_links(account, visitor.author_filter(), query.before.parse().ok(), PAGE + 1).await?;
     let older = last_of_page(&mut found, PAGE).map(|link| link.id);
     let people = store.list_people(Some(account)).await?;
     let (signer, base) = (visitor.studio.tickets().await?, base(&visitor, &headers));
@@ -87,7 +87,7 @@ pub async fn links(visitor: Visitor, Query(place): Query<PageQuery>, headers: He
             link,
         })
         .collect();
-    let made = links.iter().find(|listed| listed.link.id.as_str() == place.made).map(|listed| listed.url.clone());
+    let made = links.iter().find(|listed| listed.link.id.as_str() == query.made).map(|listed| listed.url.clone());
     let frame = Frame::new("gallery", &visitor).await?;
     html(&LinksPage { frame, links, made, older })
 }
@@ -201,7 +201,7 @@ fn pictures_of(record: TaskRecord, link: &SharedLink, path: &str) -> Vec<Shown> 
 pub async fn shared(
     State(studio): State<Arc<Studio>>,
     Path(token): Path<String>,
-    Query(place): Query<PageQuery>,
+    Query(query): Query<PageQuery>,
     method: Method,
     headers: HeaderMap,
 ) -> PageResult {
@@ -212,7 +212,7 @@ pub async fn shared(
     };
     let Some(link) = link else { return gone(&headers) };
     studio.refuse_if(studio.limits.count_view(link.id, link.account_id).await)?;
-    let (path, before) = (format!("/studio/shared/{token}"), place.before.parse().ok());
+    let (path, before) = (format!("/studio/shared/{token}"), query.before.parse().ok());
     let (records, older) = match link.target {
         Target::Task(task) => (store.find_shared_task(link.id, task).await?.into_iter().collect(), None),
         Target::Board(board) => {

@@ -15,7 +15,7 @@ use tintype_store::{AuditEntry, Via};
 /// Entries of one page.
 const PAGE: u32 = 50;
 
-/// The account, and the place in the log.
+/// The account, and the position in the log.
 #[derive(Debug, Deserialize)]
 pub struct PageQuery {
     account: Option<String>,
@@ -55,9 +55,9 @@ fn id(text: Option<&str>) -> Result<Option<Id>, PageError> {
 }
 
 /// The page.
-pub async fn audit(operator: Operator, Query(place): Query<PageQuery>) -> PageResult {
+pub async fn audit(operator: Operator, Query(query): Query<PageQuery>) -> PageResult {
     let visitor = &operator.0;
-    let (account, before) = (id(place.account.as_deref())?, id(place.before.as_deref())?);
+    let (account, before) = (id(query.account.as_deref())?, id(query.before.as_deref())?);
     let mut entries = visitor.studio.shared.store.audit_entries(account, before, PAGE + 1).await?;
     let older = last_of_page(&mut entries, PAGE).map(|entry| entry.id);
     html(&AuditPage { frame: Frame::new("operator-audit", visitor).await?, entries, account, older })

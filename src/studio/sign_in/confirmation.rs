@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{Address, delay_failure, place};
+use super::{Address, delay_failure, take_slot};
 use crate::studio::error::PageError;
 use crate::studio::session::Visitor;
 use tintype_domain::person::Person;
@@ -46,9 +46,9 @@ impl Visitor {
         if !studio.sign_in_attempts.allow(&format!("\0{}", person.id), None) {
             return Err(self.too_often());
         }
-        let place = place(&studio.hashes, &self.context)?;
+        let slot = take_slot(&studio.hashes, &self.context)?;
         let is_right = studio.people.is_password_of(person, password.to_owned()).await?;
-        drop(place);
+        drop(slot);
         Ok(is_right)
     }
 

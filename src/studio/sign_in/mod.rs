@@ -100,9 +100,9 @@ pub async fn by_password(State(studio): State<Arc<Studio>>, request: Request) ->
         delay_failure(&studio, &context).await?;
         return Err(PageError::new(StatusCode::TOO_MANY_REQUESTS, "sign-in-often"));
     }
-    let place = place(&studio.hashes, &context)?;
+    let slot = take_slot(&studio.hashes, &context)?;
     let signed_in = studio.people.sign_in(&name, fields.text("password").to_owned(), agent(&parts.headers)).await?;
-    drop(place);
+    drop(slot);
     match signed_in {
         SignIn::Done(signed_in) => return Ok(enter(&studio, &context, &parts.headers, &signed_in)),
         SignIn::NeedsCode(person, first) => return ask_for_code(&studio, &parts.headers, &person, &first).await,
@@ -123,8 +123,11 @@ pub(super) fn words(invalid: InvalidPassword) -> &'static str {
     }
 }
 
-/// A place for the address of a request, before anything costs time.
-pub(super) fn place(admission: &Admission<Source>, context: &RequestContext) -> Result<Admitted<Source>, PageError> {
+/// Takes a slot for the address of a request, before anything costs time.
+pub(super) fn take_slot(
+    admission: &Admission<Source>,
+    context: &RequestContext,
+) -> Result<Admitted<Source>, PageError> {
     admission.enter(context.source).ok_or_else(PageError::busy)
 }
 

@@ -10,7 +10,7 @@ use axum::http::{HeaderMap, StatusCode};
 use axum::response::IntoResponse as _;
 
 use super::joining::{follow, join};
-use super::{agent, delay_failure, enter, place, without_path_in_referrer};
+use super::{agent, delay_failure, enter, take_slot, without_path_in_referrer};
 use crate::service::admission::Admission;
 use crate::service::people::SignUpOutcome;
 use crate::service::rejections::Rejections;
@@ -47,14 +47,14 @@ struct LinkPage<'a> {
 /// anything.
 #[derive(Debug)]
 pub(in crate::studio) struct Exchanges {
-    places: Admission<Source>,
+    slots: Admission<Source>,
     /// Those that came to nothing.
     failed: Rejections<Source>,
 }
 
 impl Exchanges {
     pub(in crate::studio) fn new(clock: Clock) -> Self {
-        Self { places: Admission::new(MAX_EXCHANGES_OF_ONE, MAX_EXCHANGES), failed: Rejections::new(clock) }
+        Self { slots: Admission::new(MAX_EXCHANGES_OF_ONE, MAX_EXCHANGES), failed: Rejections::new(clock) }
     }
 }
 
@@ -206,9 +206,9 @@ async fn exchange(
     if context.source.is_some_and(|source| studio.exchanges.failed.are_too_many(source)) {
         return Err(PageError::busy());
     }
-    let place = place(&studio.exchanges.places, context)?;
+    let slot = take_slot(&studio.exchanges.slots, context)?;
     let outcome = studio.provider()?.redeem(authentication, code).await;
-    drop(place);
+    drop(slot);
     match outcome {
         Ok(sign_in) => Ok(sign_in),
         Err(error) => {

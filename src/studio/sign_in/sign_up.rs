@@ -6,7 +6,7 @@ use askama::Template;
 use axum::extract::{Request, State};
 use axum::http::{HeaderMap, StatusCode};
 
-use super::{agent, delay_failure, enter, place, words};
+use super::{agent, delay_failure, enter, take_slot, words};
 use crate::service::people::{NewPerson, SignUpOutcome, SignUpTerms};
 use crate::studio::error::{PageError, PageResult};
 use crate::studio::page::{answer, html, redirect};
@@ -81,9 +81,9 @@ pub async fn submit(State(studio): State<Arc<Studio>>, request: Request) -> Page
         Ok(new) => new,
         Err(notice) => return refuse(notice),
     };
-    let place = place(&studio.sign_ups, &context)?;
+    let slot = take_slot(&studio.sign_ups, &context)?;
     let outcome = studio.people.sign_up(new, terms, agent(&parts.headers)).await?;
-    drop(place);
+    drop(slot);
     match outcome {
         SignUpOutcome::Done(signed_in) => {
             tracing::info!(account = %signed_in.session.person.account_id, "a person signed up");
