@@ -18,7 +18,7 @@ use tokio::process::Command;
 use super::health::ask;
 use super::printing::show_verdict;
 use super::queue::TASKS_EXPIRE;
-use super::{Outcome, is_there};
+use super::{Failure, Outcome, is_there};
 use crate::files::{Creation, FileName, Files, REPLACES};
 use crate::policy::Policy;
 use crate::service::{file_store, limits};
@@ -33,7 +33,7 @@ use tintype_engines::models;
 use tintype_engines::{EngineContext, diffusion};
 use tintype_store::postgres;
 use tintype_store::sqlite::Snapshot;
-use tintype_store::{Abilities, EngineState, QueueDepth, Store, StoreError, WaitingForEngine};
+use tintype_store::{Abilities, EngineState, QueueDepth, Store, WaitingForEngine};
 use tintype_system::clock::{Clock, Timestamp};
 use tintype_system::data_dir;
 use tintype_system::disk::Disk;
@@ -77,10 +77,10 @@ struct Check {
 }
 
 impl Check {
-    fn new(check: &'static str, found: Result<String, String>) -> Self {
-        let (ok, detail) = match found {
+    fn new(check: &'static str, found: Result<String, impl Into<Failure>>) -> Self {
+        let (ok, detail) = match found.map_err(Into::into) {
             Ok(detail) => (true, detail),
-            Err(detail) => (false, detail),
+            Err(Failure(detail)) => (false, detail),
         };
         Self { check, ok, detail }
     }
@@ -101,7 +101,7 @@ pub(super) async fn run(args: DoctorArgs, data: &DataSettings, adopted: &Adopted
         Check::new("models", installed_models(data)),
         Check::new("policy", policy(&args.policy).await),
         Check::new("references", references().await),
-        Check::new("retention", Ok(args.retention.to_string())),
+        Check::new("retention", Ok::<_, Failure>(args.retention.to_string())),
     ];
     let healthy = checks.iter().all(|check| check.ok);
     show_verdict(healthy, args.json, &checks, || {
@@ -256,49 +256,46 @@ async fn readiness(listen: &[ListenAddress]) -> Result<&'static str, String> {
     }
 }
 
-async fn database(data: &DataSettings) -> Result<String, String> {
+async fn database(data: &DataSettings) -> Result<String, Failure> {
     let audit = match existing_database(data).await? {
         Existing::None => return Ok("none yet; the first start creates it".into()),
         Existing::Older => {
             return Ok("without the tables of this release; the next start creates or migrates them".into());
         }
         Existing::Sqlite(database) => {
-            database.check_integrity().map_err(|error| error.to_string())?;
-            database.audit()
+            database.check_integrity()?;
+            database.audit()?
         }
         Existing::Postgres(store) => {
             store.check_durability().await?;
-            store.ping().await.map_err(|error| error.to_string())?;
-            store.audit().await
+            store.ping().await?;
+            store.audit().await?
         }
     };
-    let audit = audit.map_err(|error| error.to_string())?;
     if !audit.drifts.is_empty() {
         let drifts = counted(audit.drifts.len() as u64, "drift", "drifts");
-        return Err(format!("{drifts} in the ledger; see `tintype credits audit`"));
+        return Err(format!("{drifts} in the ledger; see `tintype credits audit`").into());
     }
     let accounts = counted(audit.accounts, "account", "accounts");
     Ok(format!("{accounts}, {}: all balances match", counted(audit.tasks, "task", "tasks")))
 }
 
-async fn queue(data: &DataSettings) -> Result<String, String> {
+async fn queue(data: &DataSettings) -> Result<String, Failure> {
     let (depth, engines) = match existing_database(data).await? {
         Existing::None | Existing::Older => return Ok("empty".into()),
         // The engines of a server on SQLite are known to that server alone; the check of the engines probes them.
-        Existing::Sqlite(database) => (database.queue_depth(), None),
+        Existing::Sqlite(database) => (database.queue_depth()?, None),
         Existing::Postgres(store) => {
-            let engines = async { Ok((store.engines().await?, store.waiting_for_engines().await?)) };
-            let engines = engines.await.map_err(|error: StoreError| error.to_string())?;
-            (store.queue_depth().await, Some(engines))
+            let engines = (store.engines().await?, store.waiting_for_engines().await?);
+            (store.queue_depth().await?, Some(engines))
         }
     };
-    let depth = depth.map_err(|error| error.to_string())?;
     if let Some(since) = depth.paused_at {
-        return Err(format!("paused since {since}; {TASKS_EXPIRE}; `tintype queue resume` ends the pause"));
+        return Err(format!("paused since {since}; {TASKS_EXPIRE}; `tintype queue resume` ends the pause").into());
     }
     let found = format!("{} waiting, {} running", depth.waiting, depth.leased);
     match engines.and_then(|(engines, named)| without_engine(&depth, &engines, &named)) {
-        Some(missing) => Err(format!("{found}; {missing}; {TASKS_EXPIRE}")),
+        Some(missing) => Err(format!("{found}; {missing}; {TASKS_EXPIRE}").into()),
         None => Ok(found),
     }
 }
@@ -333,28 +330,28 @@ enum Existing {
     Postgres(Box<Store>),
 }
 
-async fn existing_database(data: &DataSettings) -> Result<Existing, String> {
+async fn existing_database(data: &DataSettings) -> Result<Existing, Failure> {
     Ok(match data.database()? {
         DatabaseUrl::Sqlite(path) if !is_there(&path)? => Existing::None,
         DatabaseUrl::Sqlite(path) => {
             data_dir::refuse_elsewhere(&path)?;
-            let database = Snapshot::open_in_place(&path).map_err(|error| error.to_string())?;
+            let database = Snapshot::open_in_place(&path)?;
             if database.is_current() { Existing::Sqlite(database) } else { Existing::Older }
         }
         DatabaseUrl::Postgres(url) => {
             let ca = data.database_ca.as_deref();
-            let found = postgres::open_current(&url, ca).await.map_err(|error| error.to_string())?;
+            let found = postgres::open_current(&url, ca).await?;
             found.map_or(Existing::Older, |store| Existing::Postgres(Box::new(store)))
         }
     })
 }
 
-async fn files(data: &DataSettings, files: Option<&str>) -> Result<String, String> {
+async fn files(data: &DataSettings, files: Option<&str>) -> Result<String, Failure> {
     let backend = data.file_backend(files)?;
     let known = match existing_database(data).await? {
         Existing::None | Existing::Older => None,
-        Existing::Sqlite(database) => database.files_marker().map_err(|error| error.to_string())?,
-        Existing::Postgres(store) => store.files_marker().await.map_err(|error| error.to_string())?,
+        Existing::Sqlite(database) => database.files_marker()?,
+        Existing::Postgres(store) => store.files_marker().await?,
     };
     if let FileBackend::Directory(directory) = &backend
         && !is_there(directory)?
@@ -365,10 +362,11 @@ async fn files(data: &DataSettings, files: Option<&str>) -> Result<String, Strin
                 "there is no directory {}: point --files at the result files of this database, or run `tintype files adopt` \
                  after you have moved them",
                 directory.display()
-            )),
+            )
+            .into()),
         };
     }
-    let files = Files::on_backend(&backend).map_err(|error| error.to_string())?;
+    let files = Files::on_backend(&backend)?;
     files.check_access().await?;
     let clock = Clock::system();
     let started = clock.elapsed();
@@ -401,11 +399,11 @@ fn try_directory(directory: &Path) -> Result<(), String> {
 
 /// Writes an object to a bucket and removes it. Like a big picture it cannot be compressed, so that a limit of a proxy
 /// before the bucket shows here.
-async fn try_bucket(files: &Files, clock: &Clock) -> Result<(), String> {
+async fn try_bucket(files: &Files, clock: &Clock) -> Result<(), Failure> {
     let mut picture = vec![0; PROBE_BYTES];
     rand::rng().fill_bytes(&mut picture);
     let (probe, picture) = (IdSource::default().next(clock.now()), bytes::Bytes::from(picture));
-    let name = files.write(probe, 0, picture.clone()).await.map_err(|error| error.to_string())?;
+    let name = files.write(probe, 0, picture.clone()).await?;
     let named = FileName::parse(&name).ok_or("the file store chose an invalid name: report this as a bug")?;
     let again = files.create(named, bytes::Bytes::from_static(b"other")).await;
     let part = files.open(named, Some(GetRange::Bounded(1..3))).await;
@@ -414,14 +412,14 @@ async fn try_bucket(files: &Files, clock: &Clock) -> Result<(), String> {
         Ok(None) => Err("the file that was just written is not there".to_owned()),
         Err(error) => Err(error.to_string()),
     };
-    files.remove(&name).await.map_err(|error| error.to_string())?;
-    if again.map_err(|error| error.to_string())? == Creation::Done {
-        return Err(format!("{}: {REPLACES}", files.describe()));
+    files.remove(&name).await?;
+    if again? == Creation::Done {
+        return Err(format!("{}: {REPLACES}", files.describe()).into());
     }
     match part {
         Ok(part) if *part == picture[1..3] => Ok(()),
-        Ok(_) => Err(format!("{} sent another part of a file than was asked for", files.describe())),
-        Err(error) => Err(format!("{} did not send a part of a file: {error}", files.describe())),
+        Ok(_) => Err(format!("{} sent another part of a file than was asked for", files.describe()).into()),
+        Err(error) => Err(format!("{} did not send a part of a file: {error}", files.describe()).into()),
     }
 }
 
@@ -463,7 +461,7 @@ async fn engines(settings: &EngineSettings, data: &Path) -> Result<String, Strin
         let unused: String = unused.collect();
         let found = engine(settings, data).await.map(|found| found + &unused);
         let named = |message: String| if engines.len() == 1 { message } else { format!("{name}: {message}") };
-        lines.push(found.map(named).map_err(named));
+        lines.push(found.map(named).map_err(|Failure(message)| named(message)));
     }
     let all_well = lines.iter().all(Result::is_ok);
     let found = lines.into_iter().map(|line| line.unwrap_or_else(|line| line)).collect::<Vec<_>>().join("; ");
@@ -471,22 +469,21 @@ async fn engines(settings: &EngineSettings, data: &Path) -> Result<String, Strin
 }
 
 /// Probes the engine. Only the built-in engine also renders: a picture of a server may cost money.
-async fn engine(settings: &EngineSettings, data: &Path) -> Result<String, String> {
+async fn engine(settings: &EngineSettings, data: &Path) -> Result<String, Failure> {
     let choice = tintype_engines::choose(settings, data)?;
     if settings.engine == Some(EngineTarget::Diffusion) {
-        return diffusion::check(settings, data, &Decoder::default()).await;
+        return Ok(diffusion::check(settings, data, &Decoder::default()).await?);
     }
     if settings.engine == Some(EngineTarget::OwnSdServer) {
         // A second process would load the model once more, beside the one of a running server.
-        return version(&settings.engine_program)
-            .await
-            .map(|version| format!("{}: {version}", choice.info.description));
+        let version = version(&settings.engine_program).await?;
+        return Ok(format!("{}: {version}", choice.info.description));
     }
     let engine = choice.build(EngineContext { quotes_server: true, ..EngineContext::default() })?;
     let probe = tokio::time::timeout(PROBE_LIMIT, engine.probe()).await;
     let probe =
         probe.map_err(|_| format!("no answer within {} s from {}", PROBE_LIMIT.as_secs(), choice.info.description))?;
-    probe.map_err(|error| error.to_string())?;
+    probe?;
     if settings.engine == Some(EngineTarget::Sketch) {
         let brief = Brief {
             prompt: "A lighthouse at dusk".into(),
@@ -499,7 +496,7 @@ async fn engine(settings: &EngineSettings, data: &Path) -> Result<String, String
             time_limit: std::time::Duration::from_secs(60),
         };
         let rendering = engine.render(brief, Progress::default(), CancellationToken::new());
-        rendering.await.map_err(|error| error.to_string())?;
+        rendering.await?;
     }
     Ok(choice.info.description)
 }
@@ -514,8 +511,8 @@ async fn version(program: &Path) -> Result<String, String> {
     Ok(text.lines().next().unwrap_or("unknown version").trim().to_owned())
 }
 
-async fn references() -> Result<String, String> {
-    match Decoder::default().probe().await.map_err(|error| error.to_string())? {
+async fn references() -> Result<String, Failure> {
+    match Decoder::default().probe().await? {
         Confinement::Full => Ok("decoded in a child process without access to files, network or new processes".into()),
         Confinement::LimitsOnly => {
             Ok("decoded in a child process with resource limits only: this kernel does not filter system calls".into())
