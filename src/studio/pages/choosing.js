@@ -182,7 +182,7 @@ const find = one("[data-board-find]");
 if (find) {
   find.hidden = false;
   find.addEventListener("input", () => {
-    const wanted = find.value.trim().toLocaleLowerCase();
-    for (const board of all("[data-board]")) board.hidden = !board.textContent.toLocaleLowerCase().includes(wanted);
+    const text = find.value.trim().toLocaleLowerCase();
+    for (const board of all("[data-board]")) board.hidden = !board.textContent.toLocaleLowerCase().includes(text);
   });
 }

@@ -78,7 +78,7 @@ function place(card) {
   const isNews = state && old.dataset.state !== card.dataset.state;
   if (!isNews) return;
   news.textContent = `${state}: ${one(".prompt", card).textContent}`;
-  tellOf(card, news.textContent);
+  notifyOf(card, news.textContent);
 }
 
 const fetching = new Map();
@@ -92,16 +92,16 @@ async function refresh(id, isNew) {
   const url = `/studio/tasks/${encodeURIComponent(id)}${one(".grid") ? "?tile" : ""}${gallery ? "&gallery" : ""}`;
   const answer = await fetch(url, { headers: OF_SCRIPT }).catch(() => null);
   const part = answer?.ok && !answer.redirected && parse(await answer.text());
-  const again = fetching.get(id);
+  const hasChanged = fetching.get(id);
   fetching.delete(id);
   if (part) {
     place(one(".tile, .card", part));
     showBalance(answer.headers.get("x-credits"));
   }
-  if (again) refresh(id);
+  if (hasChanged) refresh(id);
 }
 
-// Shows the tasks that the page has missed while it heard nothing.
+// Shows the tasks that the page has missed while it received nothing.
 async function catchUp() {
   const grid = one(".grid:not([data-gallery])");
   const answer = grid && await fetch("/studio/older", { headers: OF_SCRIPT }).catch(() => null);
@@ -115,7 +115,7 @@ async function catchUp() {
 }
 
 let hasBegun = false;
-function hear({ name, data }) {
+function receive({ name, data }) {
   if (name === "task") return refresh(data.id);
   if (name === "marks") return follow(data);
   if (name === "queue") return showPaused(data.paused);
@@ -145,24 +145,24 @@ function showProgress({ id, fraction, words, preview: number }) {
 // Opens the stream, and returns a function that closes it. The browser itself opens it again if the connection breaks,
 // but not after an answer with an error, as a proxy gives while the server starts. Behind a proxy that gathers answers
 // before it passes them on, nothing ever comes and nothing fails: the page says so, and asks from time to time.
-function openStream(url, tell) {
-  let stream, again;
-  const silence = setInterval(() => tell({ name: "silence" }), 10_000);
+function openStream(url, report) {
+  let stream, retry;
+  const silence = setInterval(() => report({ name: "silence" }), 10_000);
   const begin = () => {
     stream = new EventSource(url);
     for (const name of ["begin", "task", "progress", "marks", "queue"]) {
-      stream.addEventListener(name, (event) => tell({ name, data: JSON.parse(event.data) }));
+      stream.addEventListener(name, (event) => report({ name, data: JSON.parse(event.data) }));
     }
     stream.addEventListener("begin", () => clearInterval(silence));
     stream.addEventListener("error", () => {
-      tell({ name: "away" });
-      if (stream.readyState === EventSource.CLOSED) again = setTimeout(begin, 5_000);
+      report({ name: "away" });
+      if (stream.readyState === EventSource.CLOSED) retry = setTimeout(begin, 5_000);
     });
   };
   begin();
   return () => {
     clearInterval(silence);
-    clearTimeout(again);
+    clearTimeout(retry);
     stream.close();
   };
 }
@@ -171,14 +171,14 @@ function openStream(url, tell) {
 function listen(url) {
   if (!navigator.locks) return listenWhileVisible(url);
   const tabs = new BroadcastChannel("tintype");
-  tabs.onmessage = (message) => hear(message.data);
-  const asked = performance.now();
+  tabs.onmessage = (message) => receive(message.data);
+  const requested = performance.now();
   navigator.locks.request("tintype-stream", () => new Promise(() => {
     // This tab has waited for another one to close, whose last words it may have missed.
-    hasBegun ||= performance.now() - asked > 1000;
+    hasBegun ||= performance.now() - requested > 1000;
     openStream(url, (news) => {
       tabs.postMessage(news);
-      hear(news);
+      receive(news);
     });
   }));
 }
@@ -187,7 +187,7 @@ function listen(url) {
 function listenWhileVisible(url) {
   let close = null;
   const follow = () => {
-    if (document.hidden) close = close?.(); else close ??= openStream(url, hear);
+    if (document.hidden) close = close?.(); else close ??= openStream(url, receive);
   };
   document.addEventListener("visibilitychange", follow);
   follow();

@@ -88,11 +88,11 @@ async function loadMask() {
 }
 
 async function openBrush() {
-  const mine = opening += 1;
+  const thisOpening = opening += 1;
   const under = one("[data-under]", brush);
   under.src = thumbnailOf(own[0]);
   const isShown = await under.decode().then(() => true, () => false);
-  if (mine !== opening) return;
+  if (thisOpening !== opening) return;
   if (!isShown) return say(brush.dataset.gone);
   one("[data-brush-refusal]").hidden = true;
   one("[data-brush-remove]").hidden = !isPainted();
@@ -101,7 +101,7 @@ async function openBrush() {
     before = [];
     last = null;
     if (isPainted()) await loadMask();
-    if (mine !== opening) return;
+    if (thisOpening !== opening) return;
   }
   showRing();
   brush.showModal();
@@ -151,12 +151,12 @@ function showRing() {
 }
 
 async function finishMask(button) {
-  const [reference, mine] = [own[0], opening];
+  const [reference, thisOpening] = [own[0], opening];
   button.disabled = true;
   const file = await paintedFile();
   const answer = await sendFile(file, null, `?mask_of=${encodeURIComponent(reference)}`);
   button.disabled = false;
-  if (mine !== opening) return;
+  if (thisOpening !== opening) return;
   const notice = one("[data-brush-refusal]");
   notice.hidden = !answer.refusal;
   notice.textContent = answer.refusal ?? "";

@@ -11,7 +11,7 @@ async function detailsOf(task) {
   return document.adoptNode(one(".one", parse(await answer.text())));
 }
 
-async function again(task) {
+async function makeAgain(task) {
   const details = await detailsOf(task);
   if (details) await make(one("form[data-make]", details));
 }
@@ -67,7 +67,7 @@ menu?.addEventListener("click", (event) => {
     menu.hidePopover();
     action();
   };
-  if ("again" in item.dataset) did(() => again(task));
+  if ("again" in item.dataset) did(() => makeAgain(task));
   else if ("erase" in item.dataset) did(() => erase([task]));
   else if ("details" in item.dataset && !byLink) did(() => view(menu.tile));
   else if ("link" in item.dataset) copyLink(task, item);

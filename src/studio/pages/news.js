@@ -127,7 +127,7 @@ document.addEventListener("visibilitychange", () => {
   document.title = TITLE;
 });
 
-function tellOf(tile, words) {
+function notifyOf(tile, words) {
   if (!document.hidden || !("mine" in tile.dataset)) return;
   if (tile.dataset.state === "completed") document.title = `(${unseen += 1}) ${TITLE}`;
   if (!("Notification" in window) || Notification.permission !== "granted" || !wantsNotices()) return;

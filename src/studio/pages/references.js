@@ -25,9 +25,9 @@ function syncReferences() {
   const count = own.length + urls.length + uploading.size;
   one("[data-count]").textContent = count ? `(${count}/${MOST_REFERENCES})` : "";
   const list = one(".chips");
-  const wanted = [...own, ...uploading.keys()];
-  for (const chip of all(".chip", list)) if (!wanted.includes(chip.dataset.reference)) chip.remove();
-  for (const reference of wanted) {
+  const references = [...own, ...uploading.keys()];
+  for (const chip of all(".chip", list)) if (!references.includes(chip.dataset.reference)) chip.remove();
+  for (const reference of references) {
     if (all(".chip", list).some((chip) => chip.dataset.reference === reference)) continue;
     const chip = one("[data-chip]").content.firstElementChild.cloneNode(true);
     const picture = document.createElement("img");
@@ -39,7 +39,7 @@ function syncReferences() {
     one("[data-drop-reference]", chip).hidden = false;
     list.append(chip);
   }
-  const chips = wanted.map((reference) => all(".chip", list).find((chip) => chip.dataset.reference === reference));
+  const chips = references.map((reference) => all(".chip", list).find((chip) => chip.dataset.reference === reference));
   if (chips.some((chip, index) => list.children[index] !== chip)) list.append(...chips);
 }
 
