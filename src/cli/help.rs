@@ -3,7 +3,7 @@
 use clap::{Arg, Command};
 
 /// The commands that show the global options.
-const SERVERS: [&str; 3] = ["serve", "api", "worker"];
+pub(super) const SERVERS: [&str; 3] = ["serve", "api", "worker"];
 const POINTER: &str = "Global options, such as --data and --config: `tintype help`";
 
 /// The command line. Commands other than servers take the global options without showing them in their help.

@@ -259,6 +259,7 @@ pub fn main() -> ExitCode {
         // The child of the diffusion engine confines itself too.
         return diffusion::main(arguments.get(2..).unwrap_or_default());
     }
+    let without_allocator = allocator::set_up(&arguments);
     let read = match tintype_config::read(help::without_global_options(Cli::command()), &arguments) {
         Ok(read) => read,
         Err(error) => return explain(error, &arguments),
@@ -283,8 +284,9 @@ pub fn main() -> ExitCode {
     };
     let is_server = cli.command.is_server();
     if is_server {
-        allocator::set_up(&arguments);
-        // Here, because the allocator starts the program once more.
+        if let Some(error) = without_allocator {
+            tracing::warn!(%error, "could not set up the allocator; this server will keep more memory than it needs");
+        }
         read.unknown_variables.iter().for_each(|message| tracing::warn!("{message}"));
     } else if matches!(cli.command, Command::Config { .. } | Command::Doctor(_)) {
         read.unknown_variables.iter().for_each(|message| output::complain(&format!("tintype: {message}")));
