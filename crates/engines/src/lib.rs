@@ -150,7 +150,8 @@ pub fn choose(settings: &EngineSettings, data: &Path) -> Result<EngineChoice, St
         EngineTarget::Sketch => {
             let info = Sketch::info();
             let max_references = settings.engine_references.unwrap_or(info.max_references);
-            Ok(EngineChoice::new(EngineInfo { max_references, ..info }, |_| Ok(Arc::new(Sketch::new()))))
+            let sizes = sizes(settings, info.sizes.clone());
+            Ok(EngineChoice::new(EngineInfo { max_references, sizes, ..info }, |_| Ok(Arc::new(Sketch::new()))))
         }
         EngineTarget::Diffusion => diffusion::choose(settings, data),
         EngineTarget::OwnSdServer => sd_server::choose(&[], settings),

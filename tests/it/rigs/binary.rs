@@ -9,6 +9,7 @@ use std::process::{Child, ChildStdout, Command, ExitStatus, Output, Stdio};
 
 use serde_json::Value;
 use tempfile::TempDir;
+use tintype_config::CONFIG_FILE;
 
 use crate::rigs::service::Backend;
 
@@ -17,6 +18,10 @@ pub const TINTYPE: &str = env!("CARGO_BIN_EXE_tintype");
 
 /// Time limit of an administrative command.
 const LONGEST_RUN_SECONDS: &str = "120";
+
+/// Flags of a server whose pictures matter less than what becomes of them: the sketch engine draws a small one, and the
+/// worker enlarges it.
+pub const SMALL: [&str; 2] = ["--engine-sizes", "64x64"];
 
 /// The program with no settings from outside.
 pub fn tintype() -> Command {
@@ -143,6 +148,17 @@ impl Ran for Output {
     }
 }
 
+/// A server that draws small sketches, unless its flags or the files in its data directory name an engine.
+pub fn small_sketches(mut server: Command, data: &Path) -> Command {
+    let names = ["--engine", "--model", "--config"];
+    let names_engine = |flag: &OsStr| names.iter().any(|name| flag.to_string_lossy().starts_with(name));
+    let has_files = data.join(CONFIG_FILE).exists() || data.join("models").exists();
+    if !has_files && !server.get_args().any(names_engine) {
+        server.args(SMALL);
+    }
+    server
+}
+
 /// A running server.
 pub struct Server {
     process: Child,
@@ -154,11 +170,12 @@ pub struct Server {
 }
 
 impl Server {
-    /// Starts `tintype serve` on a free port and waits until it listens.
+    /// Starts `tintype serve` on a free port and waits until it listens. Without another engine it draws small
+    /// sketches.
     pub fn start(data: &Path, flags: &[&str]) -> Self {
         let mut command = tintype();
         command.args(["serve", "--listen", "127.0.0.1:0", "--log", "warn", "--data"]).arg(data).args(flags);
-        Self::spawn(command)
+        Self::spawn(small_sketches(command, data))
     }
 
     /// Starts a server with the command given.

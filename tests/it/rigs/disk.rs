@@ -16,7 +16,7 @@ use tempfile::TempDir;
 
 use self::kernel::Mounted;
 use self::platter::Platter;
-use crate::rigs::binary::tintype;
+use crate::rigs::binary::{SMALL, tintype};
 
 mod kernel;
 mod platter;
@@ -81,7 +81,7 @@ impl Disk {
     pub fn serve(&self) -> Command {
         let mut command = tintype();
         command.args(["serve", "--listen", "127.0.0.1:0", "--submit-rate", "0", "--read-rate", "0"]);
-        command.args(["--max-unfinished", "0", "--data"]).arg(self.data()).stderr(Stdio::null());
+        command.args(SMALL).args(["--max-unfinished", "0", "--data"]).arg(self.data()).stderr(Stdio::null());
         command
     }
 

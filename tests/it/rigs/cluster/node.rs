@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::rigs::binary::Server;
+use crate::rigs::binary::{Server, small_sketches};
 use crate::rigs::crash::life::PUBLIC_URL;
 use crate::rigs::installation::Installation;
 
@@ -118,5 +118,5 @@ fn spawn(
     command.args(["--submit-rate", "0", "--read-rate", "0", "--renders", "2", "--max-failed-tasks", "0"]);
     command.args(["--log", "warn,tintype::worker=debug", "--test-fault", fault.unwrap_or_default()]).args(flags);
     command.stderr(OpenOptions::new().create(true).append(true).open(log).expect("a log"));
-    Server::attempt(command)
+    Server::attempt(small_sketches(command, &installation.data))
 }

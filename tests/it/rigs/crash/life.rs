@@ -11,7 +11,7 @@ use tintype_system::clock::Clock;
 
 use super::clients::Clients;
 use super::{Tally, zombie};
-use crate::rigs::binary::{signal, tintype};
+use crate::rigs::binary::{SMALL, signal, tintype};
 
 /// A short lease, so that heartbeats happen during a life.
 pub const LEASE: Duration = Duration::from_millis(600);
@@ -108,7 +108,7 @@ impl Life {
         let mut command = tintype();
         command.args(["serve", "--listen", &listen, "--public-url", PUBLIC_URL, "--lease", &lease]);
         command.args(["--submit-rate", "0", "--read-rate", "0", "--max-unfinished", "40", "--drain-timeout", "300ms"]);
-        command.args(["--max-failed-tasks", "0"]);
+        command.args(["--max-failed-tasks", "0"]).args(SMALL);
         command.args(["--webhook-network", "127.0.0.0/8"]);
         command.args(["--log", "warn,tintype::worker=debug"]).arg("--data").arg(data);
         match &ending {
