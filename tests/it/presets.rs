@@ -327,7 +327,7 @@ fn a_lora_of_another_family_never_comes_into_force() {
     let data = TempDir::new().expect("a directory");
     let write = |text: &str| fs::write(data.path().join("tintype.toml"), text).expect("a file");
     let model = root().join("crates/diffusion/tests/parity/sd15");
-    let engine = ["--engine", "diffusion", "--model", model.to_str().expect("text")];
+    let engine = ["--engine", "diffusion", "--model", model.to_str().expect("text"), "--engine-sizes", "64x64"];
     let serve = ["serve", "--listen", "127.0.0.1:0", "--log", "warn", "--data"];
     let (fitting, other) = (lora("sd15_kohya.safetensors"), lora("klein_kohya.safetensors"));
     write(&format!("[preset.ink]\nlora = {other:?}\n"));
