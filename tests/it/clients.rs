@@ -41,7 +41,7 @@ fn python_program(folder: &Path, name: &str) -> Command {
     let programs: PathBuf = python();
     let inherited = std::env::join_paths([programs.clone(), "/usr/bin".into(), "/bin".into()]).expect("paths");
     let mut command = Command::new(programs.join(name));
-    command.current_dir(folder).env("PATH", inherited).env("PYTHONDONTWRITEBYTECODE", "1");
+    command.current_dir(folder).env("PATH", inherited).env_remove("PYTHONDONTWRITEBYTECODE");
     command
 }
 
