@@ -14,12 +14,13 @@ use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, Re
 use tokio::net::{TcpListener, TcpStream, UnixStream};
 use tokio::sync::oneshot;
 
-use tintype_config::{MAX_UNSENT, SEND_BUFFER};
+use tintype_config::{MAX_EDIT_BODY, MAX_UNSENT, SEND_BUFFER};
 
 /// Longest wait for the end of a peer that was too slow with its request.
 const LATE_TIME_LIMIT: Duration = Duration::from_secs(2);
-/// Most bytes that a peer may send after the last response.
-const MAX_DISCARDED: u64 = 1024 * 1024;
+/// Most bytes that a peer may send after the last response: the largest body, whose sender did not wait for
+/// "100 Continue" and would lose a refusal if the connection were aborted. TLS adds less than a 64th to it.
+const MAX_DISCARDED: u64 = MAX_EDIT_BODY + MAX_EDIT_BODY / 64;
 /// How many times the limit for slow readers the kernel waits for a peer that acknowledges nothing or whose window stays
 /// closed. The window of a peer that reads slowly opens only when much of its buffer is free again, so the kernel must be
 /// more patient than [`close`] and the limits on writes, which see what is read.

@@ -174,6 +174,23 @@ async fn connect_narrow(service: &Service, host: u8) -> TcpStream {
     socket.connect(service.address).await.expect("the service listens")
 }
 
+/// Proxies made with Node.js do so: they pass the header on, and the body at once.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_refusal_reaches_a_caller_that_announces_to_wait_and_does_not() {
+    const BYTES: usize = 32 * 1024 * 1024;
+    let service = Service::start().await;
+    let mut stream = TcpStream::connect(service.address).await.expect("the service listens");
+    let head = format!(
+        "POST {GENERATE} HTTP/1.1\r\nhost: x\r\nauthorization: Bearer tt_no\r\ncontent-type: application/json\r\n\
+         expect: 100-continue\r\ncontent-length: {BYTES}\r\n\r\n"
+    );
+    stream.write_all(head.as_bytes()).await.expect("the service reads");
+    stream.write_all(&vec![b' '; BYTES]).await.expect("the service reads all of it");
+    stream.shutdown().await.expect("an open connection");
+    let answer = rest(stream).await;
+    assert!(answer.starts_with("HTTP/1.1 401 "), "{answer}");
+}
+
 #[tokio::test(start_paused = true)]
 async fn the_kernel_holds_little_of_what_a_peer_does_not_read_and_the_connection_is_aborted() {
     let service = Service::start_changed(&[], distinct).await;
