@@ -26,7 +26,9 @@ enum ServerSignal {
 }
 
 impl Signals {
+    /// From then on, a write beyond the limit on the size of files (`ulimit -f`) fails, and no longer ends the process.
     pub(super) fn catch() -> io::Result<Self> {
+        drop(signal(SignalKind::from_raw(rustix::process::Signal::XFSZ.as_raw()))?);
         Ok(Self {
             terminate: signal(SignalKind::terminate())?,
             interrupt: signal(SignalKind::interrupt())?,

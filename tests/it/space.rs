@@ -51,6 +51,19 @@ async fn below_the_floor_of_free_space_submits_are_refused_until_space_is_freed(
 }
 
 #[tokio::test]
+async fn a_limit_on_the_size_of_files_does_not_end_the_server() {
+    let data = TempDir::new().expect("a directory");
+    // In 512 bytes: the database has room, and a picture has not.
+    let server = Server::spawn(serve_on(data.path(), "ulimit -f 2000", ""));
+    let key = server.first_key().expect("a key");
+    let task = submit(&server, &key, "a boat").await;
+    wait_for_readiness(&server, 503).await;
+    let found = send(server.address, "GET", &format!("{TASKS}/{task}"), &key, "").await.json();
+    assert_eq!(found["data"]["status"], "processing");
+    server.stop();
+}
+
+#[tokio::test]
 async fn accepted_tasks_are_finished_below_the_floor() {
     let service = Service::start_with(&["--min-free-space", "1EiB"]).await;
     let caller = service.caller("ada", 10).await;
