@@ -1,7 +1,9 @@
 //! Result files in a directory.
 
+use std::error::Error as _;
 use std::fs::ReadDir;
 use std::io::{self, ErrorKind};
+use std::iter;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
@@ -9,7 +11,7 @@ use bytes::Bytes;
 use futures::{StreamExt as _, stream};
 use object_store::local::LocalFileSystem;
 use object_store::path::Path as ObjectPath;
-use object_store::{ObjectStoreExt as _, PutPayload};
+use object_store::{ObjectStore as _, ObjectStoreExt as _, PutMode, PutPayload};
 use rustix::fs::{Access, AtFlags, CWD, accessat};
 use rustix::io::Errno;
 
@@ -41,6 +43,20 @@ impl Directory {
         self.create_day(&name[..DAY_LENGTH]).await?;
         self.objects.put(&ObjectPath::from(name.as_str()), PutPayload::from(png)).await?;
         Ok(name)
+    }
+
+    /// Creates a file durably unless it exists. Without hard links, as on exFAT, two processes may both succeed with
+    /// the same file at the same time.
+    pub(super) async fn create(&self, key: &ObjectPath, payload: PutPayload) -> object_store::Result<()> {
+        match self.objects.put_opts(key, payload.clone(), PutMode::Create.into()).await {
+            Err(error) if is_about_links(&error) => {}
+            created => return created.map(drop),
+        }
+        match self.objects.head(key).await {
+            Err(object_store::Error::NotFound { .. }) => self.objects.put(key, payload).await.map(drop),
+            Ok(_) => Err(object_store::Error::AlreadyExists { path: key.to_string(), source: "it is there".into() }),
+            Err(error) => Err(error),
+        }
     }
 
     /// Creates and syncs the directory of a day. The object store would create it too, but then a concurrent write, or
@@ -95,6 +111,15 @@ impl Directory {
         };
         stream::try_unfold(walk, step).boxed()
     }
+}
+
+/// Whether the file system refuses hard links, by which a local store creates what must not exist.
+fn is_about_links(error: &object_store::Error) -> bool {
+    let mut causes = iter::successors(error.source(), |&cause| cause.source());
+    causes.any(|cause| {
+        let error = cause.downcast_ref::<io::Error>().and_then(Errno::from_io_error);
+        matches!(error, Some(Errno::PERM | Errno::OPNOTSUPP | Errno::NOSYS))
+    })
 }
 
 /// A listing of the directory of a day.

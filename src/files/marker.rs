@@ -1,8 +1,7 @@
 //! The marker of a store of result files.
 
 use futures::TryStreamExt as _;
-use object_store::path::Path as ObjectPath;
-use object_store::{Error, GetResult, ObjectStore, PutMode, PutPayload};
+use object_store::{GetResult, PutPayload};
 
 use super::FilesError;
 use tintype_domain::files_marker::FilesMarker;
@@ -33,11 +32,6 @@ pub(super) async fn read(found: GetResult, in_bucket: bool) -> Result<FilesMarke
     marker.and_then(|text| text.trim_ascii_end().parse().ok()).ok_or_else(|| FilesError(damaged().into()))
 }
 
-pub(super) async fn write(
-    objects: &dyn ObjectStore,
-    key: &ObjectPath,
-    marker: FilesMarker,
-    mode: PutMode,
-) -> Result<(), Error> {
-    objects.put_opts(key, PutPayload::from(format!("{marker}\n")), mode.into()).await.map(drop)
+pub(super) fn payload(marker: FilesMarker) -> PutPayload {
+    PutPayload::from(format!("{marker}\n"))
 }

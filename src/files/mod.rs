@@ -303,17 +303,10 @@ impl Files {
     /// [`FilesError`]; it is then unknown whether the file exists.
     pub async fn create(&self, name: FileName<'_>, png: Bytes) -> Result<Creation, FilesError> {
         let created = match &self.backend {
-            Backend::Directory(directory) => {
-                let key = self.key(name.as_str());
-                directory.objects.put_opts(&key, PutPayload::from(png), PutMode::Create.into()).await.map(drop)
-            }
+            Backend::Directory(directory) => directory.create(&self.key(name.as_str()), png.into()).await,
             Backend::Bucket(bucket) => bucket.create(name.as_str(), png).await,
         };
-        match created {
-            Ok(()) => Ok(Creation::Done),
-            Err(object_store::Error::AlreadyExists { .. }) => Ok(Creation::Exists),
-            Err(error) => Err(error.into()),
-        }
+        creation(created)
     }
 
     /// Opens a file or a byte range of it; `None` if the file does not exist.
@@ -406,16 +399,20 @@ impl Files {
     /// # Errors
     /// [`FilesError`]; it is then unknown whether the store has a marker. Also when the store replaces files that exist.
     pub async fn create_marker(&self, marker: FilesMarker) -> Result<Creation, FilesError> {
-        let create = async || match marker::write(self.objects(), &self.key(MARKER), marker, PutMode::Create).await {
-            Ok(()) => Ok(Creation::Done),
-            Err(object_store::Error::AlreadyExists { .. }) => Ok(Creation::Exists),
-            Err(error) => Err(FilesError::from(error)),
+        let (key, marker) = (self.key(MARKER), marker::payload(marker));
+        let create = async || {
+            creation(match &self.backend {
+                Backend::Directory(directory) => directory.create(&key, marker.clone()).await,
+                Backend::Bucket(_) => {
+                    self.objects().put_opts(&key, marker.clone(), PutMode::Create.into()).await.map(drop)
+                }
+            })
         };
         let created = create().await?;
         // Some stores ignore the condition without a word.
         if created == Creation::Done && self.directory().is_none() && create().await? == Creation::Done {
             // The next start would take it for a sign that all is well.
-            self.objects().delete(&self.key(MARKER)).await?;
+            self.objects().delete(&key).await?;
             return Err(FilesError(REPLACES.into()));
         }
         Ok(created)
@@ -426,7 +423,7 @@ impl Files {
     /// # Errors
     /// [`FilesError`]; it is then unknown which marker the store has.
     pub async fn replace_marker(&self, marker: FilesMarker) -> Result<(), FilesError> {
-        Ok(marker::write(self.objects(), &self.key(MARKER), marker, PutMode::Overwrite).await?)
+        Ok(self.objects().put(&self.key(MARKER), marker::payload(marker)).await.map(drop)?)
     }
 
     /// The days that have result files, oldest first.
@@ -446,6 +443,14 @@ impl Files {
             Backend::Directory(directory) => directory.written_before(day, cutoff),
             Backend::Bucket(bucket) => bucket.written_before(day, cutoff),
         }
+    }
+}
+
+fn creation(created: object_store::Result<()>) -> Result<Creation, FilesError> {
+    match created {
+        Ok(()) => Ok(Creation::Done),
+        Err(object_store::Error::AlreadyExists { .. }) => Ok(Creation::Exists),
+        Err(error) => Err(error.into()),
     }
 }
 

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use crate::rigs::binary::Server;
+use crate::rigs::binary::{Ran as _, Server, run};
 use crate::rigs::crowd::{Crowd, MOMENT, integrity};
 use crate::rigs::disk::{self, ALL, Disk, Faults, Names, Survivors};
 use crate::rigs::http::try_send;
@@ -168,6 +168,33 @@ async fn an_io_error_of_the_database_ends_the_process_and_a_restart_has_lost_not
     }
     ends_and_knows("write of the database", Faults { fail_write: Some(DATABASE), ..Faults::default() }).await;
     ends_and_knows("sync of the database", Faults { fail_sync: Some(DATABASE), ..Faults::default() }).await;
+}
+
+#[tokio::test]
+async fn a_disk_without_hard_links_and_permissions_holds_the_data_and_a_restored_copy() {
+    if !disk::inside("disk_faults::a_disk_without_hard_links_and_permissions_holds_the_data_and_a_restored_copy") {
+        return;
+    }
+    let disk = Disk::new();
+    disk.set(Faults { foreign: true, ..Faults::default() });
+    let crowd = Crowd::new(&disk.data(), 1);
+    let log = disk.path().join("log");
+    let server = Server::spawn({
+        let mut serve = disk.serve();
+        serve.stderr(std::fs::File::create(&log).expect("a file"));
+        serve
+    });
+    crowd.caller().submit(server.address, "a boat", 1).await.expect("an answer");
+    crowd.finish(server.address).await;
+    server.stop();
+    let said = std::fs::read_to_string(&log).expect("a log");
+    assert!(said.contains("ignores permissions") && !said.contains("removed the permission"), "{said}");
+
+    let (backup, restored) = (disk.path().join("backup").display().to_string(), disk.path().join("restored"));
+    run(&disk.data(), ["backup", &backup]).succeeded();
+    run(&restored, ["restore", &backup]).succeeded();
+    let audit = run(&restored, ["credits", "audit", "--files"]).succeeded();
+    assert!(audit.contains("1 result file"), "{audit}");
 }
 
 #[tokio::test]

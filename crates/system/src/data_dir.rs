@@ -120,6 +120,11 @@ fn take_from_others(path: &Path) -> Result<(), String> {
         fchmod(&file, mode)
     });
     match closed {
+        Ok(()) if open_to_others(path).is_some() => {
+            let why = "its file system ignores permissions; mount it with umask=077";
+            tracing::warn!(path = %path.display(), "other users can read it: {why}");
+            Ok(())
+        }
         Ok(()) => {
             tracing::warn!(path = %path.display(), "removed the permission of other users to read it");
             Ok(())

@@ -39,6 +39,8 @@ pub struct Faults {
     pub fail_sync: Option<Names>,
     /// Syncing such a file succeeds, and does nothing.
     pub lie_about_sync: Option<Names>,
+    /// The disk has no hard links and ignores permissions, as exFAT and NTFS do.
+    pub foreign: bool,
     /// The power fails after this number of further changes and syncs.
     pub cut_after: Option<u64>,
 }

@@ -101,7 +101,9 @@ impl Filesystem for Mounted {
         let mut platter = self.platter();
         let resized = size.map_or(Ok(()), |size| platter.resize(number.0, size));
         let outcome = resized.and_then(|()| {
-            if let Some(mode) = mode {
+            if let Some(mode) = mode
+                && !platter.faults.foreign
+            {
                 platter.inode(number.0)?.mode = mode & 0o7777;
             }
             attributes(&mut platter, number.0, request)
