@@ -159,10 +159,11 @@ impl DataUrls {
                     self.text.push(byte);
                     self.state = ScannerState::MediaType { escaped: false };
                 }
-                Letter::Of(_) | Letter::Quote => return Err(Fault::NotBase64),
+                Letter::Of(_) | Letter::LineBreak | Letter::Quote => return Err(Fault::NotBase64),
             },
             ScannerState::Data { escaped } => match unescaped(byte, escaped)? {
                 Letter::Escape => self.state = ScannerState::Data { escaped: true },
+                Letter::LineBreak => self.state = ScannerState::Data { escaped: false },
                 Letter::Of(byte) => {
                     self.text.push(byte);
                     self.state = ScannerState::Data { escaped: false };
@@ -230,14 +231,17 @@ enum Letter {
     Of(u8),
     /// The next one is escaped.
     Escape,
+    /// The line ends. Ruby's `encode64` and the command `base64` break lines.
+    LineBreak,
     /// The string ends.
     Quote,
 }
 
-/// Reads a letter of a data URL, in which only the slash may be escaped: some programs write `\/`.
+/// Reads a letter of a data URL, in which only the slash and line breaks may be escaped: some programs write `\/`.
 fn unescaped(byte: u8, escaped: bool) -> Result<Letter, Fault> {
     match (byte, escaped) {
         (b'/', _) => Ok(Letter::Of(byte)),
+        (b'n' | b'r', true) => Ok(Letter::LineBreak),
         (_, true) => Err(Fault::NotBase64),
         (b'\\', false) => Ok(Letter::Escape),
         (b'"', false) => Ok(Letter::Quote),
@@ -272,7 +276,7 @@ mod tests {
     #[test]
     fn pictures_leave_a_body_however_it_is_cut() {
         let body = r#"{"prompt": "data:image/png;base64,AAAA", "images": [{"image_url": "data:image\/png;base64,\/+8="},
-            {"image_url": "https://example.com/\"a.png"}], "image": "DATA:;charset=a;BASE64,aGVsbG8gd29ybGQ",
+            {"image_url": "https://example.com/\"a.png"}], "image": "DATA:;charset=a;BASE64,aGVsbG\r\n8gd29y\nbGQ\n",
             "x": {"data:": ["data:,", "\\"]}}"#;
         let json = r##"{"prompt": "data:image/png;base64,AAAA", "images": [{"image_url": "#0"},
             {"image_url": "https://example.com/\"a.png"}], "image": "#1",
@@ -289,6 +293,7 @@ mod tests {
         for url in [
             "data:image/png,hello",
             "data:image/png;base64",
+            "data:image/png;base64\\n,AAAA",
             "data:image/png;base64,A=AA",
             "data:image/png;base64,AA==AAAA",
             "data:image/png;base64,AAA$",

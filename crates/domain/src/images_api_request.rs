@@ -294,7 +294,7 @@ fn input_images(fields: &mut Fields, ports: &[u16], pictures: &[SentPicture]) ->
         let wrong =
             |rule: String| Err(InvalidCall { message: format!("{param}[{index}] {rule}."), param: Some(param) });
         let Some(text) = url_of(entry) else {
-            return wrong("must be an https or data URL, or an object with one in image_url".into());
+            return wrong("must be an https or data URL, or an object with one in image_url or url".into());
         };
         if let Some(picture) = pictures.iter().find(|picture| picture.mark == text) {
             return Ok(picture.name.clone());
@@ -317,7 +317,8 @@ fn mask(fields: &mut Fields, pictures: &[SentPicture]) -> Result<Option<String>,
     }
 }
 
-/// The URL of an image: text, or the field `image_url` of an object, whose value may be an object with the URL as in a chat.
+/// The URL of an image: text, or the field `image_url` of an object, whose value may be an object with the URL as in a
+/// chat, or its field `url`, as in xAI's API.
 /// Other fields say nothing of a picture, except one that names a file of OpenAI's.
 fn url_of(value: Json) -> Option<String> {
     let fields = match value {
@@ -328,7 +329,8 @@ fn url_of(value: Json) -> Option<String> {
     if fields.iter().any(|(name, value)| name == "file_id" && *value != Json::Null) {
         return None;
     }
-    match only(fields, "image_url")? {
+    let has_image_url = fields.iter().any(|(name, value)| name == "image_url" && *value != Json::Null);
+    match only(fields, if has_image_url { "image_url" } else { "url" })? {
         Json::String(text) => Some(text),
         Json::Object(fields) => match only(fields, "url")? {
             Json::String(text) => Some(text),
@@ -413,6 +415,8 @@ mod tests {
             (r#""image": ["https://example.com/a.png", {"image_url": "mark0"}]"#, vec![url, "sha256:00"]),
             (r#""images": [{"image_url": "mark0", "file_id": null}, {"image_url": "mark0"}]"#, vec!["sha256:00"; 2]),
             (r#""images": [{"type": "input_image", "image_url": "mark0"}]"#, vec!["sha256:00"]),
+            (r#""image": {"type": "image_url", "url": "mark0"}"#, vec!["sha256:00"]),
+            (r#""image": {"url": "mark0", "image_url": null}"#, vec!["sha256:00"]),
             (
                 r#""images": [{"type": "image_url", "image_url": {"url": "mark0", "detail": "high"}}]"#,
                 vec!["sha256:00"],
@@ -430,6 +434,7 @@ mod tests {
             (r#""images": [{"file_id": "a"}]"#, "images"),
             (r#""images": [{"image_url": "mark0", "image_url": "mark0"}]"#, "images"),
             (r#""images": [{"image_url": {"uri": "mark0"}}]"#, "images"),
+            (r#""images": [{"image_url": {"uri": "mark0"}, "url": "mark0"}]"#, "images"),
             (r#""images": [{"image_url": "mark0", "file_id": "a"}]"#, "images"),
             (r#""images": ["mark0"], "image": "mark0""#, "image"),
             (r#""image": ["mark0", "mark0", "mark0", "mark0", "mark0"]"#, "image"),
