@@ -82,7 +82,7 @@ pub enum DecodeError {
     #[error("the decoder took longer than {} s", .0.as_secs_f64())]
     TimeLimit(Duration),
     /// The process could not be started, for reasons unrelated to the picture.
-    #[error("the decoder could not be started: {0}")]
+    #[error("the decoder could not be started, which needs /proc and /dev/null: {0}")]
     NotStarted(io::Error),
 }
 
