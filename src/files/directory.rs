@@ -5,7 +5,8 @@ use std::fs::ReadDir;
 use std::io::{self, ErrorKind};
 use std::iter;
 use std::path::{Path, PathBuf};
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use bytes::Bytes;
 use futures::{StreamExt as _, stream};
@@ -22,6 +23,9 @@ use tintype_system::clock::Timestamp;
 use tintype_system::locked::Locked as _;
 use tintype_system::owner;
 
+/// Time limit of a look at the marker.
+const MARKER_LIMIT: Duration = Duration::from_secs(5);
+
 /// A directory of result files.
 #[derive(Debug)]
 pub(super) struct Directory {
@@ -29,12 +33,14 @@ pub(super) struct Directory {
     pub(super) path: PathBuf,
     /// The day whose directory was most recently created and synced.
     synced_day: Mutex<String>,
+    /// Held while the marker is looked at.
+    marker_check: Arc<tokio::sync::Mutex<()>>,
 }
 
 impl Directory {
     pub(super) fn open(path: &Path) -> Result<Self, FilesError> {
         let objects = LocalFileSystem::new_with_prefix(path)?.with_fsync(true);
-        Ok(Self { objects, path: path.to_owned(), synced_day: Mutex::default() })
+        Ok(Self { objects, path: path.to_owned(), synced_day: Mutex::default(), marker_check: Arc::default() })
     }
 
     /// Writes a file durably under a new name.
@@ -77,11 +83,19 @@ impl Directory {
         Ok(())
     }
 
-    /// Checks that the marker is there.
-    pub(super) async fn check_marker(&self) -> Result<(), String> {
+    /// Checks that the marker is there. A network file system that hangs holds one thread, however often it is asked.
+    pub(super) async fn check_marker(&self) -> Result<(), FilesError> {
         let marker = self.path.join(MARKER);
-        let found = tokio::fs::metadata(&marker).await;
-        found.map(drop).map_err(|error| format!("{}: {error}; is its file system mounted?", marker.display()))
+        let fault = |error: io::Error| format!("{}: {error}; is its file system mounted?", marker.display());
+        let found = tokio::time::timeout(MARKER_LIMIT, async {
+            let (marker, turn) = (marker.clone(), self.marker_check.clone().lock_owned().await);
+            let look = move || {
+                let _turn = turn;
+                std::fs::metadata(marker).map(drop)
+            };
+            tokio::task::spawn_blocking(look).await?
+        });
+        found.await.unwrap_or_else(|_| Err(ErrorKind::TimedOut.into())).map_err(|error| FilesError(fault(error).into()))
     }
 
     /// Checks that this process may write files of this day.

@@ -225,10 +225,14 @@ impl Files {
     /// [`FilesError`]; if the file was written nevertheless, it is an orphan.
     pub async fn write(&self, task_id: Id, index: usize, png: Bytes) -> Result<String, FilesError> {
         let bytes = png.len();
-        let written = self.write_now(task_id, index, png).await;
+        let (write_fault, written) = match self.write_now(task_id, index, png).await {
+            // Below the mount point of a lost file system a write succeeds too.
+            Ok(name) => (WriteFault::Directory, self.check_there().await.map(|()| name)),
+            Err(error) => (WriteFault::Write(task_id, bytes), Err(error)),
+        };
         match &written {
             Ok(_) => self.note(None, ""),
-            Err(error) => self.note(Some(WriteFault::Write(task_id, bytes)), &error.to_string()),
+            Err(error) => self.note(Some(write_fault), &error.to_string()),
         }
         written
     }
@@ -244,7 +248,7 @@ impl Files {
     ///
     /// # Errors
     /// A message for the operator.
-    pub async fn check_there(&self) -> Result<(), String> {
+    pub async fn check_there(&self) -> Result<(), FilesError> {
         match &self.backend {
             Backend::Directory(directory) if self.is_marked.load(Ordering::Relaxed) => directory.check_marker().await,
             _ => Ok(()),
@@ -253,6 +257,9 @@ impl Files {
 
     /// Tries again a write that failed, and checks that a directory may be written to on this day.
     pub async fn try_again(&self, today: Timestamp) {
+        if let Err(error) = self.check_there().await {
+            return self.note(Some(WriteFault::Directory), &error.to_string());
+        }
         let write_fault = *self.write_fault.locked();
         match (&self.backend, write_fault) {
             (_, Some(WriteFault::Write(task_id, bytes))) => {
@@ -263,11 +270,8 @@ impl Files {
                 }
             }
             (Backend::Directory(directory), _) => {
-                let found = match directory.check_day(today) {
-                    Ok(()) => self.check_there().await,
-                    denied => denied,
-                };
-                self.note(found.as_ref().err().map(|_| WriteFault::Directory), &found.err().unwrap_or_default());
+                let denied = directory.check_day(today).err();
+                self.note(denied.as_ref().map(|_| WriteFault::Directory), &denied.unwrap_or_default());
             }
             (Backend::Bucket(_), _) => {}
         }

@@ -4,10 +4,12 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use bytes::Bytes;
 use tempfile::TempDir;
 use tintype::files::{Creation, Files};
 use tintype::service::file_store;
 use tintype_domain::files_marker::FilesMarker;
+use tintype_domain::model::Id;
 use tintype_system::clock::Clock;
 
 use crate::rigs::binary::{Ran as _, Server, json, printed, refused, run, tintype};
@@ -111,6 +113,28 @@ async fn a_server_whose_files_are_not_mounted_any_more_is_not_ready_until_they_a
         fs::rename(&away, &files).expect("a directory");
         eventually("it is ready again", async || ready().await == 200).await;
         server.stop();
+    }
+}
+
+#[tokio::test]
+async fn a_result_below_the_mount_point_of_a_lost_file_system_is_not_stored() {
+    let (places, clock) = (Places::started(), Clock::system());
+    let (path, away) = (places.data().join("files"), places.data().join("away"));
+    let files = Files::on_disk(&path).expect("a store of files");
+    files.marker().await.expect("a marker");
+    let write = async || files.write(Id::floor(clock.now()), 0, Bytes::from_static(b"x")).await;
+    write().await.expect("a file");
+    fs::rename(&path, &away).expect("a directory");
+    fs::create_dir(&path).expect("a directory");
+    let error = write().await.expect_err("no marker is here").to_string();
+    assert!(error.contains("is its file system mounted?"), "{error}");
+    for is_there in [false, true] {
+        if is_there {
+            fs::remove_dir_all(&path).expect("a directory");
+            fs::rename(&away, &path).expect("a directory");
+        }
+        files.try_again(clock.now()).await;
+        assert_eq!(files.are_writable(), is_there);
     }
 }
 
