@@ -153,11 +153,23 @@ fn other_formats_of_8_bits_are_refused() {
     let layer = "mid_block.attentions.0.transformer_blocks.0.attn1.to_v";
     let (name, scale) = (format!("{layer}.weight"), format!("{layer}.weight_scale"));
     type Change<'a> = &'a dyn Fn(&mut Tensors);
-    let changes: [(&str, Change<'_>); 4] = [
+    let changes: [(&str, Change<'_>); 8] = [
         ("scales blocks", &|all| drop(all.insert(scale.clone(), (Dtype::F32, vec![2, 1], bytes(&[1.0, 2.0]))))),
         ("not finite", &|all| drop(all.insert(scale.clone(), (Dtype::F32, vec![], bytes(&[f32::NAN]))))),
         ("has the type I8", &|all| all.get_mut(&name).expect("a layer").0 = Dtype::I8),
-        ("weight_scale_2", &|all| drop(all.insert(format!("{scale}_2"), (Dtype::F32, vec![], bytes(&[1.0]))))),
+        ("_2\" belongs to a format that scales blocks", &|all| {
+            drop(all.insert(format!("{scale}_2"), (Dtype::F32, vec![], bytes(&[1.0]))));
+        }),
+        ("_inv\" belongs to a format that scales blocks", &|all| {
+            drop(all.insert(format!("{scale}_inv"), (Dtype::F32, vec![1, 1], bytes(&[1.0]))));
+        }),
+        ("scalar\" belongs to a format that scales blocks", &|all| {
+            drop(all.insert(format!("{layer}.weight_scalar"), (Dtype::F32, vec![], bytes(&[1.0]))));
+        }),
+        ("weight_scale\" is a second scale", &|all| {
+            drop(all.insert(format!("{layer}.scale_weight"), (Dtype::F32, vec![], bytes(&[1.0]))));
+        }),
+        ("has the type BOOL", &|all| drop(all.insert(scale.clone(), (Dtype::BOOL, vec![], vec![1])))),
     ];
     for (expected, change) in changes {
         let mut tensors = usual.clone();

@@ -51,7 +51,7 @@ fn a_file_that_is_not_a_complete_model_is_refused_by_what_it_is() {
     let folder = TempDir::new().expect("a folder");
     let path = folder.path().join("file.safetensors");
     let context = ("model.diffusion_model.middle_block.1.transformer_blocks.0.attn2.to_k.weight", &[4, 1024][..]);
-    let cases: [(&[Tensor<'_>], &str); 24] = [
+    let cases: [(&[Tensor<'_>], &str); 25] = [
         (&[UNET], "is Stable Diffusion 1 without its text encoder and its VAE: use the complete checkpoint"),
         (&[UNET, context], "is Stable Diffusion 2 without its text encoder and its VAE"),
         (&[UNET, SIZES], "is Stable Diffusion XL without its text encoders and its VAE"),
@@ -71,6 +71,7 @@ fn a_file_that_is_not_a_complete_model_is_refused_by_what_it_is() {
         (&[UNET, VAE, CLIP, ("edm_vpred.sigma_max", &[1])], "is CosXL or a model like it, whose scheduler (EDM)"),
         (&[("model.diffusion_model.joint_blocks.0.x", &[1])], "is Stable Diffusion 3, which is not supported"),
         (&[("double_blocks.0.img_attn.norm.key_norm.scale", &[1])], "is FLUX.1 or a model like it"),
+        (&[("double_blocks.0.x.weight", &[1]), ("double_blocks.0.x.weight_scale_inv", &[1])], "is FLUX.1"),
         (&[("double_stream_modulation_img.lin.weight", &[1]), ("double_blocks.0.x", &[1])], "pull klein-4b`"),
         (&[("model.diffusion_model.noise_refiner.0.x", &[1])], "pull z-image-turbo`"),
         (&[("lora_unet_mid_block_attentions_0_proj_in.lora_down.weight", &[1])], "is a LoRA, which changes a model"),

@@ -11,6 +11,9 @@ use crate::{Error, Result};
 /// How the names of scales end. ComfyUI has changed its mind.
 const SCALES: [&str; 2] = [".scale_weight", ".weight_scale"];
 
+/// How the names of scales end in formats that scale blocks.
+const OF_BLOCKS: [&str; 3] = [".weight_scale_inv", ".weight_scale_2", ".weight_scalar"];
+
 /// How the names of what is not needed end.
 const UNUSED: [&str; 3] = [".scale_input", ".input_scale", ".comfy_quant"];
 
@@ -21,7 +24,7 @@ impl Weights {
     /// The same tensors with the scales beside them.
     ///
     /// # Errors
-    /// If a scale is not a single number, or its weight is in a format that is not supported.
+    /// If a scale is not a single number or not the only one of its weight, or a weight is in a format that is not supported.
     pub(super) fn scaled(mut self) -> Result<Self> {
         let mut names: Vec<_> = self.entries.keys().cloned().collect();
         // In the order of their names, so that a refusal names the same one each time.
@@ -31,6 +34,9 @@ impl Weights {
                 let layer = ends.iter().find_map(|end| name.strip_suffix(end))?;
                 Some(format!("{layer}.weight")).filter(|weight| self.entries.contains_key(weight))
             };
+            if of(&OF_BLOCKS).is_some() {
+                return Err(self.unusable(&name, "belongs to a format that scales blocks"));
+            }
             if let Some(weight) = of(&SCALES) {
                 let scale = Some(self.scale(&name, &weight)?);
                 if let Some(entry) = self.entries.get_mut(&weight) {
@@ -46,17 +52,27 @@ impl Weights {
 
     fn scale(&self, name: &str, weight: &str) -> Result<f32> {
         let [scale, weighed]: [&TensorEntry; 2] = [name, weight].map(|name| &self.entries[name]);
-        let wrong = |name: &str, what: String| {
-            let remedy = "use the file in F16 or BF16, or in FP8 with one scale for each layer";
-            Error::Unusable(format!("{}: the tensor {name:?} {what}: {remedy}", self.path))
-        };
         if fractions::size(weighed.dtype).is_none() {
-            return Err(wrong(weight, format!("has the type {:?}; {SUPPORTED}", weighed.dtype)));
+            return Err(self.unusable(weight, &format!("has the type {:?}; {SUPPORTED}", weighed.dtype)));
+        }
+        if weighed.scale.is_some() {
+            return Err(self.unusable(name, "is a second scale of its weight"));
         }
         let number = single_number(self.bytes(scale), scale.dtype).map(|number| number as f32);
-        let number =
-            number.ok_or_else(|| wrong(name, format!("has the shape {:?}, so it scales blocks", scale.shape)))?;
-        if number.is_finite() { Ok(number) } else { Err(wrong(name, "is not finite".into())) }
+        let number = number.ok_or_else(|| {
+            let is_single = scale.shape.iter().product::<usize>() == 1;
+            let what = match is_single {
+                true => format!("has the type {:?}; {SUPPORTED}", scale.dtype),
+                false => format!("has the shape {:?}, so it scales blocks", scale.shape),
+            };
+            self.unusable(name, &what)
+        })?;
+        if number.is_finite() { Ok(number) } else { Err(self.unusable(name, "is not finite")) }
+    }
+
+    fn unusable(&self, name: &str, what: &str) -> Error {
+        let remedy = "use the file in F16 or BF16, or in FP8 with one scale for each layer";
+        Error::Unusable(format!("{}: the tensor {name:?} {what}: {remedy}", self.path))
     }
 }
 

@@ -21,7 +21,6 @@ use super::encoders::{ClipParts, ClipTokenizer};
 use super::stable_diffusion::Parts;
 use crate::Result;
 use crate::config::Config;
-use crate::formats::check_format;
 use crate::weights::Weights;
 
 pub(crate) use names::unet as original_unet_name;
@@ -112,10 +111,10 @@ fn class_of(kind: Kind, tensors: &Tensors) -> Result<&'static str> {
 /// # Errors
 /// If the file is damaged or of another kind, or lacks a part.
 pub(super) fn parts(path: &Path, has_other_vae: bool) -> Result<Single> {
-    check_format(path)?;
+    // Before the weights, so that a file of another kind is named, whatever its numbers are.
+    let kind = kind::identify(&Tensors::read(path)?)?;
     let weights = Weights::open(path)?;
     let tensors = Tensors::of(&weights);
-    let kind = kind::identify(&tensors)?;
     if !has_other_vae && !kind::has_vae(&tensors) {
         return Err(kind::without_vae(kind, &tensors));
     }
