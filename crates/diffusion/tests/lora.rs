@@ -12,6 +12,9 @@ use tintype_diffusion::weights::Weights;
 use tintype_diffusion::{Error, Lora, Options, Order, Pipeline, Precision};
 use tintype_engine::{CancellationToken, Picture};
 
+#[path = "parity/whole_file.rs"]
+mod whole_file;
+
 /// A tensor for a file: its name, its sizes and its numbers, which repeat.
 type Tensor = (String, Vec<usize>, Vec<f32>);
 
@@ -251,14 +254,24 @@ fn matrices_that_do_not_fit_together_are_refused() {
     refused(&[usual(), first.clone().into()].concat(), &["one layer", "damaged"]);
     let second = [hada("w2_a", &[8, 2]), hada("w2_b", &[3, 8])];
     refused(&[first.to_vec(), second.into()].concat(), &["rank 2", "has 3"]);
+    let second = [hada("w2_a", &[8, 3]), hada("w2_b", &[3, 8])];
+    refused(&[first.to_vec(), second.into()].concat(), &["hada_w2_b", "rank 3", "has 2", "damaged"]);
+    for more in ["lokr_w2_a", "lokr_w2_b", "lokr_t2"] {
+        let tensors = [both([2, 2], [4, 4]).to_vec(), vec![of_target(more, &[4, 1])]].concat();
+        refused(&tensors, &[more, "lokr_w2\" are for one layer", "damaged"]);
+    }
+    refused(&[of_target("lokr_w1", &[2, 2]), of_target("lokr_w2", &[0, 1 << 40, 1 << 40])], &["lokr_w2", "too large"]);
+    refused(&pair(TARGET, &[0, 1 << 40, 1 << 40], &[8, 0]), &["lora_down", "too large"]);
     for middle in [&[2, 2, 3, 3], &[2, 3, 1, 1], &[2, 2, 1 << 40, 0], &[2_049, 2, 1, 1]] {
         refused(&[usual(), vec![of_target("lora_mid.weight", middle)]].concat(), &["lora_mid"]);
     }
-    let pair = [of_target("lora_up.weight", &[8, 0]), of_target("lora_down.weight", &[0, 8])];
-    refused(&[pair.to_vec(), vec![of_target("lora_mid.weight", &[2, 0, 3, 3])]].concat(), &["lora_mid"]);
+    let empty = [of_target("lora_up.weight", &[8, 0]), of_target("lora_down.weight", &[0, 8])];
+    refused(&[empty.to_vec(), vec![of_target("lora_mid.weight", &[2, 0, 3, 3])]].concat(), &["lora_mid"]);
     for (name, shape) in [
         ("dora_scale", vec![7, 1]),
         ("dora_scale", vec![1, 7]),
+        ("dora_scale", vec![1, 4]),
+        ("dora_scale", vec![1, 1]),
         ("dora_scale", vec![1, 0]),
         ("lora_magnitude_vector", vec![7]),
         ("lora_magnitude_vector.weight", vec![0]),
@@ -266,6 +279,9 @@ fn matrices_that_do_not_fit_together_are_refused() {
         refused(&[usual(), vec![of_target(name, &shape)]].concat(), &[name, "8 outputs"]);
     }
     refused(&[of_target("dora_scale", &[8, 1])], &["dora_scale", "complete"]);
+    let convolution = pair(CONVOLUTION, &[2, 8, 3, 3], &[8, 2, 1, 1]);
+    let pixels = tensor(format!("{CONVOLUTION}.dora_scale"), &[1, 72]);
+    refused(&[convolution.to_vec(), vec![pixels]].concat(), &["[1, 72]", "8 inputs"]);
 }
 
 #[test]
@@ -603,6 +619,40 @@ fn merged_weights_are_kept_by_what_they_are_made_of() {
         assert!(weight <= 0.1 || made(&in_use).is_empty(), "what an engine uses stays");
     }
     assert_eq!(case.left().len(), 4, "files that are no longer used do not fill the disk");
+}
+
+#[test]
+fn a_lora_in_8_bits_is_known_by_its_scales() {
+    let case = Case::new();
+    let with = |scale: f32| {
+        let scale = (format!("{TARGET}.lora_up.weight_scale"), Vec::new(), vec![scale]);
+        picture(&case.cached(case.write(&[usual(), vec![scale]].concat()), 1.0))
+    };
+    let [one, two] = [with(1.0), with(2.0)];
+    assert!(one != two && case.left().len() == 2, "{:?}", case.left());
+}
+
+#[test]
+fn magnitudes_of_a_transposed_layer_fit_it() {
+    let case = Case::new();
+    let single = case.path("model.safetensors");
+    whole_file::write_whole_file(&model(""), "sdxl", &single);
+    let lora = |magnitudes: &[usize]| {
+        let dora = tensor("lora_te2_text_projection.dora_scale", magnitudes);
+        case.write(&[pair("lora_te2_text_projection", &[2, 12], &[10, 2]).to_vec(), vec![dora]].concat())
+    };
+    let made = |magnitudes: &[usize]| {
+        render(&mut Pipeline::open(&single, &case.options(lora(magnitudes), 1.0)).expect("a model"))
+    };
+    // 12 inputs and 10 outputs.
+    let plain = render(&mut Pipeline::open(&single, &Options::default()).expect("a model"));
+    let [of_inputs, of_outputs] = [made(&[1, 12]), made(&[10, 1])];
+    assert!(of_inputs != plain && of_outputs != plain && of_inputs != of_outputs);
+    for count in [1, 4, 6, 10, 24] {
+        let options = case.options(lora(&[1, count]), 1.0);
+        let Err(Error::Lora(message)) = Pipeline::open(&single, &options) else { panic!("{count}") };
+        assert!(message.contains("dora_scale") && message.contains("12 inputs"), "{message}");
+    }
 }
 
 #[test]

@@ -13,7 +13,7 @@ use crate::weights::fractions::{floats, size};
 /// Products from which on a merge is worth several threads.
 const MANY_PRODUCTS: usize = 1 << 22;
 
-/// Numbers in a mapped file, or made of some. They last as long as the process, and those that are made are small.
+/// Numbers in a mapped file, or made of some. They last as long as the process.
 #[derive(Debug, Clone)]
 pub(super) struct Numbers {
     pub bytes: &'static [u8],
@@ -161,10 +161,17 @@ impl Change {
     }
 
     fn open(&self, rows: Range<usize>) -> Vec<Open> {
-        let is_plain = self.way != Way::Kronecker && self.swapped.is_none();
-        let needed =
-            |factor: &Factor| if is_plain { self.place(rows.start)..self.place(rows.end) } else { 0..factor.rows };
-        self.factors.iter().map(|factor| factor.open(needed(factor))).collect()
+        if self.swapped.is_some() {
+            return self.factors.iter().map(|factor| factor.open(0..factor.rows)).collect();
+        }
+        let rows = self.place(rows.start)..self.place(rows.end);
+        if let (Way::Kronecker, [one, other]) = (self.way, &self.factors[..]) {
+            let [first, last] = [rows.start, rows.end - 1];
+            let of_one = first / other.rows..last / other.rows + 1;
+            let of_other = if of_one.len() == 1 { first % other.rows..last % other.rows + 1 } else { 0..other.rows };
+            return vec![one.open(of_one), other.open(of_other)];
+        }
+        self.factors.iter().map(|factor| factor.open(rows.clone())).collect()
     }
 
     /// Adds a row of the scaled product, multiplied.
@@ -256,8 +263,9 @@ impl Change {
         digest.update(format!("{weight:?} {scale:?} {way:?} {first} {swapped:?} {dora:?} {}\n", factors.len()));
         for Factor { rows, columns, up, down } in factors {
             digest.update(format!("{rows} {columns} {:?}\n", down.as_ref().map(|(rank, _)| rank)));
-            for Numbers { bytes, dtype, .. } in [Some(up), down.as_ref().map(|(_, down)| down)].into_iter().flatten() {
-                digest.update(format!("{dtype:?} {}\n", bytes.len()));
+            let down = down.as_ref().map(|(_, down)| down);
+            for Numbers { bytes, dtype, scale } in [Some(up), down].into_iter().flatten() {
+                digest.update(format!("{dtype:?} {scale:?} {}\n", bytes.len()));
                 digest.update(bytes);
             }
         }
@@ -287,6 +295,11 @@ mod tests {
                 |factors| Change { weight: 1.0, scale: 0.5, way, factors, first: 0, swapped: None, dora: None };
             let (mut usual, mut turned) = ([0.0; 24], [0.0; 24]);
             change(factors.clone()).add_to(0..6, &mut usual);
+            for (begin, end) in (0..6).flat_map(|begin| (begin + 1..=6).map(move |end| (begin, end))) {
+                let mut some = vec![0.0; (end - begin) * 4];
+                change(factors.clone()).add_to(begin..end, &mut some);
+                assert_eq!(some, usual[begin * 4..end * 4], "{way:?}: rows {begin} to {end}");
+            }
             change(factors.into_iter().map(Factor::turned).collect()).add_to(0..4, &mut turned);
             for (row, column) in (0..6).flat_map(|row| (0..4).map(move |column| (row, column))) {
                 let (one, other) = (usual[row * 4 + column], turned[column * 6 + row]);

@@ -38,6 +38,9 @@ pub const MAX_LORAS: usize = 16;
 /// The largest rank. Most files have 4 to 128.
 const MAX_RANK: usize = 2_048;
 
+/// Numbers that the product of a third matrix can have in any layer, because some ranks exceed a small layer's outputs.
+const SMALL_PRODUCT: usize = 1 << 22;
+
 /// A note with the scales of a file that the PEFT library has written.
 const SCALES_NOTE: &str = "lora_adapter_metadata";
 
@@ -283,27 +286,44 @@ impl LoraFile {
         Ok(())
     }
 
-    /// The matrices of a layer of so many inputs, a kernel's pixels counted.
-    fn factors(&self, layer: &Layer, inputs: usize) -> Result<(Way, Vec<Factor>)> {
+    /// The matrices of a layer of so many outputs and inputs, a kernel's pixels counted.
+    fn factors(&self, layer: &Layer, size: [usize; 2]) -> Result<(Way, Vec<Factor>)> {
         let way = layer.matrices.keys().next().map_or(Way::Sum, |(way, ..)| *way);
         if let Some((_, key)) = layer.matrices.iter().find(|((other, ..), _)| *other != way) {
             return Err(self.wrong(key, &format!("and {:?} are for one layer: the file is damaged", layer.key())));
         }
         let count = if way == Way::Sum { 1 } else { 2 };
-        let factors = (0..count).map(|number| self.factor(layer, way, number, inputs));
-        let factors = factors.collect::<Result<_>>()?;
+        let factors = (0..count).map(|number| self.factor(layer, way, number, size));
+        let factors = factors.collect::<Result<Vec<_>>>()?;
+        // One alpha belongs to both.
+        if let (Way::Elements, [Some(one), Some(other)]) =
+            (way, &factors.iter().map(Factor::rank).collect::<Vec<_>>()[..])
+            && one != other
+        {
+            let key = layer.matrices.get(&(way, 1, Piece::Down)).map_or(layer.key(), String::as_str);
+            let what =
+                format!("has the rank {other}, but the first matrix of the layer has {one}: the file is damaged");
+            return Err(self.wrong(key, &what));
+        }
         Ok((way, factors))
     }
 
     /// One of the matrices.
-    fn factor(&self, layer: &Layer, way: Way, number: usize, inputs: usize) -> Result<Factor> {
+    fn factor(&self, layer: &Layer, way: Way, number: usize, [outputs, inputs]: [usize; 2]) -> Result<Factor> {
         let key = |piece| layer.matrices.get(&(way, number, piece)).map(String::as_str);
         let shape = |key: &str| self.weights.get(key).map(|entry| matrix(&entry.shape)).unwrap_or_default();
-        let size = |shape: &[usize]| shape.iter().product::<usize>();
+        let size = |key: &str, shape: &[usize]| {
+            let size = shape.iter().try_fold(1_usize, |size, next| size.checked_mul(*next));
+            size.ok_or_else(|| self.wrong(key, "is too large: the file is damaged"))
+        };
         if let Some(whole) = key(Piece::Whole) {
+            if let Some(other) = [Piece::Down, Piece::Up, Piece::Middle].into_iter().find_map(key) {
+                return Err(self.wrong(other, &format!("and {whole:?} are for one layer: the file is damaged")));
+            }
             let (shape, up) = (shape(whole), self.numbers(whole)?);
             let rows = shape.first().copied().unwrap_or(0);
-            return Ok(Factor { rows, columns: size(shape.get(1..).unwrap_or(&[])), up, down: None });
+            let columns = size(whole, shape.get(1..).unwrap_or(&[]))?;
+            return Ok(Factor { rows, columns, up, down: None });
         }
         let missing = |which: &str| self.wrong(layer.key(), &format!("has no {which}: the file is not complete"));
         let down_key = key(Piece::Down).ok_or_else(|| missing("matrix to go down"))?;
@@ -313,20 +333,23 @@ impl LoraFile {
         let [mut rank, ..] = down_shape[..] else {
             return Err(self.foreign(down_key, &format!("has the shape {down_shape:?}, which fits no layer")));
         };
-        let mut columns = size(&down_shape[1..]);
+        let mut columns = size(down_key, &down_shape[1..])?;
         if let Some(key) = key(Piece::Middle) {
             let middle = shape(key);
             let [to, from, ref kernel @ ..] = middle[..] else {
                 return Err(self.wrong(key, &format!("has the shape {middle:?}: the file is damaged")));
             };
-            // Nothing larger than the layer is made.
-            let wide = columns.checked_mul(size(kernel)).filter(|wide| (1..=inputs).contains(wide));
+            let kernel = size(key, kernel)?;
+            let wide = columns.checked_mul(kernel).filter(|wide| (1..=inputs).contains(wide));
+            // What is made stays in memory: nothing larger than the layer, unless that is small.
+            let most = outputs.saturating_mul(inputs).max(SMALL_PRODUCT);
+            let wide = wide.filter(|wide| to.checked_mul(*wide).is_some_and(|count| count <= most));
             let ranks = 1..=MAX_RANK;
             let (Some(wide), true) = (wide, from == rank && ranks.contains(&from) && ranks.contains(&to)) else {
                 let what = format!("has the shape {middle:?}, which does not fit {down_key:?} of {down_shape:?}");
                 return Err(self.foreign(key, &what));
             };
-            down = through(&self.numbers(key)?.all(), &down.all(), [to, from, size(kernel), columns]);
+            down = through(&self.numbers(key)?.all(), &down.all(), [to, from, kernel, columns]);
             (rank, columns) = (to, wide);
             if way != Way::Sum
                 && let [rows, outputs] = up_shape[..]
@@ -357,7 +380,7 @@ impl LoraFile {
             [rows, ref others @ ..] => [rows, others.iter().product()],
             [] => [0, 0],
         };
-        let (way, mut factors) = self.factors(layer, columns)?;
+        let (way, mut factors) = self.factors(layer, [rows * shares, columns])?;
         let sizes = factors.iter().map(|factor| [factor.rows, factor.columns]).collect::<Vec<_>>();
         let fits = match (way, &sizes[..]) {
             (Way::Kronecker, [one, other]) => {
@@ -381,7 +404,9 @@ impl LoraFile {
         let swapped = layer.matrices.values().any(|key| names::swaps_halves(key, tensor)).then_some(rows);
         let dora = match &layer.lengths {
             Some((key, is_of_peft)) => {
-                Some(self.dora(key, *is_of_peft, [rows * shares, columns], shares, is_turned)?)
+                // A kernel's pixels share the magnitude of their input.
+                let inputs = entry.shape.get(usize::from(!is_turned)).copied().unwrap_or(0);
+                Some(self.dora(key, *is_of_peft, [rows * shares, inputs], shares, is_turned)?)
             }
             None => None,
         };
@@ -393,18 +418,27 @@ impl LoraFile {
         &self,
         key: &str,
         is_of_peft: bool,
-        [rows, columns]: [usize; 2],
+        [outputs, inputs]: [usize; 2],
         shares: usize,
         is_turned: bool,
     ) -> Result<Dora> {
         let shape = self.weights.get(key).map(|entry| entry.shape.clone()).unwrap_or_default();
-        let lengths = self.numbers(key)?.all();
-        let is_of_outputs = lengths.len() == rows && (is_of_peft || shape.first() == Some(&rows));
-        let is_of_inputs = !is_of_peft && shape.first() == Some(&1) && !lengths.is_empty();
-        if !is_of_outputs && (!is_of_inputs || !columns.is_multiple_of(lengths.len()) || shares > 1) {
-            let what = format!("has the shape {shape:?}, which does not fit a layer of {rows} outputs");
+        let count: usize = shape.iter().product();
+        let is_of_outputs = count == outputs && (is_of_peft || shape.first() == Some(&outputs));
+        let is_of_inputs = count == inputs && !is_of_peft && shape.first() == Some(&1);
+        if !is_of_outputs && !is_of_inputs {
+            let what =
+                format!("has the shape {shape:?}, which does not fit a layer of {outputs} outputs and {inputs} inputs");
             return Err(self.foreign(key, &what));
         }
+        if !is_of_outputs && shares > 1 {
+            let what = format!(
+                "has magnitudes of inputs, but this model has {shares} layers for this one, so their common lengths are \
+                 unknown: use a LoRA with magnitudes of outputs"
+            );
+            return Err(self.wrong(key, &what));
+        }
+        let lengths = self.numbers(key)?.all();
         let base = Numbers::made(&[]);
         Ok(Dora { lengths, is_by_row: is_of_outputs != is_turned, base, columns: OnceLock::new() })
     }
@@ -478,4 +512,33 @@ fn through(middle: &[f32], down: &[f32], [to, from, kernel, inputs]: [usize; 4])
         }
     }
     Numbers::made(&product)
+}
+
+#[cfg(test)]
+mod tests {
+    use safetensors::Dtype;
+    use safetensors::tensor::TensorView;
+
+    use super::*;
+
+    #[test]
+    fn a_third_matrix_makes_nothing_larger_than_the_layer() {
+        let folder = tempfile::TempDir::new().expect("a folder");
+        let path = folder.path().join("some.safetensors");
+        let bytes = vec![0; 2_048 * 9 * 4];
+        let tensors =
+            [("down", vec![1, 256]), ("up", vec![8, 2_048]), ("mid", vec![2_048, 1, 3, 3])].map(|(name, shape)| {
+                let bytes = &bytes[..shape.iter().product::<usize>() * 4];
+                (
+                    format!("lora_unet_a.lora_{name}.weight"),
+                    TensorView::new(Dtype::F32, shape, bytes).expect("a tensor"),
+                )
+            });
+        safetensors::serialize_to_file(tensors, None, &path).expect("a file");
+        let file = LoraFile::open(&Lora { path, weight: 0.0 }).expect("a LoRA");
+        let layer = file.layers.values().next().expect("a layer");
+        let error = file.factors(layer, [8, 2_304]).expect_err("more than the layer").to_string();
+        assert!(error.contains("lora_mid") && error.contains("does not fit"), "{error}");
+        assert!(file.factors(layer, [2_048, 2_304]).is_ok());
+    }
 }
