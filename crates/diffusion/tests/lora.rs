@@ -223,12 +223,12 @@ fn other_ways_to_change_a_model_are_refused_by_name() {
         ("b_norm", "trains norms"),
     ] {
         let more = tensor(format!("{TARGET}.{name}"), &[2]);
-        refused(&[usual(), vec![more]].concat(), &[way, name, "use a plain LoRA"]);
+        refused(&[usual(), vec![more]].concat(), &[way, name, "use a LoRA without it"]);
     }
     refused(&[tensor("down_blocks.0.resnets.0.conv1.weight", &[2])], &["not a tensor of a LoRA"]);
     refused(&[tensor("weight", &[2])], &["not a tensor of a LoRA"]);
     let bundled = tensor("bundle_emb.hands.string_to_param.*", &[2, 8]);
-    refused(&[usual(), vec![bundled]].concat(), &["bundle_emb", "bundles an embedding", "use a plain LoRA"]);
+    refused(&[usual(), vec![bundled]].concat(), &["bundle_emb", "bundles an embedding", "use a LoRA without it"]);
     let checkpoint = tensor("model.diffusion_model.input_blocks.0.0.weight", &[8, 4, 3, 3]);
     refused(std::slice::from_ref(&checkpoint), &["is a checkpoint and not a LoRA: give it as --model"]);
     refused(&[usual(), vec![checkpoint]].concat(), &["not a tensor of a LoRA"]);
@@ -282,6 +282,23 @@ fn matrices_that_do_not_fit_together_are_refused() {
     let convolution = pair(CONVOLUTION, &[2, 8, 3, 3], &[8, 2, 1, 1]);
     let pixels = tensor(format!("{CONVOLUTION}.dora_scale"), &[1, 72]);
     refused(&[convolution.to_vec(), vec![pixels]].concat(), &["[1, 72]", "8 inputs"]);
+}
+
+#[test]
+fn magnitudes_of_inputs_do_not_fit_a_fused_layer() {
+    let case = Case::new();
+    let weights = Weights::open_part(&model("klein").join("transformer"), "diffusion_pytorch_model").expect("weights");
+    let shape = &weights.get("transformer_blocks.0.attn.to_q.weight").expect("a layer").shape;
+    let layer = "diffusion_model.double_blocks.0.img_attn.qkv";
+    let [rows, columns] = [shape[0] * 3, shape[1]];
+    let with = |magnitudes: &[usize]| {
+        let magnitudes = tensor(format!("{layer}.dora_scale"), magnitudes);
+        let tensors = [pair(layer, &[2, columns], &[rows, 2]).to_vec(), vec![magnitudes]].concat();
+        case.options(case.write(&tensors), 1.0)
+    };
+    let message = refusal("klein", &with(&[1, columns]));
+    assert!(message.contains("3 layers in place of this one") && !message.contains("another family"), "{message}");
+    Pipeline::open(&model("klein"), &with(&[rows, 1])).expect("a model");
 }
 
 #[test]
@@ -410,6 +427,8 @@ fn a_file_of_peft_is_scaled_by_the_configuration_beside_it() {
         ]
     };
     let beside = case.path("adapter_config.json");
+    let magnitudes = [".default.weight", ".default", ".weight", ""]
+        .map(|end| tensor(format!("base_model.model.{dotted}.lora_magnitude_vector{end}"), &[8]));
     let open = |config: serde_json::Value, layer: &str| {
         std::fs::write(&beside, config.to_string()).expect("a file");
         let size = if layer.starts_with("text_model.") { 16 } else { 8 };
@@ -444,6 +463,17 @@ fn a_file_of_peft_is_scaled_by_the_configuration_beside_it() {
         let Err(Error::Lora(message)) = open(config.clone(), dotted) else { panic!("{config}") };
         assert!(message.contains(word) && message.contains("some.safetensors"), "{message}");
     }
+    let with_magnitudes = magnitudes.map(|more| {
+        let path = case.write(&[tensors(dotted, [8, 8]), vec![more]].concat());
+        for without in [json!({"lora_alpha": 4, "r": 2}), json!({"lora_alpha": 4, "r": 2, "use_dora": false})] {
+            std::fs::write(&beside, without.to_string()).expect("a file");
+            let message = refusal("sd15", &case.options(path.clone(), 1.0));
+            assert!(message.contains("use_dora") && message.contains("lora_magnitude_vector"), "{message}");
+        }
+        std::fs::write(&beside, json!({"lora_alpha": 4, "r": 2, "use_dora": true}).to_string()).expect("a file");
+        picture(&case.options(path, 1.0))
+    });
+    assert!(with_magnitudes.iter().all(|picture| *picture == with_magnitudes[0] && *picture != twice));
     std::fs::remove_file(&beside).expect("a file");
     let refusal = refused(&tensors(dotted, [8, 8]), &["base_model.model.", "put the adapter_config.json of this LoRA"]);
     assert!(!refusal.contains("another family"), "{refusal}");
@@ -495,8 +525,9 @@ fn files_of_other_formats_are_refused() {
 #[test]
 fn the_scales_of_a_header_count() {
     let case = Case::new();
-    let picture_with = |notes: serde_json::Value| {
-        let path = case.write(&usual());
+    let magnitudes = tensor(format!("{TARGET}.lora_magnitude_vector"), &[8]);
+    let picture_of = |tensors: &[Tensor], notes: serde_json::Value| {
+        let path = case.write(tensors);
         let bytes = std::fs::read(&path).expect("a file");
         let tensors = SafeTensors::deserialize(&bytes).expect("weights");
         let named = tensors.names().into_iter().map(|name| (name, tensors.tensor(name).expect("a tensor")));
@@ -504,6 +535,7 @@ fn the_scales_of_a_header_count() {
         safetensors::serialize_to_file(named, Some(notes), &path).expect("a file");
         Pipeline::open(&model("sd15"), &case.options(path, 1.0)).map(|mut pipeline| render(&mut pipeline))
     };
+    let picture_with = |notes| picture_of(&usual(), notes);
     let by = |notes| picture_with(notes).expect("a picture");
     let twice = picture(&case.options(case.write(&usual()), 2.0));
     assert!(by(json!({"unet.r": 2, "unet.lora_alpha": 4})) == twice);
@@ -513,6 +545,13 @@ fn the_scales_of_a_header_count() {
     assert!(by(json!({"unet.lora_alpha": 8_f64.sqrt(), "unet.use_rslora": true})) == twice);
     let plain = picture(&case.options(case.write(&usual()), 1.0));
     assert!(by(json!({"unet.lora_alpha": "many"})) == plain && by(json!({})) == plain);
+    let all = [usual(), vec![magnitudes]].concat();
+    for without in [json!({"unet.lora_alpha": 4}), json!({"unet.lora_alpha": 4, "unet.use_dora": false})] {
+        assert!(matches!(picture_of(&all, without), Err(Error::Lora(text)) if text.contains("unet.use_dora")));
+    }
+    for with in [json!({"unet.lora_alpha": 4, "unet.use_dora": true}), json!({"text_encoder.lora_alpha": 4})] {
+        assert!(picture_of(&all, with).expect("a picture") != plain);
+    }
     for damaged in [json!([]), json!("x"), json!(null)] {
         assert!(matches!(picture_with(damaged), Err(Error::Lora(text)) if text.contains("lora_adapter_metadata")));
     }

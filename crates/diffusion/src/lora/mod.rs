@@ -149,6 +149,11 @@ impl Layer {
         self.matrices.get(&(Way::Sum, 0, Piece::Down)).map(String::as_str)
     }
 
+    /// The magnitudes with a name of PEFT.
+    fn magnitudes_of_peft(&self) -> Option<&str> {
+        self.lengths.as_ref().and_then(|(key, is_of_peft)| is_of_peft.then_some(key.as_str()))
+    }
+
     /// Puts a tensor into its place. Gives the one that was there.
     fn put(&mut self, role: Role, key: String) -> Option<String> {
         match role {
@@ -168,7 +173,7 @@ fn layers(weights: &Weights) -> std::result::Result<Layers, String> {
     let keys: BTreeSet<_> = weights.names().collect();
     let Some(first) = keys.first() else { return Err("the file holds no LoRA: it has no tensors".into()) };
     if let Some((key, way)) = keys.iter().find_map(|key| Some((key, names::other_way(key)?))) {
-        return Err(format!("{key:?} belongs to {way}, which is not supported: use a plain LoRA"));
+        return Err(format!("{key:?} belongs to {way}, which is not supported: use a LoRA without it"));
     }
     if !keys.iter().any(|key| names::split(key).is_some()) {
         return Err(match keys.iter().any(|key| key.starts_with("model.diffusion_model.")) {
@@ -222,9 +227,9 @@ impl LoraFile {
         let weights = Weights::open(&lora.path).map_err(unreadable)?;
         let layers = layers(&weights).map_err(wrong)?;
         let scales = match weights.note(SCALES_NOTE) {
-            Some(note) => {
-                serde_json::from_str(note).map_err(|error| format!("its note {SCALES_NOTE:?} is damaged: {error}"))
-            }
+            Some(note) => serde_json::from_str(note)
+                .map_err(|error| format!("its note {SCALES_NOTE:?} is damaged: {error}"))
+                .and_then(|scales| peft::check_magnitudes(&scales, &layers).map(|()| scales)),
             None => peft::scales(&lora.path, &layers, &weights),
         };
         let scales = scales.map_err(wrong)?;
@@ -433,8 +438,8 @@ impl LoraFile {
         }
         if !is_of_outputs && shares > 1 {
             let what = format!(
-                "has magnitudes of inputs, but this model has {shares} layers for this one, so their common lengths are \
-                 unknown: use a LoRA with magnitudes of outputs"
+                "has magnitudes of inputs, but this model has {shares} layers in place of this one: use a LoRA with magnitudes \
+                 of outputs"
             );
             return Err(self.wrong(key, &what));
         }

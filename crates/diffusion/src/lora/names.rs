@@ -96,7 +96,7 @@ const DOWN: Role = Role::Matrix(Way::Sum, 0, Piece::Down);
 const UP: Role = Role::Matrix(Way::Sum, 0, Piece::Up);
 
 /// How the names of tensors end.
-const SUFFIXES: [(&str, Role); 31] = [
+const SUFFIXES: [(&str, Role); 33] = [
     (".lora_down.weight", DOWN),
     (".lora_up.weight", UP),
     (".lora_A.weight", DOWN),
@@ -128,6 +128,8 @@ const SUFFIXES: [(&str, Role); 31] = [
     (".dora_scale", Role::DoraScale),
     (".lora_magnitude_vector", Role::Magnitude),
     (".lora_magnitude_vector.weight", Role::Magnitude),
+    (".lora_magnitude_vector.default", Role::Magnitude),
+    (".lora_magnitude_vector.default.weight", Role::Magnitude),
 ];
 
 /// Parts of names that tell other ways to change a model, which the files of a LoRA can also hold.

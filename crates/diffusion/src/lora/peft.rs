@@ -4,7 +4,7 @@ use std::path::Path;
 
 use serde_json::{Map, Value, json};
 
-use super::{Layer, Layers};
+use super::{Layer, Layers, names};
 use crate::Result;
 use crate::config::Config;
 use crate::weights::Weights;
@@ -36,11 +36,36 @@ pub(super) fn scales(
     read(&beside, layers, weights).map_err(|error| error.to_string())
 }
 
+/// Compares the note of a file with its magnitudes, which PEFT ignores in parts that the note describes without them.
+pub(super) fn check_magnitudes(scales: &Map<String, Value>, layers: &Layers) -> std::result::Result<(), String> {
+    for ((named, _), layer) in layers {
+        let Some(key) = layer.magnitudes_of_peft() else { continue };
+        let note = |part: &str, key: &str| scales.get(&format!("{part}.{key}"));
+        let is_without = |part: &&&str| {
+            names::belongs(named, part)
+                && note(part, "lora_alpha").is_some()
+                && note(part, "use_dora") != Some(&Value::Bool(true))
+        };
+        if let Some(part) = PARTS.iter().find(is_without) {
+            return Err(format!(
+                "{key:?} has magnitudes, but the file's metadata lacks {:?}, so PEFT ignores them: set it to true, or use \
+                 another LoRA",
+                format!("{part}.use_dora")
+            ));
+        }
+    }
+    Ok(())
+}
+
 fn read(path: &Path, layers: &Layers, weights: &Weights) -> Result<Map<String, Value>> {
     let config = Config::read(path)?;
     config.one_of("peft_type", &["LORA"])?;
-    if config.flag("use_dora", false)? && layers.values().all(|layer| layer.lengths.is_none()) {
-        return Err(config.wrong("use_dora", "the file holds no magnitudes, so it belongs to another LoRA"));
+    match (config.flag("use_dora", false)?, layers.values().find_map(Layer::magnitudes_of_peft)) {
+        (true, None) => {
+            return Err(config.wrong("use_dora", "the file holds no magnitudes, so it belongs to another LoRA"));
+        }
+        (false, Some(key)) => return Err(config.wrong("use_dora", &format!("true is needed for {key:?}"))),
+        _ => {}
     }
     if config.get("lora_alpha").is_none() {
         return Err(config.wrong("lora_alpha", "a number is needed"));
