@@ -186,6 +186,27 @@ fn other_formats_of_8_bits_are_refused() {
 }
 
 #[test]
+fn a_base_that_is_not_finite_is_not_blamed_on_a_lora() {
+    let (folder, path, weights) = part("sd15", "unet");
+    let changed = "mid_block.attentions.0.transformer_blocks.0.attn2.to_v.weight";
+    let tensors = weights.names().map(|name| {
+        let entry = weights.get(name).expect("a tensor");
+        let mut numbers = entry.floats(weights.bytes(entry));
+        if name == changed {
+            numbers[3] = f32::NAN;
+        }
+        (name.to_owned(), (Dtype::F32, entry.shape.clone(), bytes(&numbers)))
+    });
+    write(&path, &tensors.collect());
+    let lora = Lora { path: parity("lora/sd15_dora.safetensors"), weight: 1.0 };
+    let options = Options { loras: vec![lora], ..Options::default() };
+    let Error::Model(text) = Pipeline::open(folder.path(), &options).expect_err("no model") else {
+        panic!("no message")
+    };
+    assert!(text.contains(changed) && text.contains("not finite"), "{text}");
+}
+
+#[test]
 fn fractions_of_64_bits_are_read() {
     let (folder, path, weights) = part("sd15", "unet");
     let plain = picture(&parity("sd15"), &Options::default());

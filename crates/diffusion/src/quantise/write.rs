@@ -94,6 +94,9 @@ impl<'w> Item<'w> {
                 let bytes = into.bytes(&self.rows(0..self.shape.first().copied().unwrap_or(1)));
                 let is_finite = floats(&bytes, into.dtype()).iter().all(|number| number.is_finite());
                 if !is_finite {
+                    if !self.entry.floats(self.bytes).iter().all(|number| number.is_finite()) {
+                        return Err(stray(Stray));
+                    }
                     return Err(Error::Lora(format!(
                         "the tensor {:?} with its LoRA files has numbers beyond the range of their type: lower the \
                          weights of the LoRA files, or compute with 32 bits",
