@@ -167,7 +167,7 @@ impl Config {
         if self.get(key).is_some() { self.names(key) } else { Ok(default.iter().map(|&name| name.into()).collect()) }
     }
 
-    /// A finite fraction, or `default` if it is absent.
+    /// A finite number, or `default` if it is absent.
     ///
     /// # Errors
     /// If it is anything else.

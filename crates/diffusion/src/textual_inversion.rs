@@ -7,7 +7,7 @@ use std::path::PathBuf;
 
 use crate::formats::check_format;
 use crate::weights::Weights;
-use crate::weights::fractions::{self, SUPPORTED};
+use crate::weights::float_formats::{self, SUPPORTED};
 use crate::{Error, Result};
 
 /// Most files of a model.
@@ -209,7 +209,7 @@ impl<'a> EmbeddingFile<'a> {
                 )));
             }
         };
-        if fractions::size(entry.dtype).is_none() {
+        if float_formats::byte_size(entry.dtype).is_none() {
             return Err(self.wrong(&format!("{key:?} has the type {:?}; {SUPPORTED}", entry.dtype)));
         }
         if numbers != width {

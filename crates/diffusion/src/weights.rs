@@ -4,7 +4,7 @@
 //! refuses headers whose offsets overlap, leave gaps, overflow, or do not end with the file. [`crate::graph`] then compares
 //! each shape with the one that the architecture demands.
 
-pub mod fractions;
+pub mod float_formats;
 mod scales;
 
 use std::collections::{BTreeSet, HashMap};
@@ -24,7 +24,7 @@ use crate::formats::check_beginning;
 use crate::variants::Layout;
 use crate::{Error, Result};
 
-use self::fractions::{SUPPORTED, floats};
+use self::float_formats::{SUPPORTED, to_f32};
 
 /// Most files of the weights of one part.
 const MAX_FILES: usize = 64;
@@ -48,9 +48,9 @@ pub struct TensorEntry {
 }
 
 impl TensorEntry {
-    /// Some of its bytes as numbers of 32 bits. Of types that are not fractions there are none.
+    /// Some of its bytes as numbers of 32 bits. Of other types there are none.
     pub fn floats(&self, bytes: &[u8]) -> Vec<f32> {
-        let mut numbers = floats(bytes, self.dtype);
+        let mut numbers = to_f32(bytes, self.dtype);
         if let Some(scale) = self.scale {
             numbers.iter_mut().for_each(|number| *number *= scale);
         }
@@ -121,7 +121,7 @@ fn without_weights(folder: &Path, stem: &str) -> Error {
     }
 }
 
-/// The type of the fractions that a graph computes with.
+/// The type of the floating-point numbers that a graph computes with.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Floats {
     /// 32 bits.
@@ -164,7 +164,7 @@ impl Floats {
 #[derive(Debug, Clone, Default)]
 pub struct Weights {
     path: String,
-    /// The fractions that graphs over these weights compute with.
+    /// The type of floating-point numbers that graphs over these weights compute with.
     computes_in: Floats,
     /// Whether such graphs have the same operators for every size of picture.
     any_size: bool,
@@ -266,13 +266,13 @@ impl Weights {
         Ok(Self { path, files, header: begin, entries, notes, ..Self::default() })
     }
 
-    /// The same weights for graphs that compute with other fractions.
+    /// The same weights for graphs that compute with another type of numbers.
     #[must_use]
     pub fn computing_in(self, floats: Floats) -> Self {
         Self { computes_in: floats, ..self }
     }
 
-    /// The fractions that graphs over these weights compute with.
+    /// The type of floating-point numbers that graphs over these weights compute with.
     pub fn computes_in(&self) -> Floats {
         self.computes_in
     }
@@ -418,7 +418,7 @@ impl Weights {
         if entry.shape != shape && (shape[1] != 1 || entry.shape != shape[..1]) {
             return Err(wrong(format!("has the shape {:?}, but the configuration asks for {shape:?}", entry.shape)));
         }
-        let size = fractions::size(entry.dtype);
+        let size = float_formats::byte_size(entry.dtype);
         let size = size.ok_or_else(|| wrong(format!("has the type {:?}; {SUPPORTED}", entry.dtype)))?;
         let (bytes, width) = (self.bytes(entry), shape[1] * size);
         let mut numbers = Vec::with_capacity(rows.len() * shape[1]);
@@ -511,10 +511,10 @@ mod tests {
             (0x7c00, f32::INFINITY),
             (0xfc00, f32::NEG_INFINITY),
         ]) {
-            assert_eq!(floats(&u16::to_le_bytes(bits), Dtype::F16)[0].to_bits(), number.to_bits(), "{bits:x}");
+            assert_eq!(to_f32(&u16::to_le_bytes(bits), Dtype::F16)[0].to_bits(), number.to_bits(), "{bits:x}");
         }
-        assert!(floats(&u16::to_le_bytes(0x7c01), Dtype::F16)[0].is_nan());
-        assert_eq!(floats(&[0x80, 0x3f, 0, 0xc0], Dtype::BF16), [1.0, -2.0]);
+        assert!(to_f32(&u16::to_le_bytes(0x7c01), Dtype::F16)[0].is_nan());
+        assert_eq!(to_f32(&[0x80, 0x3f, 0, 0xc0], Dtype::BF16), [1.0, -2.0]);
     }
 
     #[test]

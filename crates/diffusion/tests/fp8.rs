@@ -1,4 +1,4 @@
-//! Weights in fractions of 8 bits, as programs publish them: with a scale for each layer, or as they are.
+//! Weights in floating-point numbers of 8 bits, as programs publish them: with a scale for each layer, or as they are.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -8,7 +8,7 @@ use safetensors::Dtype;
 use safetensors::tensor::TensorView;
 use tempfile::TempDir;
 use tintype_diffusion::weights::Weights;
-use tintype_diffusion::weights::fractions::floats;
+use tintype_diffusion::weights::float_formats::to_f32;
 use tintype_diffusion::{Error, Lora, Options, Order, Pipeline, Precision};
 use tintype_engine::{CancellationToken, Picture};
 
@@ -54,7 +54,7 @@ enum Form {
 /// The weights of a part in 8 bits, and the same numbers in 32.
 fn rounded(weights: &Weights, dtype: Dtype, form: Form) -> [Tensors; 2] {
     let codes: Vec<u8> = (0..=255).collect();
-    let table: Vec<_> = codes.iter().zip(floats(&codes, dtype)).filter(|(_, number)| number.is_finite()).collect();
+    let table: Vec<_> = codes.iter().zip(to_f32(&codes, dtype)).filter(|(_, number)| number.is_finite()).collect();
     let (mut small, mut wide) = (Tensors::new(), Tensors::new());
     for name in weights.names() {
         let entry = weights.get(name).expect("a tensor");
@@ -207,7 +207,7 @@ fn a_base_that_is_not_finite_is_not_blamed_on_a_lora() {
 }
 
 #[test]
-fn fractions_of_64_bits_are_read() {
+fn floats_of_64_bits_are_read() {
     let (folder, path, weights) = part("sd15", "unet");
     let plain = picture(&parity("sd15"), &Options::default());
     let tensors = weights.names().map(|name| {

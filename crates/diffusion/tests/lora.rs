@@ -52,7 +52,7 @@ impl Case {
         self.folder.path().join(name)
     }
 
-    /// Writes a file of fractions of 16 or 32 bits.
+    /// Writes a file of floating-point numbers of 16 or 32 bits.
     fn write_as(&self, name: &str, dtype: &str, tensors: &[Tensor]) -> PathBuf {
         let (mut header, mut data) = (serde_json::Map::new(), Vec::<u8>::new());
         for (name, shape, numbers) in tensors {

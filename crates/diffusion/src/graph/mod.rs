@@ -22,7 +22,7 @@ use rten_onnx::onnx::{
     ValueInfoProto,
 };
 
-use crate::weights::fractions::{self, SUPPORTED};
+use crate::weights::float_formats::{self, SUPPORTED};
 use crate::weights::{Floats, TensorEntry, Weights, piece_name};
 use crate::{Error, Result};
 
@@ -80,7 +80,7 @@ pub enum Attribute<'a> {
     Int(i64),
     /// Several whole numbers.
     Ints(&'a [i64]),
-    /// A fraction.
+    /// A floating-point number.
     Float(f32),
     /// A word.
     Text(&'a str),
@@ -288,12 +288,12 @@ impl<'w> Builder<'w> {
         Node { name, shape }
     }
 
-    /// The type of the fractions that the graph computes with.
+    /// The type of the floating-point numbers that the graph computes with.
     fn data_type(&self) -> DataType {
         data_type(self.weights.computes_in())
     }
 
-    /// An input of fractions of 32 bits, whatever the graph computes with.
+    /// An input of 32-bit floats, whatever the graph computes with.
     pub fn input(&mut self, name: &str, shape: &[usize]) -> Node {
         self.graph.input.push(value_info(name, DataType::FLOAT, shape));
         let node = Node { name: name.into(), shape: shape.into() };
@@ -420,7 +420,7 @@ impl<'w> Builder<'w> {
     /// Decides where the graph finds a weight. Fractions of the type that the graph computes with stay in the file. Others,
     /// and what lies at odd addresses, are converted when the graph is loaded.
     fn place(&mut self, name: &str, entry: &TensorEntry) -> Result<TensorLocation> {
-        let Some(size) = fractions::size(entry.dtype) else {
+        let Some(size) = float_formats::byte_size(entry.dtype) else {
             let (path, found) = (self.weights.path(), entry.dtype);
             return Err(Error::Model(format!("{path}: the tensor {name:?} has the type {found:?}; {SUPPORTED}")));
         };
@@ -435,7 +435,7 @@ impl<'w> Builder<'w> {
         Ok((CONVERTED.into(), data_type, begin..self.converted))
     }
 
-    /// A tensor of fractions that the graph itself holds.
+    /// A tensor of floating-point numbers that the graph itself holds.
     pub fn constant(&mut self, shape: &[usize], values: Vec<f32>) -> Node {
         self.raw(self.data_type(), shape, self.weights.computes_in().bytes(&values))
     }
@@ -522,7 +522,7 @@ impl<'w> Builder<'w> {
     }
 }
 
-/// The type of fractions in a graph.
+/// The type of floating-point numbers in a graph.
 fn data_type(floats: Floats) -> DataType {
     match floats {
         Floats::F32 => DataType::FLOAT,

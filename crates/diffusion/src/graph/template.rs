@@ -1,7 +1,7 @@
 //! One graph for all sizes of picture.
 //!
 //! The graphs of a part for two sizes have the same operators and the same weights; only lists of whole numbers (shapes,
-//! where slices end) and tables of fractions (the angles of positions) differ. [`Template::of`] makes one graph of both,
+//! where slices end) and tables of floats (the angles of positions) differ. [`Template::of`] makes one graph of both,
 //! in which what differs is an input. [`Template::values`] then gives these inputs for the graph of any size, and none if
 //! that graph has other operators: what runs is what the builder wrote for that size, or nothing.
 

@@ -8,7 +8,7 @@ use safetensors::Dtype;
 use sha2::{Digest, Sha256};
 
 use super::names::Way;
-use crate::weights::fractions::{floats, size};
+use crate::weights::float_formats::{byte_size, to_f32};
 
 /// Products from which on a merge is worth several threads.
 const MANY_PRODUCTS: usize = 1 << 22;
@@ -30,12 +30,12 @@ impl Numbers {
 
     /// Bytes of a number.
     fn size(&self) -> usize {
-        size(self.dtype).unwrap_or(1)
+        byte_size(self.dtype).unwrap_or(1)
     }
 
     fn floats(&self, range: Range<usize>) -> Vec<f32> {
         let size = self.size();
-        let mut numbers = floats(&self.bytes[range.start * size..range.end * size], self.dtype);
+        let mut numbers = to_f32(&self.bytes[range.start * size..range.end * size], self.dtype);
         if let Some(scale) = self.scale {
             numbers.iter_mut().for_each(|number| *number *= scale);
         }

@@ -23,7 +23,7 @@ use self::names::{Names, Piece, Place, Role, Way};
 use crate::formats::check_format;
 use crate::graph::Uses;
 use crate::models::clip::TRANSPOSED_PROJECTION;
-use crate::weights::fractions::{self, SUPPORTED, single_number};
+use crate::weights::float_formats::{self, SUPPORTED, single_number};
 use crate::weights::{TensorEntry, Weights};
 use crate::{Error, Result};
 
@@ -451,7 +451,7 @@ impl LoraFile {
     /// The numbers of a tensor, all of which are finite.
     fn numbers(&self, key: &str) -> Result<Numbers> {
         let entry = self.weights.get(key).ok_or_else(|| self.wrong(key, "is missing"))?;
-        if fractions::size(entry.dtype).is_none() {
+        if float_formats::byte_size(entry.dtype).is_none() {
             return Err(self.wrong(key, &format!("has the type {:?}; {SUPPORTED}", entry.dtype)));
         }
         let bytes = self.weights.bytes(entry);

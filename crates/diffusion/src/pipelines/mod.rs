@@ -119,15 +119,15 @@ impl Options {
 /// The precision of a model.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Precision {
-    /// 32-bit fractions.
+    /// 32-bit floats.
     #[default]
     F32,
-    /// 16-bit fractions in the text encoder and in the part that removes the noise, 32-bit ones in the decoder, whose products
+    /// 16-bit floats in the text encoder and in the part that removes the noise, 32-bit ones in the decoder, whose products
     /// have 10 bits of precision on an NVIDIA GPU (TF32). Only for [`Runtime::OnnxRuntime`].
     F16,
     /// Fractions of 16 bits with the range of 32 bits.
     Bf16,
-    /// 8-bit weights and activations in the large matrix multiplications, 32-bit fractions elsewhere.
+    /// 8-bit weights and activations in the large matrix multiplications, 32-bit floats elsewhere.
     W8A8,
 }
 

@@ -11,7 +11,7 @@ use sha2::{Digest, Sha256};
 use super::{FileSpec, PARTIAL, Progress, Rules, blank, hex, unwritable};
 use crate::graph::Uses;
 use crate::lora::{Change, Changes};
-use crate::weights::fractions::{self, SUPPORTED, floats};
+use crate::weights::float_formats::{self, SUPPORTED, to_f32};
 use crate::weights::{Floats, TensorEntry, Weights, piece_name, scale_name};
 use crate::{Error, Result};
 
@@ -40,8 +40,8 @@ enum Form {
     Bytes,
     /// The scales of 8 bits.
     Scales,
-    /// Fractions of this type.
-    Fractions(Floats),
+    /// Floating-point numbers of this type.
+    Floats(Floats),
 }
 
 impl Form {
@@ -50,7 +50,7 @@ impl Form {
         match self {
             Self::Bytes => 0,
             Self::Scales => 1,
-            Self::Fractions(_) => 2,
+            Self::Floats(_) => 2,
         }
     }
 }
@@ -58,7 +58,7 @@ impl Form {
 impl<'w> Item<'w> {
     /// A whole tensor in 32 bits.
     fn whole(name: &str, weights: &'w Weights, entry: &'w TensorEntry, changes: &'w Changes) -> Result<Self> {
-        if fractions::size(entry.dtype).is_none() {
+        if float_formats::byte_size(entry.dtype).is_none() {
             return Err(Error::Model(format!("the tensor {name:?} has the type {:?}; {SUPPORTED}", entry.dtype)));
         }
         Ok(Self {
@@ -68,7 +68,7 @@ impl<'w> Item<'w> {
             bytes: weights.bytes(entry),
             changes: changes.of(name),
             first: 0,
-            form: Form::Fractions(Floats::F32),
+            form: Form::Floats(Floats::F32),
             largest: 0.0,
         })
     }
@@ -79,7 +79,7 @@ impl<'w> Item<'w> {
         match self.form {
             Form::Bytes => (self.name.clone(), json!(["I8", [self.shape[1], self.shape[0]]]), count),
             Form::Scales => (scale_name(&self.name), json!(["F32", [self.shape[0]]]), self.shape[0] * 4),
-            Form::Fractions(floats) => {
+            Form::Floats(floats) => {
                 (self.name.clone(), json!([floats.dtype().to_string(), self.shape]), count * floats.size())
             }
         }
@@ -89,10 +89,10 @@ impl<'w> Item<'w> {
     fn write(&self) -> Result<Vec<u8>> {
         let stray = |_| Error::Model(format!("the tensor {:?} holds numbers that are not finite", self.name));
         Ok(match self.form {
-            Form::Fractions(into) if self.changes.is_empty() => into.bytes(&self.entry.floats(self.bytes)),
-            Form::Fractions(into) => {
+            Form::Floats(into) if self.changes.is_empty() => into.bytes(&self.entry.floats(self.bytes)),
+            Form::Floats(into) => {
                 let bytes = into.bytes(&self.rows(0..self.shape.first().copied().unwrap_or(1)));
-                let is_finite = floats(&bytes, into.dtype()).iter().all(|number| number.is_finite());
+                let is_finite = to_f32(&bytes, into.dtype()).iter().all(|number| number.is_finite());
                 if !is_finite {
                     if !self.entry.floats(self.bytes).iter().all(|number| number.is_finite()) {
                         return Err(stray(Stray));
@@ -175,7 +175,7 @@ fn scale(row: &[f32], largest: f32) -> std::result::Result<f32, Stray> {
 /// Writes the file for a part and gives it its name when it is whole.
 ///
 /// # Errors
-/// If a tensor is no fraction or not finite, or the disk is full or fails. Nothing is left then.
+/// If a tensor has no floats, or one that is not finite, or the disk is full or fails. Nothing is left then.
 pub(super) fn write<'w>(
     path: &Path,
     part: &str,
@@ -205,7 +205,7 @@ pub(super) fn write<'w>(
 /// The bytes of such a file.
 ///
 /// # Errors
-/// If a tensor is no fraction or not finite.
+/// If a tensor has no floats, or one that is not finite.
 pub(super) fn in_memory(
     part: &str,
     items: &[Item<'_>],
@@ -222,7 +222,7 @@ pub(super) fn merged<'w>(weights: &'w Weights, changes: &'w Changes) -> Result<V
     let item = |name: &str| {
         let entry = weights.get(name).ok_or_else(|| Error::Model(format!("the tensor {name:?} is missing")))?;
         let whole = Item::whole(name, weights, entry, changes)?;
-        Ok(Item { form: Form::Fractions(weights.computes_in()), ..whole })
+        Ok(Item { form: Form::Floats(weights.computes_in()), ..whole })
     };
     changes.tensors().map(item).collect()
 }

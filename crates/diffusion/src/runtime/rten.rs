@@ -62,7 +62,7 @@ impl Session {
         let mut numbers = Vec::new();
         for result in results {
             let tensor =
-                result.into_tensor::<f32>().ok_or_else(|| Error::Run("an output holds no fractions".into()))?;
+                result.into_tensor::<f32>().ok_or_else(|| Error::Run("an output holds no 32-bit floats".into()))?;
             numbers.push(tensor.into_data());
         }
         numbers.try_into().map_err(|_| Error::Run("an output is missing".into()))

@@ -1,10 +1,10 @@
-//! The scales of weights in fractions of 8 bits, which lie beside them as tensors of one number.
+//! The scales of weights in floating-point numbers of 8 bits, which lie beside them as tensors of one number.
 //!
 //! ComfyUI (`comfy/ops.py`, `comfy/quant_ops.py` and `convert_old_quants` in `comfy/utils.py`) and Black Forest Labs
 //! (`FLUX.2-klein-4b-fp8`) write such files: a layer's weight is the product of both. The other tensors beside it say how its
 //! inputs may be rounded, and which format it has.
 
-use super::fractions::{self, SUPPORTED, single_number};
+use super::float_formats::{self, SUPPORTED, single_number};
 use super::{TensorEntry, Weights};
 use crate::{Error, Result};
 
@@ -52,7 +52,7 @@ impl Weights {
 
     fn scale(&self, name: &str, weight: &str) -> Result<f32> {
         let [scale, weighed]: [&TensorEntry; 2] = [name, weight].map(|name| &self.entries[name]);
-        if fractions::size(weighed.dtype).is_none() {
+        if float_formats::byte_size(weighed.dtype).is_none() {
             return Err(self.unusable(weight, &format!("has the type {:?}; {SUPPORTED}", weighed.dtype)));
         }
         if weighed.scale.is_some() {

@@ -23,7 +23,7 @@ use tintype_diffusion::config::Config;
 use tintype_diffusion::noise::Noise;
 use tintype_diffusion::schedulers::scheduler;
 use tintype_diffusion::tokenizer::Clip;
-use tintype_diffusion::weights::fractions;
+use tintype_diffusion::weights::float_formats;
 
 use rig::{TOLERANCE, assert_close, count, error, floats, json};
 
@@ -37,12 +37,12 @@ fn noise_is_that_of_pytorch() {
 }
 
 #[test]
-fn fractions_of_8_bits_are_those_of_pytorch() {
+fn floats_of_8_bits_are_those_of_pytorch() {
     let codes: Vec<u8> = (0..=255).collect();
     for (name, dtype) in [("F8_E4M3", Dtype::F8_E4M3), ("F8_E5M2", Dtype::F8_E5M2)] {
-        let found = fractions::floats(&codes, dtype);
+        let found = float_formats::to_f32(&codes, dtype);
         let found: Vec<_> = found.iter().map(|x| (!x.is_nan()).then(|| x.to_bits().cast_signed())).collect();
-        assert_eq!(serde_json::json!(found), json("fractions.json")[name], "{name}");
+        assert_eq!(serde_json::json!(found), json("float8.json")[name], "{name}");
     }
 }
 

@@ -17,20 +17,20 @@ import torch
 import clip_tokenizers
 import clip_vocabulary
 import flux2_klein
+import float8
 import generated
 import lora
 import masks
 import other_vae
 import schedulers
 import single_file
-import small_fractions
 import stable_diffusion
 import textual_inversion
 import weighted
 import z_image
 
 MAKERS = [
-    small_fractions.fractions,
+    float8.float8,
     schedulers.noise,
     schedulers.schedulers,
     clip_tokenizers.clip_tokenizers,

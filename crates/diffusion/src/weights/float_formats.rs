@@ -1,4 +1,4 @@
-//! Fractions as files of weights hold them, widened to 32 bits.
+//! Floating-point numbers as files of weights hold them, widened to 32 bits.
 
 use half::{bf16, f16};
 use safetensors::Dtype;
@@ -6,8 +6,8 @@ use safetensors::Dtype;
 /// The types that are read, for messages.
 pub const SUPPORTED: &str = "F64, F32, F16, BF16, F8_E4M3 and F8_E5M2 are supported";
 
-/// Bytes of a fraction; `None` for types that are not read.
-pub fn size(dtype: Dtype) -> Option<usize> {
+/// Bytes of a number; `None` for types that are not read.
+pub fn byte_size(dtype: Dtype) -> Option<usize> {
     match dtype {
         Dtype::F64 => Some(8),
         Dtype::F32 => Some(4),
@@ -17,8 +17,8 @@ pub fn size(dtype: Dtype) -> Option<usize> {
     }
 }
 
-/// Fractions as numbers of 32 bits. Of other types there are none.
-pub fn floats(bytes: &[u8], dtype: Dtype) -> Vec<f32> {
+/// Numbers in 32 bits. Of other types there are none.
+pub fn to_f32(bytes: &[u8], dtype: Dtype) -> Vec<f32> {
     let halves = || bytes.as_chunks::<2>().0.iter().map(|half| u16::from_le_bytes(*half));
     match dtype {
         Dtype::F64 => bytes.as_chunks::<8>().0.iter().map(|number| f64::from_le_bytes(*number) as f32).collect(),
@@ -51,7 +51,7 @@ pub fn single_number(bytes: &[u8], dtype: Dtype) -> Option<f64> {
         Dtype::U16 => u16::from_le_bytes(bytes.try_into().ok()?).into(),
         Dtype::I8 => i8::from_le_bytes(bytes.try_into().ok()?).into(),
         Dtype::U8 => u8::from_le_bytes(bytes.try_into().ok()?).into(),
-        _ => match floats(bytes, dtype)[..] {
+        _ => match to_f32(bytes, dtype)[..] {
             [number] => number.into(),
             _ => return None,
         },
