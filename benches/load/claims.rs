@@ -55,11 +55,11 @@ pub async fn measure(directory: &TempDir, count: usize, rounds: usize) -> Outcom
     std::fs::create_dir(&data)?;
     let settings = service::settings(&["--renders", &RENDERS.to_string()])?;
     let shared = service::shared(&data, &settings)?;
-    let callers = fixture::callers(&*shared.store, "claims", ACCOUNTS).await?;
+    let callers = fixture::callers(&shared.store, "claims", ACCOUNTS).await?;
     let (mut worker, mut store) = (Vec::new(), Vec::new());
     for round in 1..=rounds {
         eprintln!("claim to complete, round {round} of {rounds}");
-        fixture::queue(&*shared.store, &callers, count).await?;
+        fixture::queue(&shared.store, &callers, count).await?;
         worker.push(count as f64 / run_worker(&settings, &shared, count).await?.as_secs_f64());
         store.push(complete(&shared, &callers, count).await?);
     }
@@ -94,8 +94,8 @@ async fn run_worker(settings: &ServerSettings, shared: &Arc<Shared>, count: usiz
 
 /// Queues `count` tasks, then claims and completes them through the store alone; returns the rate.
 async fn complete(shared: &Shared, callers: &[Caller], count: usize) -> Outcome<f64> {
-    fixture::queue(&*shared.store, callers, count).await?;
+    fixture::queue(&shared.store, callers, count).await?;
     let started = now();
-    let completed = fixture::complete_all(&*shared.store, RENDERS).await?;
+    let completed = fixture::complete_all(&shared.store, RENDERS).await?;
     Ok(completed as f64 / started.elapsed().as_secs_f64())
 }

@@ -184,7 +184,7 @@ impl Beside {
         let policy = Policy::open(None).await?;
         let slots = settings.worker.render_slots(&named, choice.info.slots);
         let renderer = EngineRenderer::new(&settings.worker, shared.clone(), policy.clone(), choice.info, engine)?;
-        let caller = fixture::caller(&*shared.store, name).await?;
+        let caller = fixture::caller(&shared.store, name).await?;
         let worker = Worker::new(settings.worker.clone(), &named.name, slots, shared, policy, Arc::new(renderer));
         let stop = CancellationToken::new();
         let _worker = tokio::spawn(worker.run(stop.clone()));

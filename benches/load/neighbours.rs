@@ -101,13 +101,13 @@ impl Site {
         std::fs::create_dir(data)?;
         let store: Arc<Store> = Arc::new(sqlite::open(&data.join("tintype.db"), Clock::system())?);
         let (attacker, neighbour) = runtime.block_on(async {
-            let neighbour = fixture::caller(&*store, "neighbour").await?;
+            let neighbour = fixture::caller(&store, "neighbour").await?;
             if entries > 0 {
                 eprintln!("neighbours: filling a database with {entries} tasks");
-                fixture::queue(&*store, std::slice::from_ref(&neighbour), entries).await?;
-                fixture::complete_all(&*store, 500).await?;
+                fixture::queue(&store, std::slice::from_ref(&neighbour), entries).await?;
+                fixture::complete_all(&store, 500).await?;
             }
-            let attacker = fixture::limited_caller(&*store, "attacker").await?;
+            let attacker = fixture::limited_caller(&store, "attacker").await?;
             people(&store, &neighbour, "neighbour", PEOPLE).await?;
             people(&store, &attacker, "attacker", 1).await?;
             Ok::<_, Box<dyn std::error::Error>>((attacker, neighbour))

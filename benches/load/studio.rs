@@ -139,7 +139,7 @@ fn pages(
 ) -> Outcome<()> {
     let settings = service::settings(&["--renders", "1"])?;
     let account = runtime.block_on(store.find_account(NAME))?.ok_or("no account")?;
-    let cookie = runtime.block_on(sign_in(&*store, account.id, NAME))?;
+    let cookie = runtime.block_on(sign_in(&store, account.id, NAME))?;
     let shared = service::shared_on(store, data, &settings)?;
     let service = runtime.block_on(async { Service::start_on(shared, &settings).await })?;
     if name == "SQLite" {

@@ -96,7 +96,7 @@ pub fn measure(runtime: &tokio::runtime::Runtime, directory: &TempDir, options: 
     }
     let mut rows = vec![ceiling.row("bare handler (upper bound)")];
     for (subject, (mut series, mut ratios, mut same_bytes_ratios)) in subjects.iter().zip(all) {
-        runtime.block_on(check_charges(&*service.shared.store, &subject.payers, series.total))?;
+        runtime.block_on(check_charges(&service.shared.store, &subject.payers, series.total))?;
         rows.push(HttpRow {
             ratio: Some(median(&mut ratios)),
             ratio_same_bytes: Some(median(&mut same_bytes_ratios)),

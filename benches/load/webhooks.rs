@@ -69,7 +69,7 @@ pub async fn measure(directory: &TempDir, count: usize, report: &mut Report) -> 
     let data = directory.path().join("webhooks");
     std::fs::create_dir(&data)?;
     let shared = service::shared(&data, &service::settings(&[])?)?;
-    let callers = fixture::callers(&*shared.store, "webhooks", ACCOUNTS).await?;
+    let callers = fixture::callers(&shared.store, "webhooks", ACCOUNTS).await?;
     let arrivals = Arrivals::default();
     let url = format!("http://{}/", receiver(arrivals.clone()).await?);
     for caller in &callers {
@@ -79,8 +79,8 @@ pub async fn measure(directory: &TempDir, count: usize, report: &mut Report) -> 
         assert!(matches!(added, EndpointCreation::Created(_)), "{added:?}");
     }
     eprintln!("webhooks, {count} that wait");
-    fixture::queue(&*shared.store, &callers, count).await?;
-    fixture::complete_all(&*shared.store, 64).await?;
+    fixture::queue(&shared.store, &callers, count).await?;
+    fixture::complete_all(&shared.store, 64).await?;
     let receivers = Receivers::new(ReceiverOptions::reaching(&["127.0.0.1/32".parse()?]))?;
     let stop = CancellationToken::new();
     let started = now();
@@ -98,7 +98,7 @@ pub async fn measure(directory: &TempDir, count: usize, report: &mut Report) -> 
 /// Ends tasks one after the other; returns the median and the 99th percentile of the time to the arrival, in milliseconds.
 async fn paced(shared: &Arc<Shared>, callers: &[Caller], arrivals: &Arrivals, before: usize) -> Outcome<(f64, f64)> {
     eprintln!("webhooks, one after the other");
-    fixture::queue(&*shared.store, callers, PACED).await?;
+    fixture::queue(&shared.store, callers, PACED).await?;
     let mut ended = Vec::new();
     for _ in 0..PACED {
         let claim = shared.store.claim(1, LEASE).await?.pop().ok_or("a task waits")?;

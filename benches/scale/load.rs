@@ -33,7 +33,7 @@ pub fn request() -> GenerateRequest {
 pub async fn measure(cluster: &Cluster, tasks: u32, options: &Options) -> Outcome<Vec<Figure>> {
     let store = open(cluster).await?;
     let client = cluster.session().await;
-    let accounts = history::fill(&client, &*store, tasks).await?;
+    let accounts = history::fill(&client, &store, tasks).await?;
     client.batch_execute(RAW_TABLES).await?;
     let (mut raw_one, mut raw_many, mut one, mut many) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     let (mut polls, mut pages) = (Vec::new(), Vec::new());

@@ -32,7 +32,7 @@ struct Steps([(&'static str, Vec<f64>); 6]);
 pub async fn measure(cluster: &Cluster, options: &Options) -> Outcome<()> {
     let store = open(cluster).await?;
     let client = cluster.session().await;
-    let account = history::fill(&client, &*store, 1_000).await?.swap_remove(0);
+    let account = history::fill(&client, &store, 1_000).await?.swap_remove(0);
     let mut without = paced(&store, &account, MEASURED).await?;
     let reader = cluster.session().await;
     reader.batch_execute("BEGIN ISOLATION LEVEL REPEATABLE READ").await?;

@@ -109,7 +109,7 @@ pub(super) async fn run(command: AccountCommand, data: &DataSettings) -> Outcome
         AccountCommand::List(args) => list(args, data).await,
         AccountCommand::Link(args) => {
             let store = open_store(data).await?;
-            let account = existing(&*store, &args.account).await?;
+            let account = existing(&store, &args.account).await?;
             show_link_of_account(store, &account, args.shown).await
         }
         AccountCommand::LowBalance(LowBalanceArgs { account, threshold: OrNone(threshold) }) => {
@@ -171,7 +171,7 @@ fn state(account: &Account) -> &'static str {
 
 async fn change(args: OneAccountArgs, change: AccountChange, data: &DataSettings) -> Outcome {
     let store = open_store(data).await?;
-    let account = existing(&*store, &args.account).await?;
+    let account = existing(&store, &args.account).await?;
     let account = store.change_account(account.id, change).await?.ok_or("the account no longer exists")?;
     let name = &account.name;
     show(args.json, &account, || match (change, account.low_balance) {
@@ -197,7 +197,7 @@ async fn existing(store: &Store, name_or_id: &str) -> Result<Account, Failure> {
 async fn delete(args: DeleteArgs, data: &DataSettings) -> Outcome {
     let store = open_store(data).await?;
     let OneAccountArgs { account, json } = args.account;
-    let account = find_account(&*store, &account).await?;
+    let account = find_account(&store, &account).await?;
     let name = &account.name;
     if account.deleted_at.is_none() {
         if !args.yes && !confirmed(name, json)? {

@@ -194,11 +194,11 @@ async fn audit(args: AuditArgs, data: &DataSettings) -> Outcome {
         None => None,
         Some(url) => {
             let url = if url.is_empty() { args.served_files.as_deref() } else { Some(url.as_str()) };
-            Some(check_files(&*store, url, books.tasks, !args.json, data).await?)
+            Some(check_files(&store, url, books.tasks, !args.json, data).await?)
         }
     };
     let findings = Findings::new(books, check);
-    let owners = Owners::readable(&*store).await;
+    let owners = Owners::readable(&store).await;
     show_verdict(findings.drifts.is_empty(), args.json, &findings, || findings.text(&owners))
 }
 

@@ -48,7 +48,7 @@ async fn adopt(args: AdoptArgs, data: &DataSettings) -> Outcome {
         Ok(backend) => Failure(format!("there is no directory {backend}: point --files at the result files")),
         Err(error) => Failure(error),
     })?;
-    let marker = file_store::adopt(&*store, &files).await?;
+    let marker = file_store::adopt(&store, &files).await?;
     let adopted = Adopted { files: files.describe(), marker };
     show(args.json, &adopted, || format!("{} is now the store of result files of this database.", adopted.files))
 }

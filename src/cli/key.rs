@@ -206,7 +206,7 @@ async fn list(args: ListArgs, data: &DataSettings) -> Outcome {
 async fn show_one(args: OneKeyArgs, data: &DataSettings) -> Outcome {
     let store = open_store(data).await?;
     let key = store.find_key(args.id).await?.ok_or_else(|| no_such_key(args.id))?;
-    let account = owner_name(&*store, key.account_id).await?;
+    let account = owner_name(&store, key.account_id).await?;
     let (now, allowance) = (store.now(), store.find_allowance(key.id).await?);
     let used = allowance.map(used_json);
     show(args.json, &ShownKey { key: &key, account: &account, state: key.state(now), used }, || {
@@ -262,7 +262,7 @@ async fn change(args: OneKeyArgs, change: KeyChange, data: &DataSettings) -> Out
     if change == KeyChange::Enable && key.state(now) == KeyState::Revoked {
         return Err(Failure(format!("key {} is revoked, which cannot be undone: create a new key", key.id)));
     }
-    let account = owner_name(&*store, key.account_id).await?;
+    let account = owner_name(&store, key.account_id).await?;
     let allowance = match change {
         KeyChange::Budget(_) => store.find_allowance(key.id).await?,
         _ => None,

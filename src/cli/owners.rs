@@ -33,7 +33,7 @@ impl ListArgs {
     /// Opens the database and finds the owners.
     pub(super) async fn open(&self, data: &DataSettings) -> Result<(Arc<Store>, Owners), Failure> {
         let store = open_store(data).await?;
-        let owners = Owners::read(&*store, self.account.as_deref()).await?;
+        let owners = Owners::read(&store, self.account.as_deref()).await?;
         Ok((store, owners))
     }
 }
@@ -71,7 +71,7 @@ impl Owners {
 /// Opens the database and finds the account for which something is made.
 pub(super) async fn open_account(data: &DataSettings, name_or_id: &str) -> Result<(Arc<Store>, Account), Failure> {
     let store = open_store(data).await?;
-    let account = find_account(&*store, name_or_id).await?;
+    let account = find_account(&store, name_or_id).await?;
     Ok((store, account))
 }
 

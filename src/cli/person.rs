@@ -153,12 +153,12 @@ async fn add(args: AddArgs, data: &DataSettings) -> Outcome {
     password.as_deref().map(|password| check_password(password, &names)).transpose()?;
     let people = People::new(store.clone());
     let name = people.known_as(args.name.clone()).await?;
-    let person = create(&*store, &account, &name, args.role).await?;
+    let person = create(&store, &account, &name, args.role).await?;
     if let Some(password) = password {
         people.set_password(&person, password).await??;
     }
-    let person = find_person(&*store, &args.name).await?;
-    show_person(&*store, args.json, &person, || {
+    let person = find_person(&store, &args.name).await?;
+    show_person(&store, args.json, &person, || {
         let (name, role, account) = (&person.name, person.role, &account.name);
         let next =
             if person.has_password { String::new() } else { format!("\nSign-in link: tintype person link {name}") };
@@ -217,12 +217,12 @@ pub(super) async fn link_of_account(
     account: &Account,
     public_url: &str,
 ) -> Result<(String, Timestamp), Failure> {
-    let owner = owner_of(&*store, account).await?;
+    let owner = owner_of(&store, account).await?;
     link_of(store, &owner, public_url).await
 }
 
 pub(super) async fn show_link_of_account(store: Arc<Store>, account: &Account, shown: ShownLinkArgs) -> Outcome {
-    let owner = owner_of(&*store, account).await?;
+    let owner = owner_of(&store, account).await?;
     show_link(store, &owner, shown).await
 }
 
@@ -238,7 +238,7 @@ async fn change(args: OnePersonArgs, change: PersonChange, data: &DataSettings) 
     let (store, person) = open_person(data, &args.person).await?;
     let is_lift = matches!(change, PersonChange::Lift);
     let person = store.change_person(person.id, change).await?.ok_or("the person was just removed")?;
-    show_person(&*store, args.json, &person, || match is_lift {
+    show_person(&store, args.json, &person, || match is_lift {
         true => format!("{} has no strikes and is not suspended.", person.name),
         false => format!("{} now has the role {}.", person.name, person.role),
     })
@@ -248,8 +248,8 @@ async fn change(args: OnePersonArgs, change: PersonChange, data: &DataSettings) 
 async fn reset_factor(args: OnePersonArgs, data: &DataSettings) -> Outcome {
     let (store, person) = open_person(data, &args.person).await?;
     let removed = store.remove_factor(person.id, FactorRemoval::Reset).await?;
-    let person = find_person(&*store, person.id.as_str()).await?;
-    show_person(&*store, args.json, &person, || match removed {
+    let person = find_person(&store, person.id.as_str()).await?;
+    show_person(&store, args.json, &person, || match removed {
         true => format!("{} signs in without a second factor now; all sessions have ended.", person.name),
         false => format!("{} has no second factor. Nothing was changed.", person.name),
     })
@@ -261,7 +261,7 @@ async fn set_password(args: OnePersonArgs, data: &DataSettings) -> Outcome {
     let password = typed_password()?;
     let changed = People::new(store.clone()).set_password(&person, password).await??;
     let person = changed.ok_or("the person was just removed")?;
-    show_person(&*store, args.json, &person, || {
+    show_person(&store, args.json, &person, || {
         format!("The password of {} is set; all sessions have ended.", person.name)
     })
     .await
@@ -281,7 +281,7 @@ fn typed_password() -> Result<String, Failure> {
 async fn remove(args: OnePersonArgs, data: &DataSettings) -> Outcome {
     let (store, person) = open_person(data, &args.person).await?;
     store.remove_person(person.id).await?;
-    show_person(&*store, args.json, &person, || format!("Removed {}; all sessions have ended.", person.name)).await
+    show_person(&store, args.json, &person, || format!("Removed {}; all sessions have ended.", person.name)).await
 }
 
 /// Prints a person after a change.
@@ -293,7 +293,7 @@ async fn show_person(store: &Store, json: bool, person: &Person, text: impl FnOn
 /// Opens the database and finds a person.
 async fn open_person(data: &DataSettings, name_or_id: &str) -> Result<(Arc<Store>, Person), Failure> {
     let store = open_store(data).await?;
-    let person = find_person(&*store, name_or_id).await?;
+    let person = find_person(&store, name_or_id).await?;
     Ok((store, person))
 }
 

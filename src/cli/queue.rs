@@ -31,7 +31,7 @@ pub(super) async fn run(command: QueueCommand, data: &DataSettings) -> Outcome {
     match command {
         QueueCommand::Pause(args) => {
             let since = store.pause_queue().await?;
-            print(&*store, args.json, |_| {
+            print(&store, args.json, |_| {
                 format!(
                     "Paused since {since}: no worker claims a task. Submits are accepted, but {TASKS_EXPIRE}. \
                      `tintype queue resume` ends the pause."
@@ -44,10 +44,10 @@ pub(super) async fn run(command: QueueCommand, data: &DataSettings) -> Outcome {
                 Some(since) => format!("Resumed; it was paused since {since}."),
                 None => "The queue was not paused.".into(),
             };
-            print(&*store, args.json, |_| message).await
+            print(&store, args.json, |_| message).await
         }
         QueueCommand::Show(args) => {
-            print(&*store, args.json, |paused_at| match paused_at {
+            print(&store, args.json, |paused_at| match paused_at {
                 Some(since) => format!("Paused since {since}: {TASKS_EXPIRE}. `tintype queue resume` ends the pause."),
                 None => "Not paused.".into(),
             })

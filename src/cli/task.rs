@@ -94,9 +94,9 @@ pub(super) async fn run(command: TaskCommand, data: &DataSettings) -> Outcome {
 
 async fn list(args: ListArgs, data: &DataSettings) -> Outcome {
     let store = open_store(data).await?;
-    let account = find_only(&*store, args.account.as_deref()).await?;
+    let account = find_only(&store, args.account.as_deref()).await?;
     let tasks = store.recent_tasks(account, args.limit).await?;
-    let owners = Owners::readable(&*store).await;
+    let owners = Owners::readable(&store).await;
     let account = |task: &Task| owners.name_or_id(task.account_id);
     let listed: Value = tasks.iter().map(|task| task_json(task, &account(task))).collect();
     show(args.json, &listed, || {
@@ -122,7 +122,7 @@ async fn show_one(args: OneTaskArgs, data: &DataSettings) -> Outcome {
     let store = open_store(data).await?;
     let record = store.inspect_task(args.id).await?.ok_or_else(|| no_such_task(args.id))?;
     let TaskRecord { task, request, person_id, lost_leases, removed_at } = record;
-    let mut shown = task_json(&task, &readable_name(&*store, task.account_id).await);
+    let mut shown = task_json(&task, &readable_name(&store, task.account_id).await);
     shown["request"] = serde_json::to_value(&request)?;
     shown["seeds"] = request.seeds(args.id).collect();
     shown["person_id"] = json!(person_id);
@@ -143,7 +143,7 @@ async fn fail(args: FailArgs, data: &DataSettings) -> Outcome {
     if !failed {
         return Err(Failure(format!("task {} is already {}", TaskId(id), record.task.status.as_str())));
     }
-    let account = readable_name(&*store, record.task.account_id).await;
+    let account = readable_name(&store, record.task.account_id).await;
     let shown = task_json(&record.task, &account);
     show(args.task.json, &shown, || format!("Task {} was failed and refunded.", TaskId(id)))
 }

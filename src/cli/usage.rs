@@ -58,7 +58,7 @@ pub(super) async fn run(args: UsageArgs, data: &DataSettings) -> Outcome {
         return misused("--since must not be after --until");
     }
     let store = open_store(data).await?;
-    let account_id = find_only(&*store, args.account.as_deref()).await?;
+    let account_id = find_only(&store, args.account.as_deref()).await?;
     let today = Timestamp::of_day(&store.now().day()).ok_or("the clock is beyond the years of the calendar")?;
     let from = match (args.since, args.until) {
         (None, None) => Some(today.saturating_sub(DAY * (args.days - 1))),
@@ -71,7 +71,7 @@ pub(super) async fn run(args: UsageArgs, data: &DataSettings) -> Outcome {
         By::Person => UsageBy::Person,
         By::Day => UsageBy::Day,
     };
-    let lines = usage::lines(&*store, by, UsageFilter { account_id, from, until }).await?;
+    let lines = usage::lines(&store, by, UsageFilter { account_id, from, until }).await?;
     if args.csv {
         say(usage::csv(by, &lines).trim_end());
         return Ok(ExitCode::SUCCESS);

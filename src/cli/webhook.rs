@@ -189,7 +189,7 @@ async fn add(args: AddArgs, data: &DataSettings, adopted: &Adopted) -> Outcome {
     }
     let kinds = args.events.iter().map(|name| name.parse()).collect::<Result<Vec<EventType>, _>>()?;
     let events = Subscription::to(&kinds).unwrap_or_else(Subscription::to_all);
-    match endpoints::add(&*store, account.id, args.url, events, AddedBy::Operator).await? {
+    match endpoints::add(&store, account.id, args.url, events, AddedBy::Operator).await? {
         Ok((endpoint, secret)) => {
             if let Err(error) = show_secret(args.json, &endpoint, &secret, "")? {
                 store.remove_endpoint(endpoint.id).await?;
@@ -244,7 +244,7 @@ fn state(endpoint: &Endpoint) -> String {
 async fn change(args: OneEndpointArgs, change: EndpointChange, data: &DataSettings) -> Outcome {
     let store = open_store(data).await?;
     let endpoint = store.change_endpoint(args.id, change).await?.ok_or_else(|| no_such_endpoint(args.id))?;
-    let account = owner_name(&*store, endpoint.account_id).await?;
+    let account = owner_name(&store, endpoint.account_id).await?;
     show(args.json, &endpoint_json(&endpoint, &account), || {
         format!("Endpoint {} of {account} is {}.", endpoint.id, state(&endpoint))
     })
@@ -269,7 +269,7 @@ async fn rotate(args: RotateArgs, data: &DataSettings) -> Outcome {
 async fn remove(args: OneEndpointArgs, data: &DataSettings) -> Outcome {
     let store = open_store(data).await?;
     let endpoint = store.remove_endpoint(args.id).await?.ok_or_else(|| no_such_endpoint(args.id))?;
-    let account = owner_name(&*store, endpoint.account_id).await?;
+    let account = owner_name(&store, endpoint.account_id).await?;
     show(args.json, &endpoint_json(&endpoint, &account), || {
         format!("Endpoint {} of {account} is removed, and its deliveries with it.", endpoint.id)
     })
@@ -278,7 +278,7 @@ async fn remove(args: OneEndpointArgs, data: &DataSettings) -> Outcome {
 /// Sends an event, and waits until a server has made an attempt at it.
 async fn test(args: OneEndpointArgs, data: &DataSettings) -> Outcome {
     let store = open_store(data).await?;
-    let Some(id) = store.test_endpoint(args.id).await? else { return Err(cannot_send(&*store, args.id).await?) };
+    let Some(id) = store.test_endpoint(args.id).await? else { return Err(cannot_send(&store, args.id).await?) };
     let mut waited = Duration::ZERO;
     let delivery = loop {
         let found = store.find_delivery(id).await?.ok_or("the endpoint was removed meanwhile")?;
@@ -327,7 +327,7 @@ async fn replay(args: ReplayArgs, data: &DataSettings) -> Outcome {
         let found = store.find_delivery(args.delivery).await?;
         let missing = || format!("there is no delivery {}; see `tintype webhook deliveries ID`", args.delivery);
         let found = found.ok_or_else(|| Failure(missing()))?;
-        return Err(cannot_send(&*store, found.endpoint_id).await?);
+        return Err(cannot_send(&store, found.endpoint_id).await?);
     };
     let delivery = store.find_delivery(id).await?.ok_or("the endpoint was removed meanwhile")?;
     show(args.json, &delivery_json(&delivery), || {

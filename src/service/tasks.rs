@@ -175,7 +175,7 @@ impl Tasks {
         image_to_image: bool,
         attempt: Option<AttemptProgress>,
     ) -> QueuePosition {
-        let position = self.shared.backlog.queue_position(&*self.shared.store, task, image_to_image, attempt).await;
+        let position = self.shared.backlog.queue_position(&self.shared.store, task, image_to_image, attempt).await;
         let left = TASK_TIME_LIMIT.saturating_sub(self.shared.ages.of(task.id));
         QueuePosition { wait: position.wait.map(|wait| wait.min(left)), ..position }
     }

@@ -163,7 +163,7 @@ impl Scene {
     /// An endpoint that nobody reaches, which is told of the tasks that follow, and tried.
     async fn tell(&self) {
         let (store, account) = (self.service.shared.store.clone(), self.account.id);
-        attempt(async move { webhooks::add(&*store, account, "https://10.0.0.1/", AddedBy::Owner).await }).await;
+        attempt(async move { webhooks::add(&store, account, "https://10.0.0.1/", AddedBy::Owner).await }).await;
         for endpoint in self.service.shared.store.list_endpoints(None).await.expect("a store") {
             let store = self.service.shared.store.clone();
             attempt(async move { store.test_endpoint(endpoint.id).await }).await;

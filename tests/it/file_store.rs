@@ -225,13 +225,13 @@ async fn one_of_several_processes_that_start_with_different_stores_wins() {
         Files::on_disk(&path).expect("a store of files")
     };
     let (one, same, other) = (open("one"), open("one"), open("other"));
-    let (first, second) = tokio::join!(file_store::open(&*store, &one), file_store::open(&*store, &same));
+    let (first, second) = tokio::join!(file_store::open(&store, &one), file_store::open(&store, &same));
     assert_eq!((first, second), (Ok(()), Ok(())));
-    assert!(file_store::open(&*store, &other).await.is_err());
+    assert!(file_store::open(&store, &other).await.is_err());
 
     let directory = TempDir::new().expect("a directory");
     let store = Backend::of_services().open(&directory, &Clock::manual(NOON));
-    let (first, second) = tokio::join!(file_store::open(&*store, &one), file_store::open(&*store, &other));
+    let (first, second) = tokio::join!(file_store::open(&store, &one), file_store::open(&store, &other));
     assert!(first.is_ok() != second.is_ok(), "{first:?}, {second:?}");
 }
 

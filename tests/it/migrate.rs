@@ -165,7 +165,7 @@ async fn a_migrated_installation_keeps_all_data_and_completes_its_tasks() {
     let moved = binary::json(elsewhere.path(), &["migrate", "--from", &sqlite(&data), "--to", &url]);
     assert_eq!((&moved["accounts"], &moved["tasks"]), (&json!(3), &json!(5)), "{moved}");
     let target = cluster().open(elsewhere.path(), &Clock::system(), Faults::default());
-    assert_eq!(everything(&*target).await, before);
+    assert_eq!(everything(&target).await, before);
     assert_eq!(target.audit().await.unwrap(), audit);
     let took_back = binary::json(data.path(), &["migrate", "--from", &sqlite(&data), "--take-back"]);
     assert_eq!(took_back["was_moved"], true);

@@ -219,7 +219,7 @@ async fn start(
     }
     let store = parts.shared.store.acting(operator(data));
     let key = match &parts.api {
-        Some(_) => FirstKey::create(&*store, &data.data, shows_secrets(format)).await?,
+        Some(_) => FirstKey::create(&store, &data.data, shows_secrets(format)).await?,
         None => None,
     };
     let ready = Ready { parts: &parts, server, data, urls: listeners.urls()? };
@@ -238,7 +238,7 @@ async fn open_parts(
 ) -> Result<Parts, Failure> {
     let store = open_store(database, data, &clock, server).await?;
     let files = open_files(data, server.files.files.as_deref()).await?.with_faults(server.test_fault.clone());
-    file_store::open(&*store, &files).await?;
+    file_store::open(&store, &files).await?;
     let mut directories: Vec<_> = files.directory().map(Path::to_owned).into_iter().collect();
     if let DatabaseUrl::Sqlite(path) = database {
         directories.push(data_dir::directory_of(path).to_owned());

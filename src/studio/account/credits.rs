@@ -122,7 +122,7 @@ async fn chart(visitor: &Visitor, days: u32) -> Result<Chart, PageError> {
     let first = today - i64::from(days) + 1;
     // The longest period first, so that the other one never counts again.
     let longest = i64::from(PERIODS.into_iter().max().unwrap_or(days));
-    let used = studio.usage.since(&**store, account, midnight(today - longest + 1)).await?;
+    let used = studio.usage.since(store, account, midnight(today - longest + 1)).await?;
     let days = (first..=today).map(midnight);
     let series: Vec<_> = days.map(|day| (day, used.get(&day).copied().unwrap_or(0))).collect();
     Ok(Chart::new(visitor.texts, "credits-use", (Step::Day, Measure::Count), &series))

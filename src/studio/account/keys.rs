@@ -196,7 +196,7 @@ fn budget(fields: &Fields) -> Result<Option<Budget>, &'static str> {
 
 async fn account_keys(visitor: &Visitor) -> Result<AccountKeys<'_>, PageError> {
     let studio = &visitor.studio;
-    Ok(AccountKeys::of(visitor.account_id(), &*studio.shared.store, &studio.limits).await?)
+    Ok(AccountKeys::of(visitor.account_id(), &studio.shared.store, &studio.limits).await?)
 }
 
 /// The name of the text that says why a key was refused.

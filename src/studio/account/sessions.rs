@@ -93,7 +93,7 @@ pub async fn set_password(form: Form) -> PageResult {
     }
     let slot = take_slot(&visitor.studio.hashes, &visitor.context)?;
     let passwords = Passwords { present, new };
-    let changed = people.change_password(&*visitor.store(), person, passwords, agent(&headers)).await?;
+    let changed = people.change_password(&visitor.store(), person, passwords, agent(&headers)).await?;
     drop(slot);
     let refusal = match changed {
         PasswordChange::Done(signed_in) => {

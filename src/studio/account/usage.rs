@@ -114,7 +114,7 @@ async fn lines(visitor: &Visitor, query: &UsageQuery) -> Result<Vec<UsageLine>, 
     studio.refuse_if(studio.limits.count_report(visitor.person_id()).await)?;
     let store = &visitor.studio.shared.store;
     let filter = UsageFilter { account_id: Some(visitor.account_id()), from: query.from(store.now()), until: None };
-    Ok(usage::lines(&**store, query.by(), filter).await?)
+    Ok(usage::lines(store, query.by(), filter).await?)
 }
 
 /// The page.

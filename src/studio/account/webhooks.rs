@@ -139,7 +139,7 @@ pub async fn create(form: Form) -> PageResult {
     let Some(events) = chosen(&fields) else {
         return page(&visitor, Draft::refused(NO_EVENT, fields)).await;
     };
-    let refusal = match endpoints::add(&*visitor.store(), account.id, url, events, added_by).await? {
+    let refusal = match endpoints::add(&visitor.store(), account.id, url, events, added_by).await? {
         Ok((endpoint, secret)) => {
             let person = visitor.person_id();
             tracing::info!(endpoint = %endpoint.id, %person, "an endpoint was added in the studio");

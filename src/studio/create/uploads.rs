@@ -138,7 +138,7 @@ async fn receive(studio: &Arc<Studio>, sender: &Sender<'_>, parts: &Parts, body:
 /// The picture of the account that a mask is for.
 async fn masked(studio: &Studio, account: Id, reference: &str) -> Result<Found, PageError> {
     let reference = StoredReference::parse(reference).ok_or_else(PageError::bad_request)?;
-    let found = references::find(&*studio.shared.store, account, reference).await?;
+    let found = references::find(&studio.shared.store, account, reference).await?;
     found.ok_or_else(|| PageError::new(StatusCode::UNPROCESSABLE_ENTITY, "mask-unfit"))
 }
 

@@ -79,7 +79,7 @@ pub async fn overview(operator: Operator) -> PageResult {
     let visitor = &operator.0;
     let (t, store) = (visitor.texts, &visitor.studio.shared.store);
     let (depth, now) = (store.queue_depth().await?, store.now());
-    let hours = visitor.studio.hours.last(&**store, HOURS).await?;
+    let hours = visitor.studio.hours.last(store, HOURS).await?;
     let charts = charts(t, &hours);
     let mut reasons = BTreeMap::<String, u64>::new();
     for (failure, count) in hours.iter().flat_map(|(_, hour)| &hour.failed) {

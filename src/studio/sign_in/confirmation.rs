@@ -58,7 +58,7 @@ impl Visitor {
         if !codes.allow(person.as_str(), None) {
             return Err(self.too_often());
         }
-        let is_right = self.studio.people.use_code(&*self.store(), person, typed).await?;
+        let is_right = self.studio.people.use_code(&self.store(), person, typed).await?;
         if is_right {
             codes.forget(person.as_str());
         }

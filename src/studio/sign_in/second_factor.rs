@@ -108,7 +108,7 @@ pub async fn turn_on(Unready(form): Unready<Form>) -> PageResult {
     }
     visitor.confirm(fields.text(CONFIRMATION)).await?;
     let (store, code) = (visitor.store(), fields.text("code"));
-    let Some(codes) = studio.people.add_factor(&*store, (person, session.id), secret, code).await? else {
+    let Some(codes) = studio.people.add_factor(&store, (person, session.id), secret, code).await? else {
         return page(&visitor, Some(secret), Some("factor-code-wrong")).await;
     };
     tracing::info!(%person, "a person turned on a second factor");
@@ -153,7 +153,7 @@ pub async fn new_recovery_codes(form: Form) -> PageResult {
         return Ok(refusal);
     }
     let person = visitor.person_id();
-    let codes = visitor.studio.people.new_recovery_codes(&*visitor.store(), person).await?;
+    let codes = visitor.studio.people.new_recovery_codes(&visitor.store(), person).await?;
     tracing::info!(%person, "a person made new recovery codes");
     match codes {
         Some(codes) => show(&visitor, &codes).await,

@@ -145,7 +145,7 @@ impl<'a> Scene<'a> {
         let other = format!("{name}-other");
         store.create_account(&other, 5).await.expect("a store");
         let other = store.find_account(&other).await.expect("a store").expect("an account").id;
-        let added = webhooks::add(&**store, owner.account, "https://hooks.example/", AddedBy::Owner).await;
+        let added = webhooks::add(store, owner.account, "https://hooks.example/", AddedBy::Owner).await;
         let endpoint = added.expect("a store").0.id;
         store.create_board(owner.account, None, "harbour", 10).await.expect("a store");
         let board = store.boards(owner.account, owner.person.id).await.expect("a store")[0].id;

@@ -108,7 +108,7 @@ async fn an_owner_sees_an_endpoint_of_the_operator_and_does_not_change_it() {
     let ada = service.visitor("ada", 10).await;
     let store = &service.shared.store;
     let url = "http://10.0.0.1:8080/hooks?token=hunter2";
-    let (endpoint, _) = webhooks::add(&**store, ada.account, url, AddedBy::Operator).await.expect("a store");
+    let (endpoint, _) = webhooks::add(store, ada.account, url, AddedBy::Operator).await.expect("a store");
     let page = format!("/studio/webhooks/{}", endpoint.id);
     for change in ["rotate", "events", "disable", "enable", "remove"] {
         for path in ["/studio/webhooks", &page] {

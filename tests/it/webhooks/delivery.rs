@@ -31,7 +31,7 @@ async fn the_end_of_a_task_is_told_once_with_a_signature() {
     let (service, receiver) = (start().await, Receiver::start().await);
     let ada = service.caller("ada", 100).await;
     let (endpoint, secret) =
-        add(&*service.shared.store, ada.account.id, &receiver.url(), AddedBy::Operator).await.expect("a store");
+        add(&service.shared.store, ada.account.id, &receiver.url(), AddedBy::Operator).await.expect("a store");
     let completed = ada.submit_prompt("a boat").await;
     let failed = ada.submit_prompt("a boat [[fail]]").await;
     service.work().await;
@@ -67,7 +67,7 @@ async fn the_end_of_a_task_is_told_once_with_a_signature() {
 async fn nobody_else_is_told_and_nothing_of_the_studio() {
     let (service, receiver) = (start().await, Receiver::start().await);
     let (ada, bob) = (service.caller("ada", 100).await, service.caller("bob", 100).await);
-    add(&*service.shared.store, bob.account.id, &receiver.url(), AddedBy::Operator).await.expect("a store");
+    add(&service.shared.store, bob.account.id, &receiver.url(), AddedBy::Operator).await.expect("a store");
     ada.submit_prompt("a boat").await;
     let request = GenerateRequest::new("a boat");
     service.shared.store.submit(bob.account.id, None, Surface::Web, request, 0).await.expect("a store");
@@ -85,7 +85,7 @@ async fn a_failed_attempt_is_made_again_on_schedule_until_the_endpoint_is_disabl
     let (service, receiver) = (Service::start_with(&NETWORK).await, Receiver::start().await);
     let ada = service.caller("ada", 100).await;
     let (endpoint, _) =
-        add(&*service.shared.store, ada.account.id, &receiver.url(), AddedBy::Operator).await.expect("a store");
+        add(&service.shared.store, ada.account.id, &receiver.url(), AddedBy::Operator).await.expect("a store");
     receiver.always(status(500));
     ada.submit_prompt("a boat").await;
     service.work().await;
@@ -126,7 +126,7 @@ async fn an_endpoint_that_takes_other_events_outlives_one_that_is_given_up() {
     let (service, receiver) = (Service::start_with(&NETWORK).await, Receiver::start().await);
     let ada = service.caller("ada", 100).await;
     let (endpoint, _) =
-        add(&*service.shared.store, ada.account.id, &receiver.url(), AddedBy::Operator).await.expect("a store");
+        add(&service.shared.store, ada.account.id, &receiver.url(), AddedBy::Operator).await.expect("a store");
     let refused = ada.submit_prompt("a boat").await;
     service.work().await;
     for attempt in 1..=10 {
@@ -151,7 +151,7 @@ async fn a_receiver_that_is_gone_is_told_nothing_more() {
     let (service, receiver) = (Service::start_with(&NETWORK).await, Receiver::start().await);
     let ada = service.caller("ada", 100).await;
     let (endpoint, _) =
-        add(&*service.shared.store, ada.account.id, &receiver.url(), AddedBy::Operator).await.expect("a store");
+        add(&service.shared.store, ada.account.id, &receiver.url(), AddedBy::Operator).await.expect("a store");
     receiver.always(status(410));
     ada.submit_prompt("a boat").await;
     service.work().await;
@@ -169,7 +169,7 @@ async fn a_receiver_that_is_gone_is_told_nothing_more() {
 async fn a_receiver_may_ask_for_time() {
     let (service, receiver) = (Service::start_with(&NETWORK).await, Receiver::start().await);
     let ada = service.caller("ada", 100).await;
-    add(&*service.shared.store, ada.account.id, &receiver.url(), AddedBy::Operator).await.expect("a store");
+    add(&service.shared.store, ada.account.id, &receiver.url(), AddedBy::Operator).await.expect("a store");
     let busy = Reply::Whole(429, vec![("Retry-After", "3600".into())], b"busy".to_vec());
     receiver.reply([busy]);
     ada.submit_prompt("a boat").await;
@@ -191,7 +191,7 @@ async fn both_secrets_sign_after_a_rotation() {
     let (service, receiver) = (start().await, Receiver::start().await);
     let ada = service.caller("ada", 100).await;
     let (endpoint, old) =
-        add(&*service.shared.store, ada.account.id, &receiver.url(), AddedBy::Operator).await.expect("a store");
+        add(&service.shared.store, ada.account.id, &receiver.url(), AddedBy::Operator).await.expect("a store");
     let (new, overlap) = (SigningSecret::random(), Duration::from_secs(60));
     let rotate = EndpointChange::Rotate { secret: new.clone(), overlap };
     service.shared.store.change_endpoint(endpoint.id, rotate).await.expect("a store");
@@ -213,7 +213,7 @@ async fn a_test_is_sent_once_and_says_nothing_about_the_endpoint() {
     let (service, receiver) = (Service::start_with(&NETWORK).await, Receiver::start().await);
     let ada = service.caller("ada", 100).await;
     let (endpoint, _) =
-        add(&*service.shared.store, ada.account.id, &receiver.url(), AddedBy::Operator).await.expect("a store");
+        add(&service.shared.store, ada.account.id, &receiver.url(), AddedBy::Operator).await.expect("a store");
     receiver.reply([status(500)]);
     for state in [DeliveryState::Failed, DeliveryState::Delivered] {
         let id = service.shared.store.test_endpoint(endpoint.id).await.expect("a store").expect("a delivery");
@@ -232,7 +232,7 @@ async fn deliveries_are_kept_for_a_week() {
     let (service, receiver) = (Service::start_with(&NETWORK).await, Receiver::start().await);
     let ada = service.caller("ada", 100).await;
     let (endpoint, _) =
-        add(&*service.shared.store, ada.account.id, &receiver.url(), AddedBy::Operator).await.expect("a store");
+        add(&service.shared.store, ada.account.id, &receiver.url(), AddedBy::Operator).await.expect("a store");
     ada.submit_prompt("a boat").await;
     service.work().await;
     service.deliver().await;
@@ -250,7 +250,7 @@ async fn of_many_nodes_one_delivers_each_event() {
     let (service, receiver) = (Service::start_with(&NETWORK).await, Receiver::start().await);
     let beside = service.join(&NETWORK).await;
     let ada = service.caller("ada", 1_000).await;
-    add(&*service.shared.store, ada.account.id, &receiver.url(), AddedBy::Operator).await.expect("a store");
+    add(&service.shared.store, ada.account.id, &receiver.url(), AddedBy::Operator).await.expect("a store");
     let mut tasks = BTreeSet::new();
     for _ in 0..40 {
         tasks.insert(ada.submit_prompt("a boat [[fail]]").await);
@@ -265,7 +265,7 @@ async fn of_many_nodes_one_delivers_each_event() {
 async fn a_running_deliverer_hears_of_an_ending_and_finishes_what_it_began() {
     let (service, receiver) = (Service::start_with(&NETWORK).await, Receiver::start().await);
     let ada = service.caller("ada", 100).await;
-    add(&*service.shared.store, ada.account.id, &receiver.url(), AddedBy::Operator).await.expect("a store");
+    add(&service.shared.store, ada.account.id, &receiver.url(), AddedBy::Operator).await.expect("a store");
     let stop = CancellationToken::new();
     let running = tokio::spawn(service.deliverer.clone().run(stop.clone()));
     ada.submit_prompt("a boat").await;

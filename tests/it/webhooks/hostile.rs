@@ -55,7 +55,7 @@ async fn attempt(
     url: &str,
     added_by: AddedBy,
 ) -> Result<u16, Trouble> {
-    let (endpoint, _) = add(&*service.shared.store, account, url, added_by).await.expect("a store");
+    let (endpoint, _) = add(&service.shared.store, account, url, added_by).await.expect("a store");
     service.shared.store.test_endpoint(endpoint.id).await.expect("a store").expect("a delivery");
     assert_eq!(deliverer.step().await.expect("a store"), 1);
     let [delivery] = &deliveries(service, endpoint.id).await[..] else { panic!("one delivery") };
@@ -134,7 +134,7 @@ async fn a_redirect_is_a_failure_and_not_followed() {
     let (receiver, trap) = (Receiver::start().await, Receiver::start().await);
     let ada = service.caller("ada", 100).await;
     let (endpoint, _) =
-        add(&*service.shared.store, ada.account.id, &receiver.url(), AddedBy::Operator).await.expect("a store");
+        add(&service.shared.store, ada.account.id, &receiver.url(), AddedBy::Operator).await.expect("a store");
     ada.submit_prompt("a boat").await;
     service.work().await;
     for code in [301, 302, 303, 307, 308, 304] {

@@ -138,7 +138,7 @@ pub async fn run(
     fail_over: impl FnOnce(Arc<Store>) -> Arc<Store>,
 ) -> Result<Report> {
     let crowd = Crowd::new(plan);
-    let accounts = open_accounts(crowd.accounts(), &*store).await?;
+    let accounts = open_accounts(crowd.accounts(), &store).await?;
     let mut run = Run {
         plan,
         store,

@@ -64,7 +64,7 @@ async fn figures(database: &Database<'_>, tasks: u64) -> Outcome<Vec<Figure>> {
     let begun = now();
     database.back_up()?;
     note("Backup, s", begun.elapsed().as_secs_f64(), Growth::Linear);
-    found.extend(calls(database, &*store, tasks).await?);
+    found.extend(calls(database, &store, tasks).await?);
     match audit.drifts.first() {
         None => Ok(found),
         Some(drift) => Err(format!("the books of the benchmark do not balance: {drift:?}").into()),

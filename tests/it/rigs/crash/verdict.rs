@@ -65,7 +65,7 @@ impl Verdict {
         for (index, (key, account)) in keys.iter().zip(ACCOUNTS).enumerate() {
             let asked = clock.elapsed();
             let mut tasks = all_tasks(server, key).await;
-            let of_studio = tasks_of_studio(&*store, account).await;
+            let of_studio = tasks_of_studio(&store, account).await;
             verdict.of_studio += of_studio.len();
             tasks.extend(of_studio);
             for task in tasks.values() {

@@ -40,7 +40,7 @@ impl Fixture {
 
     async fn called(&self, account: Id, key_id: Id, call: Call) -> Result<Id> {
         self.clock.advance(MILLISECOND);
-        Ok(accepted(submit(&*self.store, account, key_id, call).await?).id)
+        Ok(accepted(submit(&self.store, account, key_id, call).await?).id)
     }
 }
 
@@ -48,7 +48,7 @@ pub async fn a_repeated_call_takes_the_task_over_and_is_not_charged(fx: &Fixture
     let (ada, key) = fx.caller("ada").await?;
     let task = fx.called(ada, key, call(0, 1)).await?;
     assert!(fx.store.holds_call(task, 1).await?);
-    assert_eq!(submit(&*fx.store, ada, key, call(1, 2)).await?, Submission::Repeated, "it looks before the charge");
+    assert_eq!(submit(&fx.store, ada, key, call(1, 2)).await?, Submission::Repeated, "it looks before the charge");
     assert_eq!(fx.store.attach_call(key, call(1, 2)).await?, Attachment::Task(task));
     assert!(!fx.store.holds_call(task, 1).await? && fx.store.holds_call(task, 2).await?);
     assert!(!fx.store.end_call(task, 1, CallEnd::Delivered).await?, "the first attempt lost it");
@@ -58,7 +58,7 @@ pub async fn a_repeated_call_takes_the_task_over_and_is_not_charged(fx: &Fixture
     assert!(fx.store.end_call(task, 4, CallEnd::Delivered).await?);
     assert_eq!(fx.store.attach_call(key, call(3, 5)).await?, Attachment::None, "its answer was delivered");
     assert_eq!(fx.credits(ada).await?, 98);
-    accepted(submit(&*fx.store, ada, key, call(3, 5)).await?);
+    accepted(submit(&fx.store, ada, key, call(3, 5)).await?);
     assert_eq!(fx.credits(ada).await?, 96, "a repeated call without a task of its own makes one");
     Ok(())
 }
@@ -126,13 +126,13 @@ pub async fn an_idempotency_key_names_one_task_whatever_becomes_of_it(fx: &Fixtu
     let other_key = fx.another_key(ada).await?;
     assert_eq!(fx.store.attach_call(key, named(1, 7)).await?, Attachment::None);
     let task = fx.called(ada, key, named(1, 7)).await?;
-    assert_eq!(submit(&*fx.store, ada, key, named(1, 7)).await?, Submission::Repeated);
+    assert_eq!(submit(&fx.store, ada, key, named(1, 7)).await?, Submission::Repeated);
     for _ in 0..2 {
         assert_eq!(fx.store.attach_call(key, named(1, 7)).await?, Attachment::Task(task));
         fx.store.end_call(task, 1, CallEnd::Delivered).await?;
     }
     assert_eq!(fx.store.attach_call(key, named(1, 8)).await?, Attachment::OtherChoices);
-    assert_eq!(submit(&*fx.store, ada, key, named(1, 8)).await?, Submission::Repeated);
+    assert_eq!(submit(&fx.store, ada, key, named(1, 8)).await?, Submission::Repeated);
     assert_eq!(fx.store.attach_call(key, named(2, 7)).await?, Attachment::None);
     assert_eq!(fx.store.attach_call(key, call(1, 9)).await?, Attachment::None, "a call without it");
     assert_eq!(fx.store.attach_call(other_key, named(1, 7)).await?, Attachment::None);
@@ -147,7 +147,7 @@ async fn repeated(store: Arc<Store>, account: Id, key_id: Id, call: Call) -> Res
         if let Attachment::Task(id) = store.attach_call(key_id, call).await? {
             return Ok(id);
         }
-        match submit(&*store, account, key_id, call).await? {
+        match submit(&store, account, key_id, call).await? {
             Submission::Repeated => {}
             submission => return Ok(accepted(submission).id),
         }
@@ -161,18 +161,13 @@ pub async fn of_attempts_at_once_in_several_processes_each_takes_another_task(fx
         tintype_rigs::database::Backend::Postgres => vec![fx.store.clone(), fx.another_process()],
     };
     let store = |turn: usize| processes[turn % processes.len()].clone();
-    let first: Vec<Id> =
-        join_all(
-            (0..5).map(|turn| {
-                let store = store(turn);
-                async move {
-                    submit(&*store, ada, key, call(0, turn as i64)).await.map(|submission| accepted(submission).id)
-                }
-            }),
-        )
-        .await
-        .into_iter()
-        .collect::<Result<_>>()?;
+    let first: Vec<Id> = join_all((0..5).map(|turn| {
+        let store = store(turn);
+        async move { submit(&store, ada, key, call(0, turn as i64)).await.map(|submission| accepted(submission).id) }
+    }))
+    .await
+    .into_iter()
+    .collect::<Result<_>>()?;
     let attempts = (0..8).map(|turn| tokio::spawn(repeated(store(turn), ada, key, call(1, 100 + turn as i64))));
     let taken: Vec<Id> =
         join_all(attempts).await.into_iter().map(|taken| taken.expect("no panic")).collect::<Result<_>>()?;

@@ -34,13 +34,13 @@ pub async fn an_attempt_belongs_to_one_process_until_its_lease_ends(fx: &Fixture
     let endpoint = endpoint(fx, ada).await?.id;
     complete(fx, ada).await?;
     let other = fx.another_process();
-    assert_eq!(due(&*other).await?, [endpoint]);
+    assert_eq!(due(&other).await?, [endpoint]);
     let first = claim_one(fx, endpoint).await?;
-    assert!(due(&*other).await?.is_empty() && other.claim_deliveries(&[(endpoint, 5)], MINUTE).await?.is_empty());
+    assert!(due(&other).await?.is_empty() && other.claim_deliveries(&[(endpoint, 5)], MINUTE).await?.is_empty());
     fx.clock.advance(MINUTE - MILLISECOND);
-    assert_eq!(due(&*other).await?, []);
+    assert_eq!(due(&other).await?, []);
     fx.clock.advance(MILLISECOND);
-    assert_eq!(due(&*other).await?, [endpoint]);
+    assert_eq!(due(&other).await?, [endpoint]);
     let second = other.claim_deliveries(&[(endpoint, 5)], MINUTE).await?.pop().expect("it is due again");
     assert_eq!((second.id, second.event.id, second.attempt), (first.id, first.event.id, 2));
     let before = fx.store.find_delivery(first.id).await?;
@@ -53,7 +53,7 @@ pub async fn an_attempt_belongs_to_one_process_until_its_lease_ends(fx: &Fixture
     assert_eq!((delivery.state(), delivery.attempts, delivery.status), (DeliveryState::Delivered, 2, Some(204)));
     assert_eq!(delivery.delivered_at, Some(fx.clock.now()));
     fx.clock.advance(DAY);
-    assert_eq!(due(&*other).await?, []);
+    assert_eq!(due(&other).await?, []);
     Ok(())
 }
 
@@ -105,7 +105,7 @@ pub async fn a_failed_attempt_is_made_again_until_it_is_given_up(fx: &Fixture) -
     assert_eq!((delivery.state(), delivery.status, delivery.trouble), (DeliveryState::Failed, Some(500), None));
     assert_eq!(found(fx, endpoint).await?.failing_since, Some(failed_at), "since the first failure");
     fx.clock.advance(DAY);
-    assert_eq!(due(&*fx.store).await?, []);
+    assert_eq!(due(&fx.store).await?, []);
     complete(fx, ada).await?;
     assert!(fx.store.due_endpoints(None, 1).await?[0].is_failing);
     deliver(fx, &claim_one(fx, endpoint).await?).await?;
@@ -122,19 +122,19 @@ pub async fn an_endpoint_waits_as_long_as_its_receiver_asks(fx: &Fixture) -> Res
     let [first, second] = &claim(fx, endpoint, 2).await?[..] else { panic!("two are due") };
     let hold = 30 * MINUTE;
     fail(fx, first, AttemptFailure { again_in: Some(hold), hold, ..failure(Verdict::Failing) }).await?;
-    assert_eq!(due(&*fx.store).await?, []);
+    assert_eq!(due(&fx.store).await?, []);
     fx.clock.advance(hold - MILLISECOND);
-    assert_eq!(due(&*fx.store).await?, []);
+    assert_eq!(due(&fx.store).await?, []);
     // A success of another attempt ends the wait.
     fx.clock.advance(MILLISECOND);
-    assert_eq!(due(&*fx.store).await?, [endpoint]);
+    assert_eq!(due(&fx.store).await?, [endpoint]);
     let again = fx.store.claim_deliveries(&[(endpoint, 3)], MINUTE).await?;
     assert_eq!(again.len(), 3, "the lease of the second attempt has ended");
     fail(fx, &again[0], AttemptFailure { hold: DAY, ..failure(Verdict::Failing) }).await?;
-    assert_eq!(due(&*fx.store).await?, []);
+    assert_eq!(due(&fx.store).await?, []);
     deliver(fx, &again[1]).await?;
     fx.clock.advance(MINUTE);
-    assert_eq!(due(&*fx.store).await?, [endpoint]);
+    assert_eq!(due(&fx.store).await?, [endpoint]);
     assert_eq!(deliver(fx, second).await?, AttemptWrite::Lost);
     Ok(())
 }
@@ -181,7 +181,7 @@ pub async fn claims_take_the_oldest_of_each_endpoint_up_to_its_share(fx: &Fixtur
         of_ada.push(complete(fx, ada).await?);
         complete(fx, bob).await?;
     }
-    assert_eq!(due(&*fx.store).await?, [one, two, three]);
+    assert_eq!(due(&fx.store).await?, [one, two, three]);
     let page = fx.store.due_endpoints(Some(one), 1).await?;
     assert_eq!(
         page.iter().map(|due| (due.id, due.account_id, due.is_failing)).collect::<Vec<_>>(),
@@ -194,7 +194,7 @@ pub async fn claims_take_the_oldest_of_each_endpoint_up_to_its_share(fx: &Fixtur
     events.sort();
     assert_eq!((events.as_slice(), of(two).count(), claims.len()), (&of_ada[..2], 1, 3));
     assert_eq!(claim(fx, one, 10).await?.len(), 3);
-    assert_eq!(due(&*fx.store).await?, [two, three]);
+    assert_eq!(due(&fx.store).await?, [two, three]);
     assert_eq!(claim(fx, fx.clock_id(), 10).await?.len(), 0, "an unknown endpoint");
     Ok(())
 }
@@ -208,9 +208,9 @@ pub async fn a_delivery_postponed_before_the_clock_was_set_back_is_due(fx: &Fixt
     fail(fx, &claim_one(fx, endpoint).await?, failed).await?;
     let behind = Clock::manual(fx.clock.now().saturating_sub(LONGEST_WAIT - hold));
     let process = fx.process_with_clock(&behind);
-    assert_eq!(due(&*process).await?, []);
+    assert_eq!(due(&process).await?, []);
     behind.set(behind.now().saturating_sub(MILLISECOND));
-    assert_eq!(due(&*process).await?, [endpoint]);
+    assert_eq!(due(&process).await?, [endpoint]);
     assert_eq!(process.claim_deliveries(&[(endpoint, 1)], MINUTE).await?.len(), 1);
     Ok(())
 }
@@ -228,15 +228,15 @@ pub async fn a_test_and_a_replay_go_first_and_do_not_wait_for_an_endpoint(fx: &F
     let held = AttemptFailure { hold: DAY, ..failure(Verdict::Failing) };
     let waiting = claim_one(fx, endpoint).await?;
     fail(fx, &waiting, held).await?;
-    assert_eq!(due(&*fx.store).await?, []);
+    assert_eq!(due(&fx.store).await?, []);
     let test = fx.store.test_endpoint(endpoint).await?.expect("an enabled endpoint");
-    assert_eq!(due(&*fx.store).await?, [endpoint]);
+    assert_eq!(due(&fx.store).await?, [endpoint]);
     let [claimed] = &claim(fx, endpoint, 10).await?[..] else { panic!("the test alone, since the endpoint waits") };
     assert_eq!((claimed.id, claimed.event.kind), (test, EventType::Test));
     assert_eq!(claimed.event.data, serde_json::json!({ "endpoint_id": endpoint.to_string() }));
     fx.store.replay_delivery(test).await?;
     fail(fx, claimed, held).await?;
-    assert_eq!(due(&*fx.store).await?, [endpoint], "the receiver asked for time during the attempt");
+    assert_eq!(due(&fx.store).await?, [endpoint], "the receiver asked for time during the attempt");
     let again = claim_one(fx, endpoint).await?;
     assert_eq!((again.id, again.attempt), (test, 2));
     deliver(fx, &again).await?;

@@ -110,7 +110,7 @@ pub async fn people_join_while_the_rights_of_the_maker_end(fx: &Fixture) -> Resu
             attempts.spawn(async move { process.accept_invitation(acceptance(hash, &name)).await });
         }
         let store = fx.another_process();
-        end(&*store, loss, ada, grace, id).await?;
+        end(&store, loss, ada, grace, id).await?;
         let before = attempts.join_all().await.into_iter().collect::<Result<Vec<_>>>()?;
         assert!(before.iter().all(|outcome| matches!(outcome, Accepting::Done(_) | Accepting::Gone)), "{before:?}");
         assert_eq!(fx.accept(hash, &format!("{loss} late")).await?, Accepting::Gone, "{loss}");

@@ -96,10 +96,10 @@ async fn no_statement_about_one_account_reads_the_rows_of_all() {
     }
     let directory = TempDir::new().expect("a directory");
     let store = cluster.open(directory.path(), &Clock::manual(NOON), Faults::default());
-    fill(cluster, directory.path(), &*store).await;
+    fill(cluster, directory.path(), &store).await;
     let log = || std::fs::read_to_string(cluster.directory.join("log")).expect("a log");
     let migrations = log().len();
-    account_walk::walk(&*store).await.expect("a store");
+    account_walk::walk(&store).await.expect("a store");
     let log = log();
     let (mut checked, mut wrong) = (BTreeSet::new(), BTreeSet::new());
     for plan in plans(&log[migrations..]) {

@@ -48,7 +48,7 @@ impl Real {
                 self.stores[by] = Some(self.backend.open(&self.directory, &self.clocks[by]));
             }
             Act::Ping => self.store(by).ping().await.expect("no store error"),
-            act => return work(&**self.store(by), model, act).await.sorted(),
+            act => return work(self.store(by), model, act).await.sorted(),
         }
         Outcome::Quiet
     }
