@@ -7,7 +7,7 @@ use std::thread::available_parallelism;
 use safetensors::Dtype;
 use sha2::{Digest, Sha256};
 
-use super::names::Way;
+use super::names::Algorithm;
 use crate::weights::float_formats::{byte_size, to_f32};
 
 /// Products from which on a merge is worth several threads.
@@ -23,7 +23,7 @@ pub(super) struct Numbers {
 }
 
 impl Numbers {
-    pub(super) fn made(numbers: &[f32]) -> Self {
+    pub(super) fn from_f32(numbers: &[f32]) -> Self {
         let bytes: Vec<u8> = numbers.iter().flat_map(|number| number.to_le_bytes()).collect();
         Self { bytes: bytes.leak(), dtype: Dtype::F32, scale: None }
     }
@@ -47,7 +47,7 @@ impl Numbers {
     }
 
     /// This matrix of `columns` columns, transposed.
-    pub(super) fn turned(&self, columns: usize) -> Self {
+    pub(super) fn transposed(&self, columns: usize) -> Self {
         let (size, mut bytes) = (self.size(), Vec::with_capacity(self.bytes.len()));
         for column in 0..columns {
             for row in self.bytes.chunks_exact(columns * size) {
@@ -74,20 +74,20 @@ impl Factor {
         self.down.as_ref().map(|(rank, _)| *rank)
     }
 
-    pub(super) fn turned(self) -> Self {
+    pub(super) fn transposed(self) -> Self {
         let Self { rows, columns, up, down } = self;
         let (up, down) = match down {
-            Some((rank, down)) => (down.turned(columns), Some((rank, up.turned(rank)))),
-            None => (up.turned(columns), None),
+            Some((rank, down)) => (down.transposed(columns), Some((rank, up.transposed(rank)))),
+            None => (up.transposed(columns), None),
         };
         Self { rows: columns, columns: rows, up, down }
     }
 
     /// Some of its rows, widened.
-    fn open(&self, rows: Range<usize>) -> Open {
+    fn widened(&self, rows: Range<usize>) -> WidenedFactor {
         let width = self.rank().unwrap_or(self.columns);
         let up = self.up.floats(rows.start * width..rows.end * width);
-        Open {
+        WidenedFactor {
             first: rows.start,
             width,
             columns: self.columns,
@@ -98,7 +98,7 @@ impl Factor {
 }
 
 /// Rows of a [`Factor`] in 32 bits.
-struct Open {
+struct WidenedFactor {
     first: usize,
     width: usize,
     columns: usize,
@@ -106,7 +106,7 @@ struct Open {
     down: Option<Vec<f32>>,
 }
 
-impl Open {
+impl WidenedFactor {
     /// Adds a row, multiplied.
     fn add(&self, row: usize, scale: f32, to: &mut [f32]) {
         let up = &self.up[(row - self.first) * self.width..][..self.width];
@@ -124,17 +124,17 @@ impl Open {
     }
 }
 
-/// DoRA: the rows or the columns of the changed tensor get lengths of their own (arXiv 2402.09353).
+/// DoRA: the rows or the columns of the changed tensor get magnitudes of their own (arXiv 2402.09353).
 #[derive(Debug, Clone)]
 pub(super) struct Dora {
-    /// The lengths.
-    pub lengths: Vec<f32>,
+    /// The magnitudes.
+    pub magnitudes: Vec<f32>,
     /// Whether they are those of rows, as PEFT and newer files of LyCORIS have them. OneTrainer has those of the inputs.
     pub is_by_row: bool,
     /// The tensor before any change.
     pub base: Numbers,
     /// What each column is multiplied by.
-    pub columns: OnceLock<Vec<f32>>,
+    pub column_factors: OnceLock<Vec<f32>>,
 }
 
 /// What is added to a tensor.
@@ -144,7 +144,7 @@ pub(crate) struct Change {
     pub(super) weight: f32,
     /// How much of the product counts.
     pub(super) scale: f32,
-    pub(super) way: Way,
+    pub(super) algorithm: Algorithm,
     /// One factor, or two that are multiplied.
     pub(super) factors: Vec<Factor>,
     /// The first row of the product that belongs to the tensor.
@@ -156,78 +156,78 @@ pub(crate) struct Change {
 
 impl Change {
     /// The row of the product for a row of the tensor.
-    fn place(&self, row: usize) -> usize {
+    fn product_row(&self, row: usize) -> usize {
         self.first + self.swapped.map_or(row, |all| (row + all / 2) % all)
     }
 
-    fn open(&self, rows: Range<usize>) -> Vec<Open> {
+    fn widened(&self, rows: Range<usize>) -> Vec<WidenedFactor> {
         if self.swapped.is_some() {
-            return self.factors.iter().map(|factor| factor.open(0..factor.rows)).collect();
+            return self.factors.iter().map(|factor| factor.widened(0..factor.rows)).collect();
         }
-        let rows = self.place(rows.start)..self.place(rows.end);
-        if let (Way::Kronecker, [one, other]) = (self.way, &self.factors[..]) {
+        let rows = self.product_row(rows.start)..self.product_row(rows.end);
+        if let (Algorithm::Lokr, [one, other]) = (self.algorithm, &self.factors[..]) {
             let [first, last] = [rows.start, rows.end - 1];
             let of_one = first / other.rows..last / other.rows + 1;
             let of_other = if of_one.len() == 1 { first % other.rows..last % other.rows + 1 } else { 0..other.rows };
-            return vec![one.open(of_one), other.open(of_other)];
+            return vec![one.widened(of_one), other.widened(of_other)];
         }
-        self.factors.iter().map(|factor| factor.open(rows.clone())).collect()
+        self.factors.iter().map(|factor| factor.widened(rows.clone())).collect()
     }
 
     /// Adds a row of the scaled product, multiplied.
-    fn add_row(&self, open: &[Open], row: usize, by: f32, to: &mut [f32]) {
-        let (row, by) = (self.place(row), by * self.scale);
-        match (self.way, open) {
-            (Way::Elements, [one, other]) => {
+    fn add_row(&self, widened: &[WidenedFactor], row: usize, by: f32, to: &mut [f32]) {
+        let (row, by) = (self.product_row(row), by * self.scale);
+        match (self.algorithm, widened) {
+            (Algorithm::Loha, [one, other]) => {
                 let (one, other) = (one.row(row), other.row(row));
                 to.iter_mut().zip(one.iter().zip(other)).for_each(|(to, (one, other))| *to += by * one * other);
             }
-            (Way::Kronecker, [one, other]) => {
+            (Algorithm::Lokr, [one, other]) => {
                 let rows = self.factors[1].rows;
                 let (one, other) = (one.row(row / rows), other.row(row % rows));
                 for (to, one) in to.chunks_exact_mut(other.len()).zip(one) {
                     to.iter_mut().zip(&other).for_each(|(to, other)| *to += by * one * other);
                 }
             }
-            _ => open.iter().for_each(|open| open.add(row, by, to)),
+            _ => widened.iter().for_each(|widened| widened.add(row, by, to)),
         }
     }
 
-    /// A row of the tensor before and after this change alone, but for the lengths.
-    fn changed(&self, dora: &Dora, open: &[Open], row: usize, width: usize) -> [Vec<f32>; 2] {
+    /// A row of the tensor before and after this change alone, but for the magnitudes.
+    fn before_and_after(&self, dora: &Dora, widened: &[WidenedFactor], row: usize, width: usize) -> [Vec<f32>; 2] {
         let base = dora.base.floats(row * width..(row + 1) * width);
         let mut sum = base.clone();
-        self.add_row(open, row, 1.0, &mut sum);
+        self.add_row(widened, row, 1.0, &mut sum);
         [base, sum]
     }
 
-    /// What the columns of a tensor are multiplied by, so that they have their lengths.
-    fn columns<'d>(&self, dora: &'d Dora, width: usize) -> &'d [f32] {
-        dora.columns.get_or_init(|| {
+    /// What the columns of a tensor are multiplied by, so that they have their magnitudes.
+    fn column_factors<'d>(&self, dora: &'d Dora, width: usize) -> &'d [f32] {
+        dora.column_factors.get_or_init(|| {
             let rows = dora.base.bytes.len() / dora.base.size() / width;
-            let (open, kernel) = (self.open(0..rows), width / dora.lengths.len());
-            let mut squares = vec![0.0_f64; dora.lengths.len()];
+            let (widened, kernel) = (self.widened(0..rows), width / dora.magnitudes.len());
+            let mut squares = vec![0.0_f64; dora.magnitudes.len()];
             for row in 0..rows {
-                let [_, sum] = self.changed(dora, &open, row, width);
+                let [_, sum] = self.before_and_after(dora, &widened, row, width);
                 for (square, numbers) in squares.iter_mut().zip(sum.chunks_exact(kernel)) {
                     *square += numbers.iter().map(|x| f64::from(*x).powi(2)).sum::<f64>();
                 }
             }
-            let lengths = dora.lengths.iter().zip(squares);
-            lengths.flat_map(|(length, square)| vec![stretch(*length, square); kernel]).collect()
+            let magnitudes = dora.magnitudes.iter().zip(squares);
+            magnitudes.flat_map(|(magnitude, square)| vec![norm_ratio(*magnitude, square); kernel]).collect()
         })
     }
 
     /// Adds the change to a row of the tensor.
-    fn add(&self, open: &[Open], row: usize, to: &mut [f32]) {
-        let Some(dora) = &self.dora else { return self.add_row(open, row, self.weight, to) };
-        let [base, mut sum] = self.changed(dora, open, row, to.len());
+    fn add(&self, widened: &[WidenedFactor], row: usize, to: &mut [f32]) {
+        let Some(dora) = &self.dora else { return self.add_row(widened, row, self.weight, to) };
+        let [base, mut sum] = self.before_and_after(dora, widened, row, to.len());
         if dora.is_by_row {
             let square = sum.iter().map(|x| f64::from(*x).powi(2)).sum();
-            let factor = stretch(dora.lengths[self.place(row)], square);
+            let factor = norm_ratio(dora.magnitudes[self.product_row(row)], square);
             sum.iter_mut().for_each(|x| *x *= factor);
         } else {
-            sum.iter_mut().zip(self.columns(dora, to.len())).for_each(|(x, factor)| *x *= factor);
+            sum.iter_mut().zip(self.column_factors(dora, to.len())).for_each(|(x, factor)| *x *= factor);
         }
         to.iter_mut().zip(sum.iter().zip(base)).for_each(|(to, (sum, base))| *to += self.weight * (sum - base));
     }
@@ -239,13 +239,13 @@ impl Change {
         if width == 0 {
             return;
         }
-        let open = self.open(rows.clone());
+        let widened = self.widened(rows.clone());
         let products = numbers.len() * self.factors.iter().filter_map(Factor::rank).sum::<usize>();
         let threads = if products < MANY_PRODUCTS { 1 } else { available_parallelism().map_or(1, usize::from) };
         let each = count.div_ceil(threads);
         let add = |(part, numbers): (usize, &mut [f32])| {
             let rows = rows.start + part * each..;
-            rows.zip(numbers.chunks_exact_mut(width)).for_each(|(row, numbers)| self.add(&open, row, numbers));
+            rows.zip(numbers.chunks_exact_mut(width)).for_each(|(row, numbers)| self.add(&widened, row, numbers));
         };
         let parts = numbers.chunks_mut(each * width).enumerate();
         if threads == 1 {
@@ -258,9 +258,9 @@ impl Change {
 
     /// Adds all that it is to a digest.
     pub(super) fn digest(&self, digest: &mut Sha256) {
-        let Self { weight, scale, way, factors, first, swapped, dora } = self;
-        let dora = dora.as_ref().map(|dora| (&dora.lengths, dora.is_by_row));
-        digest.update(format!("{weight:?} {scale:?} {way:?} {first} {swapped:?} {dora:?} {}\n", factors.len()));
+        let Self { weight, scale, algorithm, factors, first, swapped, dora } = self;
+        let dora = dora.as_ref().map(|dora| (&dora.magnitudes, dora.is_by_row));
+        digest.update(format!("{weight:?} {scale:?} {algorithm:?} {first} {swapped:?} {dora:?} {}\n", factors.len()));
         for Factor { rows, columns, up, down } in factors {
             digest.update(format!("{rows} {columns} {:?}\n", down.as_ref().map(|(rank, _)| rank)));
             let down = down.as_ref().map(|(_, down)| down);
@@ -272,9 +272,9 @@ impl Change {
     }
 }
 
-/// What numbers are multiplied by, the sum of whose squares this is, so that they have a length.
-fn stretch(length: f32, square: f64) -> f32 {
-    (f64::from(length) / (square.sqrt() + f64::from(f32::EPSILON))) as f32
+/// What numbers are multiplied by, the sum of whose squares this is, so that they have a magnitude.
+fn norm_ratio(magnitude: f32, square: f64) -> f32 {
+    (f64::from(magnitude) / (square.sqrt() + f64::from(f32::EPSILON))) as f32
 }
 
 #[cfg(test)]
@@ -282,28 +282,30 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_change_of_a_turned_matrix_is_the_turned_change() {
-        let numbers = |count: u8| Numbers::made(&(1..=count).map(f32::from).collect::<Vec<_>>());
+    fn a_change_of_a_transposed_matrix_is_the_transposed_change() {
+        let numbers = |count: u8| Numbers::from_f32(&(1..=count).map(f32::from).collect::<Vec<_>>());
         // Six outputs and four inputs, as a product of the rank 2, and in small: two outputs and two inputs.
         let thin = Factor { rows: 6, columns: 4, up: numbers(12), down: Some((2, numbers(8))) };
         let whole = Factor { rows: 6, columns: 4, up: numbers(24), down: None };
         let [small, other] = [2, 3].map(|rows| Factor { rows, columns: 2, up: numbers(rows as u8 * 2), down: None });
-        for (way, factors) in
-            [(Way::Sum, vec![thin.clone()]), (Way::Elements, vec![thin, whole]), (Way::Kronecker, vec![small, other])]
-        {
+        for (algorithm, factors) in [
+            (Algorithm::Lora, vec![thin.clone()]),
+            (Algorithm::Loha, vec![thin, whole]),
+            (Algorithm::Lokr, vec![small, other]),
+        ] {
             let change =
-                |factors| Change { weight: 1.0, scale: 0.5, way, factors, first: 0, swapped: None, dora: None };
-            let (mut usual, mut turned) = ([0.0; 24], [0.0; 24]);
+                |factors| Change { weight: 1.0, scale: 0.5, algorithm, factors, first: 0, swapped: None, dora: None };
+            let (mut usual, mut transposed) = ([0.0; 24], [0.0; 24]);
             change(factors.clone()).add_to(0..6, &mut usual);
             for (begin, end) in (0..6).flat_map(|begin| (begin + 1..=6).map(move |end| (begin, end))) {
                 let mut some = vec![0.0; (end - begin) * 4];
                 change(factors.clone()).add_to(begin..end, &mut some);
-                assert_eq!(some, usual[begin * 4..end * 4], "{way:?}: rows {begin} to {end}");
+                assert_eq!(some, usual[begin * 4..end * 4], "{algorithm:?}: rows {begin} to {end}");
             }
-            change(factors.into_iter().map(Factor::turned).collect()).add_to(0..4, &mut turned);
+            change(factors.into_iter().map(Factor::transposed).collect()).add_to(0..4, &mut transposed);
             for (row, column) in (0..6).flat_map(|row| (0..4).map(move |column| (row, column))) {
-                let (one, other) = (usual[row * 4 + column], turned[column * 6 + row]);
-                assert!((one - other).abs() < 1e-4 && one > 0.0, "{way:?}: {one} {other}");
+                let (one, other) = (usual[row * 4 + column], transposed[column * 6 + row]);
+                assert!((one - other).abs() < 1e-4 && one > 0.0, "{algorithm:?}: {one} {other}");
             }
         }
     }

@@ -1,7 +1,8 @@
 //! LoRA files: for some layers of a model two thin matrices each, whose product is added to the weights.
 //!
 //! LoHa and LoKr multiply two such products, number by number or each number of one by all of the other, and the kernels of
-//! convolutions can have a third matrix (`lycoris/functional` of LyCORIS). DoRA then sets the lengths of rows or columns.
+//! convolutions can have a third matrix (`lycoris/functional` of LyCORIS). DoRA then sets the magnitudes of rows or
+//! columns.
 //!
 //! They come from strangers, as models do: names, shapes, types and numbers are checked before anything is merged. A
 //! tensor that fits no layer of the model is refused, because a LoRA that is applied in part gives pictures that nobody
@@ -19,7 +20,7 @@ use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
 
 use self::change::{Dora, Factor, Numbers};
-use self::names::{Names, Piece, Place, Role, Way};
+use self::names::{Algorithm, MatrixRole, Names, Place, Role};
 use crate::formats::check_format;
 use crate::graph::Uses;
 use crate::models::clip::TRANSPOSED_PROJECTION;
@@ -124,10 +125,10 @@ pub(crate) fn check(loras: &[Lora], parts: &[&str]) -> Result<()> {
 /// The names of the tensors for one layer.
 #[derive(Debug, Default)]
 struct Layer {
-    matrices: BTreeMap<(Way, usize, Piece), String>,
+    matrices: BTreeMap<(Algorithm, usize, MatrixRole), String>,
     alpha: Option<String>,
-    /// The lengths of DoRA, and whether PEFT has named them.
-    lengths: Option<(String, bool)>,
+    /// The magnitudes of DoRA, and whether PEFT has named them.
+    magnitudes: Option<(String, bool)>,
     /// Whether names like these are known.
     is_known: bool,
     /// Whether PEFT has written the file itself.
@@ -140,27 +141,27 @@ type Layers = BTreeMap<(&'static str, String), Layer>;
 impl Layer {
     /// One of them.
     fn key(&self) -> &str {
-        let lengths = self.lengths.as_ref().map(|(key, _)| key);
-        self.matrices.values().chain(&self.alpha).chain(lengths).next().map_or("", String::as_str)
+        let magnitudes = self.magnitudes.as_ref().map(|(key, _)| key);
+        self.matrices.values().chain(&self.alpha).chain(magnitudes).next().map_or("", String::as_str)
     }
 
     /// The matrix to go down of a plain LoRA.
     fn down(&self) -> Option<&str> {
-        self.matrices.get(&(Way::Sum, 0, Piece::Down)).map(String::as_str)
+        self.matrices.get(&(Algorithm::Lora, 0, MatrixRole::Down)).map(String::as_str)
     }
 
     /// The magnitudes with a name of PEFT.
     fn magnitudes_of_peft(&self) -> Option<&str> {
-        self.lengths.as_ref().and_then(|(key, is_of_peft)| is_of_peft.then_some(key.as_str()))
+        self.magnitudes.as_ref().and_then(|(key, is_of_peft)| is_of_peft.then_some(key.as_str()))
     }
 
     /// Puts a tensor into its place. Gives the one that was there.
     fn put(&mut self, role: Role, key: String) -> Option<String> {
         match role {
-            Role::Matrix(way, number, piece) => self.matrices.insert((way, number, piece), key),
+            Role::Matrix(algorithm, number, role) => self.matrices.insert((algorithm, number, role), key),
             Role::Alpha => self.alpha.replace(key),
-            Role::Magnitude | Role::DoraScale => {
-                self.lengths.replace((key, role == Role::Magnitude)).map(|(other, _)| other)
+            Role::PeftMagnitude | Role::DoraScale => {
+                self.magnitudes.replace((key, role == Role::PeftMagnitude)).map(|(other, _)| other)
             }
         }
     }
@@ -292,37 +293,43 @@ impl LoraFile {
     }
 
     /// The matrices of a layer of so many outputs and inputs, a kernel's pixels counted.
-    fn factors(&self, layer: &Layer, size: [usize; 2]) -> Result<(Way, Vec<Factor>)> {
-        let way = layer.matrices.keys().next().map_or(Way::Sum, |(way, ..)| *way);
-        if let Some((_, key)) = layer.matrices.iter().find(|((other, ..), _)| *other != way) {
+    fn factors(&self, layer: &Layer, size: [usize; 2]) -> Result<(Algorithm, Vec<Factor>)> {
+        let algorithm = layer.matrices.keys().next().map_or(Algorithm::Lora, |(algorithm, ..)| *algorithm);
+        if let Some((_, key)) = layer.matrices.iter().find(|((other, ..), _)| *other != algorithm) {
             return Err(self.wrong(key, &format!("and {:?} are for one layer: the file is damaged", layer.key())));
         }
-        let count = if way == Way::Sum { 1 } else { 2 };
-        let factors = (0..count).map(|number| self.factor(layer, way, number, size));
+        let count = if algorithm == Algorithm::Lora { 1 } else { 2 };
+        let factors = (0..count).map(|number| self.factor(layer, algorithm, number, size));
         let factors = factors.collect::<Result<Vec<_>>>()?;
         // One alpha belongs to both.
-        if let (Way::Elements, [Some(one), Some(other)]) =
-            (way, &factors.iter().map(Factor::rank).collect::<Vec<_>>()[..])
+        if let (Algorithm::Loha, [Some(one), Some(other)]) =
+            (algorithm, &factors.iter().map(Factor::rank).collect::<Vec<_>>()[..])
             && one != other
         {
-            let key = layer.matrices.get(&(way, 1, Piece::Down)).map_or(layer.key(), String::as_str);
+            let key = layer.matrices.get(&(algorithm, 1, MatrixRole::Down)).map_or(layer.key(), String::as_str);
             let what =
                 format!("has the rank {other}, but the first matrix of the layer has {one}: the file is damaged");
             return Err(self.wrong(key, &what));
         }
-        Ok((way, factors))
+        Ok((algorithm, factors))
     }
 
     /// One of the matrices.
-    fn factor(&self, layer: &Layer, way: Way, number: usize, [outputs, inputs]: [usize; 2]) -> Result<Factor> {
-        let key = |piece| layer.matrices.get(&(way, number, piece)).map(String::as_str);
+    fn factor(
+        &self,
+        layer: &Layer,
+        algorithm: Algorithm,
+        number: usize,
+        [outputs, inputs]: [usize; 2],
+    ) -> Result<Factor> {
+        let key = |role| layer.matrices.get(&(algorithm, number, role)).map(String::as_str);
         let shape = |key: &str| self.weights.get(key).map(|entry| matrix(&entry.shape)).unwrap_or_default();
         let size = |key: &str, shape: &[usize]| {
             let size = shape.iter().try_fold(1_usize, |size, next| size.checked_mul(*next));
             size.ok_or_else(|| self.wrong(key, "is too large: the file is damaged"))
         };
-        if let Some(whole) = key(Piece::Whole) {
-            if let Some(other) = [Piece::Down, Piece::Up, Piece::Middle].into_iter().find_map(key) {
+        if let Some(whole) = key(MatrixRole::Full) {
+            if let Some(other) = [MatrixRole::Down, MatrixRole::Up, MatrixRole::Mid].into_iter().find_map(key) {
                 return Err(self.wrong(other, &format!("and {whole:?} are for one layer: the file is damaged")));
             }
             let (shape, up) = (shape(whole), self.numbers(whole)?);
@@ -331,15 +338,15 @@ impl LoraFile {
             return Ok(Factor { rows, columns, up, down: None });
         }
         let missing = |which: &str| self.wrong(layer.key(), &format!("has no {which}: the file is not complete"));
-        let down_key = key(Piece::Down).ok_or_else(|| missing("matrix to go down"))?;
-        let up_key = key(Piece::Up).ok_or_else(|| missing("matrix to go up"))?;
+        let down_key = key(MatrixRole::Down).ok_or_else(|| missing("matrix to go down"))?;
+        let up_key = key(MatrixRole::Up).ok_or_else(|| missing("matrix to go up"))?;
         let (down_shape, mut up_shape) = (shape(down_key), shape(up_key));
         let (mut down, mut up) = (self.numbers(down_key)?, self.numbers(up_key)?);
         let [mut rank, ..] = down_shape[..] else {
             return Err(self.foreign(down_key, &format!("has the shape {down_shape:?}, which fits no layer")));
         };
         let mut columns = size(down_key, &down_shape[1..])?;
-        if let Some(key) = key(Piece::Middle) {
+        if let Some(key) = key(MatrixRole::Mid) {
             let middle = shape(key);
             let [to, from, ref kernel @ ..] = middle[..] else {
                 return Err(self.wrong(key, &format!("has the shape {middle:?}: the file is damaged")));
@@ -354,12 +361,12 @@ impl LoraFile {
                 let what = format!("has the shape {middle:?}, which does not fit {down_key:?} of {down_shape:?}");
                 return Err(self.foreign(key, &what));
             };
-            down = through(&self.numbers(key)?.all(), &down.all(), [to, from, kernel, columns]);
+            down = tucker_product(&self.numbers(key)?.all(), &down.all(), [to, from, kernel, columns]);
             (rank, columns) = (to, wide);
-            if way != Way::Sum
+            if algorithm != Algorithm::Lora
                 && let [rows, outputs] = up_shape[..]
             {
-                up = up.turned(outputs);
+                up = up.transposed(outputs);
                 up_shape = vec![outputs, rows];
             }
         }
@@ -379,16 +386,16 @@ impl LoraFile {
 
     /// The change of a tensor that has one of several shares of the outputs, but for its scale.
     fn change(&self, layer: &Layer, tensor: &str, entry: &TensorEntry, [share, shares]: [usize; 2]) -> Result<Change> {
-        let is_turned = tensor == TRANSPOSED_PROJECTION;
+        let is_transposed = tensor == TRANSPOSED_PROJECTION;
         let [rows, columns] = match matrix(&entry.shape)[..] {
-            [columns, rows] if is_turned => [rows, columns],
+            [columns, rows] if is_transposed => [rows, columns],
             [rows, ref others @ ..] => [rows, others.iter().product()],
             [] => [0, 0],
         };
-        let (way, mut factors) = self.factors(layer, [rows * shares, columns])?;
+        let (algorithm, mut factors) = self.factors(layer, [rows * shares, columns])?;
         let sizes = factors.iter().map(|factor| [factor.rows, factor.columns]).collect::<Vec<_>>();
-        let fits = match (way, &sizes[..]) {
-            (Way::Kronecker, [one, other]) => {
+        let fits = match (algorithm, &sizes[..]) {
+            (Algorithm::Lokr, [one, other]) => {
                 let product = |at: usize| one[at].checked_mul(other[at]);
                 product(0) == Some(rows * shares) && product(1) == Some(columns)
             }
@@ -396,36 +403,36 @@ impl LoraFile {
         };
         if !fits || rows == 0 || columns == 0 {
             let is_wide = sizes.iter().any(|[_, width]| *width != columns);
-            let keys = || layer.matrices.iter().filter(|((.., piece), _)| (*piece == Piece::Up) != is_wide);
+            let keys = || layer.matrices.iter().filter(|((.., role), _)| (*role == MatrixRole::Up) != is_wide);
             let key = keys().next().map_or(layer.key(), |(_, key)| key.as_str());
             let shape = self.weights.get(key).map(|entry| &entry.shape);
             let shape = shape.map_or(&[][..], Vec::as_slice);
             let what = format!("has the shape {shape:?}, which does not fit {tensor:?} of {:?}", entry.shape);
             return Err(self.foreign(key, &what));
         }
-        if is_turned {
-            factors = factors.into_iter().map(Factor::turned).collect();
+        if is_transposed {
+            factors = factors.into_iter().map(Factor::transposed).collect();
         }
         let swapped = layer.matrices.values().any(|key| names::swaps_halves(key, tensor)).then_some(rows);
-        let dora = match &layer.lengths {
+        let dora = match &layer.magnitudes {
             Some((key, is_of_peft)) => {
                 // A kernel's pixels share the magnitude of their input.
-                let inputs = entry.shape.get(usize::from(!is_turned)).copied().unwrap_or(0);
-                Some(self.dora(key, *is_of_peft, [rows * shares, inputs], shares, is_turned)?)
+                let inputs = entry.shape.get(usize::from(!is_transposed)).copied().unwrap_or(0);
+                Some(self.dora(key, *is_of_peft, [rows * shares, inputs], shares, is_transposed)?)
             }
             None => None,
         };
-        Ok(Change { weight: self.weight as f32, scale: 0.0, way, factors, first: share * rows, swapped, dora })
+        Ok(Change { weight: self.weight as f32, scale: 0.0, algorithm, factors, first: share * rows, swapped, dora })
     }
 
-    /// The lengths of the rows or columns of a layer.
+    /// The magnitudes of the rows or columns of a layer.
     fn dora(
         &self,
         key: &str,
         is_of_peft: bool,
         [outputs, inputs]: [usize; 2],
         shares: usize,
-        is_turned: bool,
+        is_transposed: bool,
     ) -> Result<Dora> {
         let shape = self.weights.get(key).map(|entry| entry.shape.clone()).unwrap_or_default();
         let count: usize = shape.iter().product();
@@ -443,9 +450,9 @@ impl LoraFile {
             );
             return Err(self.wrong(key, &what));
         }
-        let lengths = self.numbers(key)?.all();
-        let base = Numbers::made(&[]);
-        Ok(Dora { lengths, is_by_row: is_of_outputs != is_turned, base, columns: OnceLock::new() })
+        let magnitudes = self.numbers(key)?.all();
+        let base = Numbers::from_f32(&[]);
+        Ok(Dora { magnitudes, is_by_row: is_of_outputs != is_transposed, base, column_factors: OnceLock::new() })
     }
 
     /// The numbers of a tensor, all of which are finite.
@@ -507,7 +514,7 @@ fn matrix(shape: &[usize]) -> Vec<usize> {
 }
 
 /// The product of the matrix between, which is `to` x `from` x `kernel`, and the one to go down, `from` x `inputs`.
-fn through(middle: &[f32], down: &[f32], [to, from, kernel, inputs]: [usize; 4]) -> Numbers {
+fn tucker_product(middle: &[f32], down: &[f32], [to, from, kernel, inputs]: [usize; 4]) -> Numbers {
     let mut product = vec![0.0; to * inputs * kernel];
     for (at, weights) in middle.chunks_exact(kernel.max(1)).enumerate() {
         let (to, from) = (at / from, at % from);
@@ -516,7 +523,7 @@ fn through(middle: &[f32], down: &[f32], [to, from, kernel, inputs]: [usize; 4])
             numbers.iter_mut().zip(weights).for_each(|(number, weight)| *number += factor * weight);
         }
     }
-    Numbers::made(&product)
+    Numbers::from_f32(&product)
 }
 
 #[cfg(test)]

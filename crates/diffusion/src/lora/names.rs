@@ -57,43 +57,43 @@ const HEADS: [&str; 14] = [
 
 /// How the matrices of a layer are multiplied.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Way {
+pub(super) enum Algorithm {
     /// There is one alone: a plain LoRA.
-    Sum,
+    Lora,
     /// Number by number: LoHa.
-    Elements,
+    Loha,
     /// Each number of the first by all of the second: LoKr.
-    Kronecker,
+    Lokr,
 }
 
 /// What a tensor is for such a matrix.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Piece {
+pub(super) enum MatrixRole {
     /// From the inputs of the layer to a few numbers.
     Down,
     /// From these to its outputs.
     Up,
     /// Between the two, for each pixel of the kernel of a convolution.
-    Middle,
+    Mid,
     /// All of the matrix.
-    Whole,
+    Full,
 }
 
 /// What a tensor of a LoRA is for its layer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Role {
     /// Of the first or the second matrix.
-    Matrix(Way, usize, Piece),
+    Matrix(Algorithm, usize, MatrixRole),
     /// How much of their product counts, times their number.
     Alpha,
-    /// The lengths of rows, by PEFT.
-    Magnitude,
-    /// The lengths of rows or columns, by LyCORIS and OneTrainer.
+    /// The magnitudes of rows, by PEFT.
+    PeftMagnitude,
+    /// The magnitudes of rows or columns, by LyCORIS and OneTrainer.
     DoraScale,
 }
 
-const DOWN: Role = Role::Matrix(Way::Sum, 0, Piece::Down);
-const UP: Role = Role::Matrix(Way::Sum, 0, Piece::Up);
+const DOWN: Role = Role::Matrix(Algorithm::Lora, 0, MatrixRole::Down);
+const UP: Role = Role::Matrix(Algorithm::Lora, 0, MatrixRole::Up);
 
 /// How the names of tensors end.
 const SUFFIXES: [(&str, Role); 33] = [
@@ -111,25 +111,25 @@ const SUFFIXES: [(&str, Role); 33] = [
     ("_lora.up.weight", UP),
     ("_lora.alpha", Role::Alpha),
     (".alpha", Role::Alpha),
-    (".lora_mid.weight", Role::Matrix(Way::Sum, 0, Piece::Middle)),
-    (".hada_w1_b", Role::Matrix(Way::Elements, 0, Piece::Down)),
-    (".hada_w1_a", Role::Matrix(Way::Elements, 0, Piece::Up)),
-    (".hada_t1", Role::Matrix(Way::Elements, 0, Piece::Middle)),
-    (".hada_w2_b", Role::Matrix(Way::Elements, 1, Piece::Down)),
-    (".hada_w2_a", Role::Matrix(Way::Elements, 1, Piece::Up)),
-    (".hada_t2", Role::Matrix(Way::Elements, 1, Piece::Middle)),
-    (".lokr_w1", Role::Matrix(Way::Kronecker, 0, Piece::Whole)),
-    (".lokr_w1_b", Role::Matrix(Way::Kronecker, 0, Piece::Down)),
-    (".lokr_w1_a", Role::Matrix(Way::Kronecker, 0, Piece::Up)),
-    (".lokr_w2", Role::Matrix(Way::Kronecker, 1, Piece::Whole)),
-    (".lokr_w2_b", Role::Matrix(Way::Kronecker, 1, Piece::Down)),
-    (".lokr_w2_a", Role::Matrix(Way::Kronecker, 1, Piece::Up)),
-    (".lokr_t2", Role::Matrix(Way::Kronecker, 1, Piece::Middle)),
+    (".lora_mid.weight", Role::Matrix(Algorithm::Lora, 0, MatrixRole::Mid)),
+    (".hada_w1_b", Role::Matrix(Algorithm::Loha, 0, MatrixRole::Down)),
+    (".hada_w1_a", Role::Matrix(Algorithm::Loha, 0, MatrixRole::Up)),
+    (".hada_t1", Role::Matrix(Algorithm::Loha, 0, MatrixRole::Mid)),
+    (".hada_w2_b", Role::Matrix(Algorithm::Loha, 1, MatrixRole::Down)),
+    (".hada_w2_a", Role::Matrix(Algorithm::Loha, 1, MatrixRole::Up)),
+    (".hada_t2", Role::Matrix(Algorithm::Loha, 1, MatrixRole::Mid)),
+    (".lokr_w1", Role::Matrix(Algorithm::Lokr, 0, MatrixRole::Full)),
+    (".lokr_w1_b", Role::Matrix(Algorithm::Lokr, 0, MatrixRole::Down)),
+    (".lokr_w1_a", Role::Matrix(Algorithm::Lokr, 0, MatrixRole::Up)),
+    (".lokr_w2", Role::Matrix(Algorithm::Lokr, 1, MatrixRole::Full)),
+    (".lokr_w2_b", Role::Matrix(Algorithm::Lokr, 1, MatrixRole::Down)),
+    (".lokr_w2_a", Role::Matrix(Algorithm::Lokr, 1, MatrixRole::Up)),
+    (".lokr_t2", Role::Matrix(Algorithm::Lokr, 1, MatrixRole::Mid)),
     (".dora_scale", Role::DoraScale),
-    (".lora_magnitude_vector", Role::Magnitude),
-    (".lora_magnitude_vector.weight", Role::Magnitude),
-    (".lora_magnitude_vector.default", Role::Magnitude),
-    (".lora_magnitude_vector.default.weight", Role::Magnitude),
+    (".lora_magnitude_vector", Role::PeftMagnitude),
+    (".lora_magnitude_vector.weight", Role::PeftMagnitude),
+    (".lora_magnitude_vector.default", Role::PeftMagnitude),
+    (".lora_magnitude_vector.default.weight", Role::PeftMagnitude),
 ];
 
 /// Parts of names that tell other ways to change a model, which the files of a LoRA can also hold.
@@ -213,8 +213,8 @@ impl Names {
         };
         let layers = uses.all.iter().filter(is_layer);
         let tensors = layers.filter_map(|name| {
-            let turned = || (name == TRANSPOSED_PROJECTION).then_some("text_projection");
-            Some((plain(name.strip_suffix(".weight").or_else(turned)?), name.clone()))
+            let transposed = || (name == TRANSPOSED_PROJECTION).then_some("text_projection");
+            Some((plain(name.strip_suffix(".weight").or_else(transposed)?), name.clone()))
         });
         let block = |at: usize| weights.get(&format!("down_blocks.0.resnets.{at}.conv1.weight")).is_some();
         Self { tensors: tensors.collect(), layers: (0..64).take_while(|at| block(*at)).count() }
@@ -342,8 +342,8 @@ mod tests {
             ("unet.a.b.lora_B.weight", "unet.a.b", UP),
             ("unet.a.processor.to_q_lora.up.weight", "unet.a.processor.to_q", UP),
             ("text_encoder.a.q_proj.lora_linear_layer.down.weight", "text_encoder.a.q_proj", DOWN),
-            ("lycoris_a.lokr_w2", "lycoris_a", Role::Matrix(Way::Kronecker, 1, Piece::Whole)),
-            ("unet.a.lora_magnitude_vector.weight", "unet.a", Role::Magnitude),
+            ("lycoris_a.lokr_w2", "lycoris_a", Role::Matrix(Algorithm::Lokr, 1, MatrixRole::Full)),
+            ("unet.a.lora_magnitude_vector.weight", "unet.a", Role::PeftMagnitude),
         ] {
             assert_eq!(split(key), Some((layer, role)), "{key}");
         }

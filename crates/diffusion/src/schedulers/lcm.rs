@@ -14,13 +14,18 @@ pub(super) struct Lcm {
 
 impl Lcm {
     pub(super) fn new(config: &Config, training: Training, steps: usize, strength: f64) -> Result<Self> {
-        let times = distilled(config, training, steps, strength)?;
+        let times = distilled_timesteps(config, training, steps, strength)?;
         Ok(Self { times, scaling: config.fraction("timestep_scaling", 10.0)? })
     }
 }
 
 /// The way of a model that was distilled for some steps, of which a few are taken, the noisiest first.
-pub(super) fn distilled(config: &Config, training: Training, steps: usize, strength: f64) -> Result<WholeTimes> {
+pub(super) fn distilled_timesteps(
+    config: &Config,
+    training: Training,
+    steps: usize,
+    strength: f64,
+) -> Result<WholeTimes> {
     let all = training.alphas.len();
     let original = config.number_or("original_inference_steps", 50)?;
     if original > all {

@@ -1,15 +1,15 @@
 //! Trajectory consistency distillation (arXiv 2402.19159): each answer leads to a picture with less noise than the next
 //! level has, and new noise makes up for the rest.
 
-use super::lcm::distilled;
+use super::lcm::distilled_timesteps;
 use super::whole::WholeTimes;
 use super::{Scheduler, Training, Way};
 use crate::Result;
 use crate::config::Config;
 use crate::noise::Noise;
 
-/// How much of the way to the next level is left to new noise. `diffusers` calls it `eta`, and the paper gamma.
-const NEW: f32 = 0.3;
+/// How much of the way to the next level is left to new noise. The paper calls it gamma.
+const ETA: f32 = 0.3;
 
 #[derive(Debug)]
 pub(super) struct Tcd {
@@ -18,7 +18,7 @@ pub(super) struct Tcd {
 
 impl Tcd {
     pub(super) fn new(config: &Config, training: Training, steps: usize, strength: f64) -> Result<Self> {
-        Ok(Self { times: distilled(config, training, steps, strength)? })
+        Ok(Self { times: distilled_timesteps(config, training, steps, strength)? })
     }
 }
 
@@ -30,7 +30,7 @@ impl Scheduler for Tcd {
     fn step(&mut self, step: usize, answer: &[f32], sample: &mut [f32], noise: &mut Noise) {
         let WholeTimes { training, whole, .. } = &self.times;
         let next = whole.get(step + 1).copied();
-        let below = ((1.0 - NEW) * next.unwrap_or(0) as f32).floor() as i64;
+        let below = ((1.0 - ETA) * next.unwrap_or(0) as f32).floor() as i64;
         let [alpha, below] = [whole[step], below].map(|time| training.alpha(time));
         for (x, &answer) in sample.iter_mut().zip(answer) {
             let (old, answer) = (f64::from(*x), f64::from(answer));
@@ -38,10 +38,10 @@ impl Scheduler for Tcd {
             *x = (below.sqrt() * picture + (1.0 - below).sqrt() * training.noise(alpha, answer, old)) as f32;
         }
         if let Some(next) = next {
-            let left = training.alpha(next) / below;
+            let signal_ratio = training.alpha(next) / below;
             let noise = noise.normal(sample.len());
             for (x, noise) in sample.iter_mut().zip(noise) {
-                *x = (left.sqrt() * f64::from(*x) + (1.0 - left).sqrt() * f64::from(noise)) as f32;
+                *x = (signal_ratio.sqrt() * f64::from(*x) + (1.0 - signal_ratio).sqrt() * f64::from(noise)) as f32;
             }
         }
     }

@@ -9,13 +9,13 @@ use super::{TensorEntry, Weights};
 use crate::{Error, Result};
 
 /// How the names of scales end. ComfyUI has changed its mind.
-const SCALES: [&str; 2] = [".scale_weight", ".weight_scale"];
+const SCALE_SUFFIXES: [&str; 2] = [".scale_weight", ".weight_scale"];
 
 /// How the names of scales end in formats that scale blocks.
-const OF_BLOCKS: [&str; 3] = [".weight_scale_inv", ".weight_scale_2", ".weight_scalar"];
+const BLOCK_SCALE_SUFFIXES: [&str; 3] = [".weight_scale_inv", ".weight_scale_2", ".weight_scalar"];
 
 /// How the names of what is not needed end.
-const UNUSED: [&str; 3] = [".scale_input", ".input_scale", ".comfy_quant"];
+const IGNORED_SUFFIXES: [&str; 3] = [".scale_input", ".input_scale", ".comfy_quant"];
 
 /// The name, or its end, by which a file said that it has scales.
 const MARKER: &str = "scaled_fp8";
@@ -34,15 +34,15 @@ impl Weights {
                 let layer = ends.iter().find_map(|end| name.strip_suffix(end))?;
                 Some(format!("{layer}.weight")).filter(|weight| self.entries.contains_key(weight))
             };
-            if of(&OF_BLOCKS).is_some() {
+            if of(&BLOCK_SCALE_SUFFIXES).is_some() {
                 return Err(self.unusable(&name, "belongs to a format that scales blocks"));
             }
-            if let Some(weight) = of(&SCALES) {
+            if let Some(weight) = of(&SCALE_SUFFIXES) {
                 let scale = Some(self.scale(&name, &weight)?);
                 if let Some(entry) = self.entries.get_mut(&weight) {
                     entry.scale = scale;
                 }
-            } else if of(&UNUSED).is_none() && name.strip_suffix(MARKER).is_none_or(|rest| !is_level(rest)) {
+            } else if of(&IGNORED_SUFFIXES).is_none() && name.strip_suffix(MARKER).is_none_or(|rest| !is_level(rest)) {
                 continue;
             }
             self.entries.remove(&name);
@@ -51,11 +51,11 @@ impl Weights {
     }
 
     fn scale(&self, name: &str, weight: &str) -> Result<f32> {
-        let [scale, weighed]: [&TensorEntry; 2] = [name, weight].map(|name| &self.entries[name]);
-        if float_formats::byte_size(weighed.dtype).is_none() {
-            return Err(self.unusable(weight, &format!("has the type {:?}; {SUPPORTED}", weighed.dtype)));
+        let [scale, weight_entry]: [&TensorEntry; 2] = [name, weight].map(|name| &self.entries[name]);
+        if float_formats::byte_size(weight_entry.dtype).is_none() {
+            return Err(self.unusable(weight, &format!("has the type {:?}; {SUPPORTED}", weight_entry.dtype)));
         }
-        if weighed.scale.is_some() {
+        if weight_entry.scale.is_some() {
             return Err(self.unusable(name, "is a second scale of its weight"));
         }
         let number = single_number(self.bytes(scale), scale.dtype).map(|number| number as f32);
