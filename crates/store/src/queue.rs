@@ -105,7 +105,7 @@ impl Store {
         Ok(done_if(!released.is_empty()))
     }
 
-    /// Ends a failed attempt. The task is queued again, claimable after `delay`; or, after [`MAX_LOST_LEASES`] lost
+    /// Ends a failed attempt. The task is queued again, claimable after `delay`; or, after `MAX_LOST_LEASES` lost
     /// leases, it fails with `last_error` and is refunded.
     pub async fn retry(&self, lease: Lease, delay: Duration, last_error: &str) -> Result<Retry> {
         let loss = Loss::attempt(last_error, delay);
@@ -259,7 +259,7 @@ impl Store {
         }
     }
 
-    /// Sends an update of open pages to other processes, in at most [`MAX_NEWS`] bytes that begin with `{`. This is
+    /// Sends an update of open pages to other processes, in at most `MAX_NEWS` bytes that begin with `{`. This is
     /// only a hint, which may be lost.
     pub fn announce_news(&self, news: String) {
         if let Driver::Postgres(store) = &self.driver {

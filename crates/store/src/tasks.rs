@@ -147,7 +147,7 @@ fn task_files(row: &Row) -> Result<TaskFiles> {
 impl Store {
     /// Charges and queues a task, unless the account has `max_unfinished` unfinished tasks (0: no limit) or too few
     /// credits, too little is left of the key's budget, or the call in `origin`, which is recorded with it, repeats
-    /// one. Nothing happens unless the transaction begins before `start` is over. After [`StoreError::Unknown`] the
+    /// one. Nothing happens unless the transaction begins before `start` is over. After `StoreError::Unknown` the
     /// task may exist and be charged.
     pub async fn submit_before(
         &self,
