@@ -42,6 +42,10 @@ const ON_A_PAUSED_CLOCK: [&str; 3] = [
 
 #[test]
 fn the_tests_of_whole_services_pass_on_postgres() {
+    let all = Command::new(std::env::current_exe().expect("this program")).arg("--list").ran().succeeded();
+    for module in MODULES {
+        assert!(all.lines().any(|test| test.contains(module)), "{module} has no tests: was it renamed?");
+    }
     let skipped = ON_A_PAUSED_CLOCK.iter().flat_map(|name| ["--skip", name]);
     run_again("TEST_STORE", "postgres", &MODULES.into_iter().chain(skipped).collect::<Vec<_>>());
 }
