@@ -359,7 +359,6 @@ impl Store {
 
     /// Ledger entries of an account, newest first, older than the entry `before`.
     pub async fn history(&self, account_id: Id, before: Option<i64>, limit: u32) -> Result<Vec<LedgerEntry>> {
-        let entries = self.entries(account_id, EntryFilter::default(), before, limit).await?;
-        Ok(entries.into_iter().map(|(entry, _)| entry).collect())
+        self.entries(account_id, EntryFilter::default(), before, limit).await
     }
 }

@@ -242,6 +242,15 @@ impl Store {
         Ok(self.driver.find(&sql, &[&account_id, &task], both).await?.unwrap_or_default())
     }
 
+    /// Those of these tasks that the studio shows.
+    pub async fn shown(&self, account_id: Id, tasks: &[Id]) -> Result<Vec<Id>> {
+        let among = self.driver.among(1);
+        let sql = format!(
+            "SELECT id FROM tasks WHERE id {among} AND account_id = $2 AND surface = 'web' AND removed_at IS NULL"
+        );
+        self.driver.list(&sql, &[&ids(tasks), &account_id], |row| row.get("id")).await
+    }
+
     /// Those of these tasks that have a star of a person.
     pub async fn starred(&self, person_id: Id, tasks: &[Id]) -> Result<Vec<Id>> {
         let among = self.driver.among(1);

@@ -317,23 +317,20 @@ impl Store {
         self.driver.list(&sql, &[&account_id, &text.to_lowercase(), &after, &i64::from(limit)], found).await
     }
 
-    /// Ledger entries of an account that pass a filter, newest first, older than the entry `before`, each with whether
-    /// the studio has a page of its task.
+    /// Ledger entries of an account that pass a filter, newest first, older than the entry `before`.
     pub async fn entries(
         &self,
         account_id: Id,
         filter: EntryFilter,
         before: Option<i64>,
         limit: u32,
-    ) -> Result<Vec<(LedgerEntry, bool)>> {
-        let sql = "SELECT id, kind, amount, balance, task_id, note, created_at, EXISTS (SELECT 1 FROM tasks t
-                WHERE t.id = ledger.task_id AND t.surface = 'web' AND t.removed_at IS NULL) AS has_page
-            FROM ledger WHERE account_id = $1 AND id < $2 AND (CAST($3 AS text) IS NULL OR kind = $3)
+    ) -> Result<Vec<LedgerEntry>> {
+        let sql = "SELECT id, kind, amount, balance, task_id, note, created_at FROM ledger
+            WHERE account_id = $1 AND id < $2 AND (CAST($3 AS text) IS NULL OR kind = $3)
             AND (CAST($4 AS bigint) IS NULL OR created_at >= $4) AND (CAST($5 AS bigint) IS NULL OR created_at < $5)
             ORDER BY id DESC LIMIT $6";
         let EntryFilter { kind, from, until } = filter;
         let (kind, before) = (kind.map(EntryKind::as_str), before.unwrap_or(i64::MAX));
-        let entry = |row: &Row| Ok((entry(row)?, row.get("has_page")?));
         self.driver.list(sql, &[&account_id, &before, &kind, &from, &until, &i64::from(limit)], entry).await
     }
 

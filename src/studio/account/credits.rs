@@ -1,5 +1,6 @@
 //! The balance of the account, its use, and its ledger.
 
+use std::collections::HashSet;
 use std::io;
 
 use askama::Template;
@@ -12,7 +13,7 @@ use crate::studio::chart::{Chart, Measure, Step};
 use crate::studio::error::{PageError, PageResult};
 use crate::studio::page::{BYTE_ORDER_MARK, DAY, Frame, html, last_of_page};
 use crate::studio::session::Visitor;
-use tintype_domain::model::{EntryKind, ExpiringGrant, LedgerEntry};
+use tintype_domain::model::{EntryKind, ExpiringGrant, Id, LedgerEntry};
 use tintype_domain::text;
 use tintype_store::EntryFilter;
 use tintype_system::clock::Timestamp;
@@ -77,8 +78,9 @@ struct CreditsPage<'a> {
     kinds: [EntryKind; 4],
     /// The grants that have not lapsed, the soonest expiry first.
     grants: Vec<ExpiringGrant>,
-    /// Each with whether its task has a page.
-    entries: Vec<(LedgerEntry, bool)>,
+    entries: Vec<LedgerEntry>,
+    /// Tasks of the entries that have a page.
+    shown: HashSet<Id>,
     older: Option<String>,
     query: &'a PeriodQuery,
     /// The balance below which the event `credits.low` is sent.
@@ -97,7 +99,8 @@ pub async fn credits(visitor: Visitor, Query(query): Query<PeriodQuery>) -> Page
     let mut entries = visitor.studio.shared.store.entries(account, filter, before, PAGE + 1).await?;
     let mut grants = visitor.studio.shared.store.expiring_grants(account, GRANTS).await?;
     grants.retain(|grant| grant.remaining > 0);
-    let older = last_of_page(&mut entries, PAGE).map(|(entry, _)| cursors.seal_entry(account, entry.id));
+    let older = last_of_page(&mut entries, PAGE).map(|entry| cursors.seal_entry(account, entry.id));
+    let tasks: Vec<Id> = entries.iter().filter_map(|entry| entry.task_id).map(|task| task.0).collect();
     let page = CreditsPage {
         frame: Frame::new("credits", &visitor).await?,
         chart: chart(&visitor, query.days()).await?,
@@ -106,6 +109,7 @@ pub async fn credits(visitor: Visitor, Query(query): Query<PeriodQuery>) -> Page
         grants,
         older,
         entries,
+        shown: visitor.studio.shared.store.shown(account, &tasks).await?.into_iter().collect(),
         query: &query,
         low_balance: visitor.account().await?.and_then(|account| account.low_balance),
     };
@@ -142,8 +146,8 @@ pub async fn csv(visitor: Visitor, Query(query): Query<PeriodQuery>) -> PageResu
         }
         let (store, account) = (&visitor.studio.shared.store, visitor.account_id());
         let entries = store.entries(account, filter, before, ROWS).await.map_err(io::Error::other)?;
-        let next = entries.last().map(|(entry, _)| Some(entry.id)).filter(|_| entries.len() == ROWS as usize);
-        Ok(Some((entries.into_iter().map(|(entry, _)| line(entry)).collect::<String>(), (visitor, next))))
+        let next = entries.last().map(|entry| Some(entry.id)).filter(|_| entries.len() == ROWS as usize);
+        Ok(Some((entries.into_iter().map(line).collect::<String>(), (visitor, next))))
     });
     Ok(crate::studio::page::csv("attachment; filename=\"credits.csv\"", Body::from_stream(head.chain(rest))))
 }

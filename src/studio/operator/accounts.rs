@@ -173,7 +173,7 @@ fn expiry(days: &str, now: Timestamp) -> Result<Option<Timestamp>, ()> {
 async fn newest_grant(visitor: &Visitor, account: Id) -> Result<Option<i64>, StoreError> {
     let filter = EntryFilter { kind: Some(EntryKind::Grant), ..EntryFilter::default() };
     let newest = visitor.studio.shared.store.entries(account, filter, None, 1).await?;
-    Ok(newest.first().map(|(entry, _)| entry.id))
+    Ok(newest.first().map(|entry| entry.id))
 }
 
 /// Disables or enables an account.

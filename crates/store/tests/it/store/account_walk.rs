@@ -163,6 +163,7 @@ async fn gallery(store: &Store, account: Id, tasks: &[Id]) -> Result<()> {
     store.index_prompts().await?;
     store.star_tasks(account, account, tasks, true).await?;
     store.starred(account, tasks).await?;
+    store.shown(account, tasks).await?;
     let BoardWrite::Done(board) = store.create_board(account, None, "Boats", 9).await? else {
         panic!("refused");
     };

@@ -255,6 +255,7 @@ pub async fn marks_are_set_on_tasks_of_the_account_in_the_studio_alone(fx: &Fixt
     }
     assert!(!fx.store.put_on_board(ada, ada, of_eves, &all, true).await?, "a board of another account");
     assert_eq!(fx.rows(), [("unindexed", 2), ("stars", 1), ("board_tasks", 1)]);
+    assert_eq!(fx.store.shown(ada, &all).await?, [own]);
     assert_eq!(fx.store.starred(fx.fan(ada).await?, &all).await?, [own]);
     assert_eq!(fx.store.starred(fx.fan(eve).await?, &all).await?, []);
     fx.store.star_tasks(eve, fx.fan(eve).await?, &all, false).await?;
@@ -386,6 +387,7 @@ pub async fn a_task_keeps_its_author_and_others_delete_it_on_the_record(fx: &Fix
     assert_eq!(fx.store.audit_entries(Some(ada), None, 10).await?, [], "it is the member's own");
     fx.store.star_tasks(ada, member, &[first], true).await?;
     assert_eq!(fx.store.starred(member, &[first]).await?, [], "in the bin it gets none");
+    assert_eq!(fx.store.shown(ada, &[first, second]).await?, [second], "what is in the bin has no page");
     fx.store.star_tasks(ada, owner, &[second], true).await?;
     let stars = [fx.store.starred(owner, &[second]).await?, fx.store.starred(member, &[second]).await?];
     assert_eq!(stars, [vec![second], vec![]], "stars are a person's");
