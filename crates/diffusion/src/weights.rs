@@ -24,7 +24,7 @@ use crate::formats::check_beginning;
 use crate::variants::Layout;
 use crate::{Error, Result};
 
-use self::float_formats::{SUPPORTED, to_f32};
+use self::float_formats::{SUPPORTED, scaled_f32};
 
 /// Most files of the weights of one part.
 const MAX_FILES: usize = 64;
@@ -50,11 +50,7 @@ pub struct TensorEntry {
 impl TensorEntry {
     /// Some of its bytes as numbers of 32 bits. Of other types there are none.
     pub fn floats(&self, bytes: &[u8]) -> Vec<f32> {
-        let mut numbers = to_f32(bytes, self.dtype);
-        if let Some(scale) = self.scale {
-            numbers.iter_mut().for_each(|number| *number *= scale);
-        }
-        numbers
+        scaled_f32(bytes, self.dtype, self.scale)
     }
 }
 
@@ -463,6 +459,7 @@ pub fn scale_name(matrix: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use super::float_formats::to_f32;
     use super::*;
 
     fn parse(header: &str, data: usize) -> Result<Weights> {

@@ -8,7 +8,8 @@ use safetensors::Dtype;
 use sha2::{Digest, Sha256};
 
 use super::names::Algorithm;
-use crate::weights::float_formats::{byte_size, to_f32};
+use crate::weights::float_formats::{byte_size, scaled_f32};
+use crate::weights::{TensorEntry, Weights};
 
 /// Products from which on a merge is worth several threads.
 const MANY_PRODUCTS: usize = 1 << 22;
@@ -23,6 +24,10 @@ pub(super) struct Numbers {
 }
 
 impl Numbers {
+    pub(super) fn of(weights: &Weights, entry: &TensorEntry) -> Self {
+        Self { bytes: weights.bytes(entry), dtype: entry.dtype, scale: entry.scale }
+    }
+
     pub(super) fn from_f32(numbers: &[f32]) -> Self {
         let bytes: Vec<u8> = numbers.iter().flat_map(|number| number.to_le_bytes()).collect();
         Self { bytes: bytes.leak(), dtype: Dtype::F32, scale: None }
@@ -35,11 +40,7 @@ impl Numbers {
 
     fn floats(&self, range: Range<usize>) -> Vec<f32> {
         let size = self.size();
-        let mut numbers = to_f32(&self.bytes[range.start * size..range.end * size], self.dtype);
-        if let Some(scale) = self.scale {
-            numbers.iter_mut().for_each(|number| *number *= scale);
-        }
-        numbers
+        scaled_f32(&self.bytes[range.start * size..range.end * size], self.dtype, self.scale)
     }
 
     pub(super) fn all(&self) -> Vec<f32> {

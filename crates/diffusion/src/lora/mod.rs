@@ -280,7 +280,7 @@ impl LoraFile {
                 change.scale = self.scale(part, name, layer.alpha.as_deref(), rank)?;
                 let mut strength = change.weight * change.scale;
                 if let Some(dora) = &mut change.dora {
-                    dora.base = Numbers { bytes: weights.bytes(entry), dtype: entry.dtype, scale: entry.scale };
+                    dora.base = Numbers::of(weights, entry);
                     strength = change.weight;
                 }
                 // Without a weight the file is only looked at.
@@ -461,12 +461,11 @@ impl LoraFile {
         if float_formats::byte_size(entry.dtype).is_none() {
             return Err(self.wrong(key, &format!("has the type {:?}; {SUPPORTED}", entry.dtype)));
         }
-        let bytes = self.weights.bytes(entry);
         let is_finite = |bytes: &[u8]| entry.floats(bytes).iter().all(|number| number.is_finite());
-        if !bytes.chunks(1 << 16).all(is_finite) {
+        if !self.weights.bytes(entry).chunks(1 << 16).all(is_finite) {
             return Err(self.wrong(key, NOT_FINITE));
         }
-        Ok(Numbers { bytes, dtype: entry.dtype, scale: entry.scale })
+        Ok(Numbers::of(&self.weights, entry))
     }
 
     /// How much of the product of a layer's matrices is added. Without a number in the file, or without a rank, it is all.

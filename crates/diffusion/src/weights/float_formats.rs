@@ -32,6 +32,15 @@ pub fn to_f32(bytes: &[u8], dtype: Dtype) -> Vec<f32> {
     }
 }
 
+/// Numbers in 32 bits, multiplied by the scale of their tensor.
+pub fn scaled_f32(bytes: &[u8], dtype: Dtype, scale: Option<f32>) -> Vec<f32> {
+    let mut numbers = to_f32(bytes, dtype);
+    if let Some(scale) = scale {
+        numbers.iter_mut().for_each(|number| *number *= scale);
+    }
+    numbers
+}
+
 /// A sign, four bits of the exponent and three of the number. Moved into those of 16 bits, whose exponent is larger by 8,
 /// also numbers below the smallest exponent come out right. There are no infinities, and one pattern that is not a number.
 fn e4m3(byte: u8) -> f32 {
