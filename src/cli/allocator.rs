@@ -17,7 +17,7 @@ const THRESHOLD: (&str, &str) = ("MALLOC_MMAP_THRESHOLD_", "131072");
 
 /// Starts this program again in the same process, with the allocator set up, if the arguments may be those of a server,
 /// unless that has happened already or the allocator is not glibc's. Must run before anything else has started, and
-/// before the settings are read, which is most of the work of a start. Returns the error that stopped it.
+/// before the settings are read, which would be read twice. Returns the error that stopped it.
 pub(super) fn set_up(arguments: &[OsString]) -> Option<io::Error> {
     let (name, rest) = arguments.split_first()?;
     let may_serve = rest.iter().any(|word| SERVERS.iter().any(|server| word == server));

@@ -59,8 +59,8 @@ pub(super) fn pages(objects: AmazonS3, prefix: String, folders: bool) -> BoxStre
             let page_token = progress.token.take();
             let options = PaginatedListOptions { delimiter, page_token, ..PaginatedListOptions::default() };
             let page = objects.list_paginated(Some(&prefix), options).await?;
-            let looked = progress.note(&page.result, page.page_token);
-            looked.map_err(|message| Error::Generic { store: "S3", source: message.into() })?;
+            let end = |message: &str| Error::Generic { store: "S3", source: message.into() };
+            progress.note(&page.result, page.page_token).map_err(end)?;
             Ok(Some((page.result, progress)))
         }
     };

@@ -113,8 +113,13 @@ impl Files {
     }
 
     fn new(backend: Backend) -> Self {
-        let (guard, write_fault, is_marked) = Default::default();
-        Self { backend, faults: Faults::default(), guard, write_fault, is_marked }
+        Self {
+            backend,
+            faults: Faults::default(),
+            guard: None,
+            write_fault: Mutex::default(),
+            is_marked: AtomicBool::default(),
+        }
     }
 
     /// Sets the faults to inject.
@@ -247,7 +252,7 @@ impl Files {
     /// lost has none. A bucket is not asked.
     ///
     /// # Errors
-    /// A message for the operator.
+    /// [`FilesError`]: the marker is not there, or the file system does not answer.
     pub async fn check_there(&self) -> Result<(), FilesError> {
         match &self.backend {
             Backend::Directory(directory) if self.is_marked.load(Ordering::Relaxed) => directory.check_marker().await,
@@ -450,6 +455,7 @@ impl Files {
     }
 }
 
+/// The outcome of creating a file that may exist.
 fn creation(created: object_store::Result<()>) -> Result<Creation, FilesError> {
     match created {
         Ok(()) => Ok(Creation::Done),
