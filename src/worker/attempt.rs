@@ -76,7 +76,7 @@ impl Worker {
     pub(super) async fn work(&self, claim: Claim, start: Start, slots: RenderSlots) -> &'static str {
         let lease = claim.lease;
         let cancel = CancellationToken::new();
-        let _held = self.held.hold(lease, cancel.clone());
+        let held = self.held.hold(lease, cancel.clone());
         let started = self.shared.clock.elapsed();
         // Nothing after the render is cancelled: it is short, and no write takes place under a lost lease.
         let (rendered, _slot) = match self.attempt(&claim, start, &slots, &cancel).await {
@@ -87,6 +87,7 @@ impl Worker {
             }
             Attempt::Cancelled => return CANCELLED,
         };
+        held.ends_task();
         let endings = &self.shared.endings;
         match rendered {
             Ok(pngs) => {

@@ -332,31 +332,35 @@ impl Worker {
             return;
         }
         match self.shared.store.renew(leases, self.settings.lease).await {
-            Ok(lost) => self.cancel(lost),
+            Ok(lost) => {
+                self.cancel(lost);
+            }
             Err(error) => tracing::error!(%error, "could not renew leases; retrying at the next heartbeat"),
         }
     }
 
-    /// Cancels the attempts whose lease is lost, because someone ended their tasks. A heartbeat would find them later.
-    pub async fn cancel_lost(&self) {
+    /// Cancels the attempts whose lease is lost, because someone ended their tasks, and returns their number. A heartbeat
+    /// would find them later.
+    pub async fn cancel_lost(&self) -> usize {
         let leases = self.held.leases();
         if leases.is_empty() {
-            return;
+            return 0;
         }
         match self.shared.store.lost(leases).await {
             Ok(lost) => self.cancel(lost),
-            Err(error) => tracing::debug!(%error, "could not look for lost leases; retrying soon"),
+            Err(error) => {
+                tracing::debug!(%error, "could not look for lost leases; retrying soon");
+                0
+            }
         }
     }
 
-    fn cancel(&self, lost: Vec<Lease>) {
-        for lease in lost {
-            // An attempt whose task has just ended has no lease either, and is no longer held.
-            if self.held.cancel(lease) {
-                // The sweeper warns of leases that it takes away. Any other loss is someone's wish.
-                tracing::info!(task = %lease.task_id, "lease lost, because the task was stopped or its time is over; the attempt is cancelled");
-            }
-        }
+    fn cancel(&self, lost: Vec<Lease>) -> usize {
+        // An attempt that ends its task loses the lease by that, and is not cancelled.
+        let cancelled = lost.into_iter().filter(|lease| self.held.cancel(*lease));
+        // The sweeper warns of leases that it takes away. Any other loss is someone's wish.
+        let log = |lease: &Lease| tracing::info!(task = %lease.task_id, "lease lost, because the task was stopped or its time is over; the attempt is cancelled");
+        cancelled.inspect(log).count()
     }
 
     async fn report_progress_forever(self: Arc<Self>) {

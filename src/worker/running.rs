@@ -16,7 +16,8 @@ pub(super) struct RunningAttempts(Mutex<HashMap<Lease, Attempt>>);
 
 #[derive(Debug)]
 struct Attempt {
-    cancel: CancellationToken,
+    /// `None` once the attempt ends its task, which nothing cancels.
+    cancel: Option<CancellationToken>,
     render: Option<Render>,
 }
 
@@ -37,6 +38,15 @@ pub(super) struct HeldLease<'a> {
     lease: Lease,
 }
 
+impl HeldLease<'_> {
+    /// Notes that the attempt ends its task now. That task soon has no lease, which is then no loss.
+    pub(super) fn ends_task(&self) {
+        if let Some(attempt) = self.leases.0.locked().get_mut(&self.lease) {
+            attempt.cancel = None;
+        }
+    }
+}
+
 impl Drop for HeldLease<'_> {
     fn drop(&mut self) {
         self.leases.0.locked().remove(&self.lease);
@@ -46,7 +56,7 @@ impl Drop for HeldLease<'_> {
 impl RunningAttempts {
     /// Holds the lease of an attempt that `cancel` ends.
     pub(super) fn hold(&self, lease: Lease, cancel: CancellationToken) -> HeldLease<'_> {
-        self.0.locked().insert(lease, Attempt { cancel, render: None });
+        self.0.locked().insert(lease, Attempt { cancel: Some(cancel), render: None });
         HeldLease { leases: self, lease }
     }
 
@@ -64,14 +74,14 @@ impl RunningAttempts {
     /// Cancels an attempt. Returns whether there was something to cancel.
     pub(super) fn cancel(&self, lease: Lease) -> bool {
         let held = self.0.locked();
-        let attempt = held.get(&lease).filter(|attempt| !attempt.cancel.is_cancelled());
-        attempt.inspect(|attempt| attempt.cancel.cancel()).is_some()
+        let cancel = held.get(&lease).and_then(|attempt| attempt.cancel.as_ref());
+        cancel.filter(|cancel| !cancel.is_cancelled()).inspect(|cancel| cancel.cancel()).is_some()
     }
 
     /// Cancels all attempts and returns their leases.
     pub(super) fn cancel_all(&self) -> Vec<Lease> {
         let held = self.0.locked();
-        held.values().for_each(|attempt| attempt.cancel.cancel());
+        held.values().filter_map(|attempt| attempt.cancel.as_ref()).for_each(CancellationToken::cancel);
         held.keys().copied().collect()
     }
 

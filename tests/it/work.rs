@@ -250,6 +250,22 @@ async fn a_heartbeat_keeps_a_lease_and_notices_its_loss() {
     );
 }
 
+/// The log would otherwise call the end of a task a lost lease.
+#[tokio::test]
+async fn an_attempt_that_is_just_completing_its_task_has_not_lost_its_lease() {
+    // The worker hears of the completion later than everyone else.
+    let service = Service::start_with(&["--test-fault", "after-complete=delay"]).await;
+    let caller = service.caller("ada", 100).await;
+    let task_id = caller.submit_prompt("a boat").await;
+    let stepping = service.worker.clone();
+    let step = tokio::spawn(async move { stepping.step().await });
+    while caller.task(&task_id).await["status"] != "completed" {
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(service.worker.cancel_lost().await, 0);
+    assert_eq!(step.await.expect("no panic").expect("a store"), 1);
+}
+
 #[tokio::test]
 async fn the_sweep_removes_orphaned_files_and_keeps_results() {
     let service = Service::start_on_disk(&[]).await;

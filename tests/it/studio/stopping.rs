@@ -91,7 +91,7 @@ async fn a_rendering_task_is_stopped_and_its_result_is_discarded() {
                 assert_eq!(answer.header("x-credits"), "10 credits");
             }
             assert_eq!(ada.get(&preview).await.status, 404);
-            if is_late { engine.end() } else { worker.cancel_lost().await }
+            if is_late { engine.end() } else { assert_eq!(worker.cancel_lost().await, 1) }
         };
         let (done, ()) = tokio::join!(worker.step(), stopping);
         assert_eq!(done.expect("a store"), 1);
