@@ -14,7 +14,7 @@ pub(super) struct Trust {
 }
 
 /// Parameters that say nothing to this client, with the place that prints them.
-const WITHOUT_MEANING: [(&str, &str); 15] = [
+const WITHOUT_MEANING: [(&str, &str); 16] = [
     ("pgbouncer", "Prisma's URLs for Supabase and Neon"),
     ("connection_limit", "Prisma"),
     ("pool_timeout", "Prisma"),
@@ -30,6 +30,7 @@ const WITHOUT_MEANING: [(&str, &str); 15] = [
     ("load_balance_hosts", "libpq: only the primary is used"),
     ("krbsrvname", "libpq: GSSAPI is not used"),
     ("fallback_application_name", "libpq"),
+    ("client_encoding", "libpq: always UTF8"),
 ];
 
 /// Parameters that would protect or select something, and that this client does not have.
@@ -149,6 +150,8 @@ mod tests {
             app.flycast 5432 d Disable
         node-postgres postgres://u:p@db.example.com/d?uselibpqcompat=true&sslmode=require
             db.example.com 5432 d Require
+        psycopg postgresql://u:p@db.example.com/d?client_encoding=utf8&gssencmode=disable
+            db.example.com 5432 d Prefer
         (question-mark-in-password) postgres://u:p?/#w@db.example.com/d?sslmode=require
             db.example.com 5432 d Require";
 
