@@ -17,6 +17,9 @@ use crate::{OpenError, StoreError};
 /// wait.
 const LIMIT: Duration = Duration::from_secs(10);
 
+/// PostgreSQL 14, as it numbers itself.
+const OLDEST: u32 = 140_000;
+
 /// The mark of a session, and the process of the server behind it.
 type Seen = (Option<String>, Option<String>);
 
@@ -24,7 +27,11 @@ type Seen = (Option<String>, Option<String>);
 /// forwards.
 pub(super) async fn refuse(database: &Database) -> Result<(), OpenError> {
     let (one, two) = database.bare_pair().await.map_err(|error| unusable(database, error.into()))?;
-    match database.within(LIMIT, have_sessions(&one, &two)).await {
+    let can_serve = async {
+        refuse_old(&one).await?;
+        have_sessions(&one, &two).await
+    };
+    match database.within(LIMIT, can_serve).await {
         Some(Ok(true)) => Ok(()),
         Some(Ok(false)) => Err(OpenError::Pooled(database.name())),
         Some(Err(failure)) => Err(unusable(database, failure)),
@@ -49,6 +56,16 @@ pub(super) async fn check(database: &Database) -> Result<(), StoreError> {
     }
 }
 
+/// Fails on servers before PostgreSQL 14, and on others that say that they are like one, such as CockroachDB.
+async fn refuse_old(client: &Client) -> Done<()> {
+    let (number, name) = row(client, "SELECT current_setting('server_version_num'), version()").await?;
+    if number.and_then(|number| number.parse().ok()).is_some_and(|number: u32| number < OLDEST) {
+        let error = format!("Tintype needs PostgreSQL 14 or later; this server is {}", name.unwrap_or_default());
+        return Err(StoreError::other(error).into());
+    }
+    Ok(())
+}
+
 /// Whether both connections keep a session of their own.
 async fn have_sessions(one: &Client, two: &Client) -> Done<bool> {
     // In this order, poolers that take the newest free session, the oldest one, or the only one all show themselves.
@@ -66,7 +83,11 @@ async fn mark(client: &Client) -> Done<Seen> {
 }
 
 async fn look(client: &Client) -> Done<Seen> {
-    let sql = "SELECT current_setting('tintype.session', true), pg_backend_pid()";
+    row(client, "SELECT current_setting('tintype.session', true), pg_backend_pid()").await
+}
+
+/// The two columns of the row that `sql` selects.
+async fn row(client: &Client, sql: &str) -> Done<(Option<String>, Option<String>)> {
     let answer = client.simple_query(sql).await.map_err(StoreError::from)?;
     let row = answer.iter().find_map(|message| match message {
         SimpleQueryMessage::Row(row) => Some(row),

@@ -98,6 +98,24 @@ async fn a_database_that_cannot_hold_every_prompt_is_refused_before_the_first_ta
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_is_older_or_another_is_refused_by_its_name() {
+    let database = Database::create("");
+    let config: tokio_postgres::Config = database.direct().parse().expect("a URL");
+    let (session, connection) = config.connect(tokio_postgres::NoTls).await.expect("the cluster runs");
+    let driving = tokio::spawn(connection);
+    // As CockroachDB answers.
+    let other = "CREATE SCHEMA other;
+        CREATE FUNCTION other.version() RETURNS text LANGUAGE sql AS $$ SELECT 'CockroachDB CCL v23.1.11' $$;
+        CREATE FUNCTION other.current_setting(text) RETURNS text LANGUAGE sql AS $$ SELECT '130000' $$";
+    session.batch_execute(other).await.expect("two functions");
+    let error = open(&format!("{}?options=-csearch_path%3Dother,pg_catalog", database.direct())).await;
+    let error = error.expect_err("a refusal").to_string();
+    assert!(error.contains("PostgreSQL 14 or later") && error.contains("CockroachDB CCL"), "{error}");
+    assert!(is_empty(&database).await);
+    driving.abort();
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn of_several_hosts_the_primary_is_used() {
     let primary = Cluster::start(Durability::Nothing);
     let standby = primary.standby();
