@@ -74,7 +74,11 @@ pub(super) fn name(path: &Path) -> String {
 
 /// The error for a file that the system or SQLite refuses.
 pub(super) fn unusable(path: &Path, error: impl Display) -> OpenError {
-    OpenError::Unusable { name: name(path), error: error.to_string() }
+    let mut error = error.to_string();
+    if error == "database is locked" {
+        error.push_str(" by another program, or its file system has no locks (SMB)");
+    }
+    OpenError::Unusable { name: name(path), error }
 }
 
 /// Creates the schema in an empty file, or brings an earlier one up to date.

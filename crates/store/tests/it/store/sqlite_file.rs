@@ -105,6 +105,17 @@ fn a_file_that_is_no_database_is_refused_and_not_changed() {
     }
 }
 
+/// Programs that show SQLite files lock them so, and SMB without byte-range locks looks the same.
+#[test]
+fn a_database_that_another_program_has_locked_is_reported() {
+    let directory = TempDir::new().expect("a directory");
+    let path = closed_database(&directory, "");
+    let other = Connection::open(&path).expect("a database");
+    other.execute_batch("PRAGMA locking_mode = EXCLUSIVE; UPDATE accounts SET name = name").expect("a lock");
+    let error = open(&path).expect_err("a refusal").to_string();
+    assert!(error.contains("locked by another program"), "{error}");
+}
+
 #[test]
 fn a_file_in_a_directory_that_does_not_exist_is_refused() {
     let directory = TempDir::new().expect("a temporary directory");
