@@ -89,8 +89,15 @@ fn groups(claims: &Fields, name: &str) -> Result<Vec<String>, String> {
             };
             groups.iter().map(text).collect()
         }
+        // Zitadel's roles, each with the organisations that have granted it.
+        Some(Value::Object(roles)) if roles.values().all(names_organisations) => Ok(roles.keys().cloned().collect()),
         found => Err(wrong(kind(found))),
     }
+}
+
+/// Whether this is an object with texts alone: the domain of each organisation, by its id.
+fn names_organisations(value: &Value) -> bool {
+    value.as_object().is_some_and(|fields| !fields.is_empty() && fields.values().all(Value::is_string))
 }
 
 #[cfg(test)]
@@ -145,11 +152,17 @@ mod tests {
             ("no groups at all", json!({}), ""),
             ("an empty list", json!({"groups": []}), ""),
             ("null", json!({"groups": null}), ""),
+            (
+                "Zitadel, filebrowser#2084",
+                json!({"groups": {"artists": {"1": "a.org", "2": "b.org"}, "b": {"1": "a.org"}}}),
+                "artists|b",
+            ),
         ] {
             assert_eq!(groups(claims).as_deref(), Ok(found), "{source}");
         }
         for (source, claims, wanted) in [
-            ("Zitadel's roles", json!({"groups": {"artists": {"1": "example.org"}}}), "an object"),
+            ("a list inside", json!({"groups": {"my.client": {"roles": ["artists"]}}}), "an object"),
+            ("not granted by anyone", json!({"groups": {"a": {"1": "a.org"}, "b": {}}}), "an object"),
             ("a number", json!({"groups": 5}), "a number"),
             ("a list of objects", json!({"groups": [{"name": "artists"}]}), "something else than texts"),
             ("Entra above 200, vault#7510", json!({"_claim_names": {"groups": "src1"}}), "too many groups"),
