@@ -158,16 +158,24 @@ fn a_duration_that_nobody_means_is_refused() {
     }
 }
 
-/// A path would name another file, and a fresh installation would hide the old one (soliplex#1002, flytekit#1163).
+/// A path would name another file, and a fresh installation would hide the old one (soliplex#1002, flytekit#1163,
+/// moby#46773).
 #[test]
-fn a_variable_that_ends_with_a_line_break_is_refused() {
+fn a_variable_with_more_than_its_value_is_refused() {
     let data = TempDir::new().expect("a directory");
-    for (name, value) in [("TINTYPE_DATABASE", "sqlite:other.db\n"), ("TINTYPE_LISTEN", "127.0.0.1:0\r\n")] {
+    for (name, value, fault) in [
+        ("TINTYPE_DATABASE", "sqlite:other.db\n", "ends with a line break: remove it"),
+        ("TINTYPE_LISTEN", "127.0.0.1:0\r\n", "ends with a line break: remove it"),
+        ("TINTYPE_DATABASE", "\"sqlite:other.db\"", "has quotes around its value: remove them"),
+        ("TINTYPE_DATA", " other", "begins or ends with white space: remove it"),
+        ("TINTYPE_DATA", "'other'", "has quotes around its value: remove them"),
+    ] {
         let mut command = tintype();
-        command.args(["serve", "--data"]).arg(data.path()).env(name, value);
+        command.arg("serve").current_dir(&data).env("TINTYPE_DATA", data.path()).env(name, value);
         let said = said(command);
-        assert!(said.contains(&format!("{name} ends with a line break: remove it")), "{said}");
+        assert!(said.contains(&format!("{name} {fault}")), "{said}");
     }
+    on(data.path(), &["config", "show"]).env("TINTYPE_ENGINE_ARGS", "'--model' 'a model.gguf' ").ran().succeeded();
     assert_eq!(std::fs::read_dir(data.path()).expect("a directory").count(), 0);
 }
 
@@ -257,7 +265,8 @@ fn a_secret_in_a_file_has_the_rank_of_the_setting_that_names_it() {
     let elsewhere = TempDir::new().expect("a directory");
     let path = |name: &str| elsewhere.path().join(name).display().to_string();
     for name in ["file", "variable", "flag"] {
-        std::fs::write(path(name), format!("sqlite:{}\n", path(&format!("{name}.db")))).expect("a file");
+        // As Notepad writes it.
+        std::fs::write(path(name), format!("\u{feff}sqlite:{}\r\n", path(&format!("{name}.db")))).expect("a file");
     }
     let data = data_with(&format!("database-file = \"{}\"\n", path("file")));
     let create = |command: &mut Command| {

@@ -308,7 +308,7 @@ fn plain_http_to_another_machine_needs_permission() {
 #[test]
 fn a_key_is_needed() {
     Generate::new("http://127.0.0.1:9", "").run(["A fox"]).check(2, &["tintype key create", "TINTYPE_KEY"]);
-    Generate::new("http://127.0.0.1:9", " ").run(["A fox"]).check(2, &["the key is empty"]);
+    Generate::new("http://127.0.0.1:9", "").run(["A fox", "--key", " "]).check(2, &["the key is empty"]);
 }
 
 #[test]

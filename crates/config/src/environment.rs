@@ -29,14 +29,14 @@ pub(super) fn adopt<'a>(variables: impl Iterator<Item = (&'a String, &'a String)
     ADOPTED.get_or_init(|| set.map(|(name, value)| (name.clone(), value.clone())).collect());
 }
 
-/// Reads a secret from a file that `setting` names, without the trailing newline that editors add.
+/// Reads a secret from a file that `setting` names, without what editors add: a byte order mark and a trailing newline.
 ///
 /// # Errors
 /// A message for the operator: the file cannot be read.
 pub fn secret_in(path: &Path, setting: &str) -> Result<String, String> {
     let text = std::fs::read_to_string(path)
         .map_err(|error| format!("cannot read {} (from {setting}): {error}", path.display()))?;
-    Ok(text.trim_end_matches(['\r', '\n']).to_owned())
+    Ok(text.trim_start_matches('\u{feff}').trim_end_matches(['\r', '\n']).to_owned())
 }
 
 /// PEM of certificate authorities from the file that `setting` names, if there is one.
@@ -55,15 +55,18 @@ pub(super) fn is_empty_variable(name: &OsStr) -> bool {
     std::env::var_os(name).is_some_and(|value| value.is_empty())
 }
 
-/// A variable with this beginning whose value ends with a line break, as secrets do that `echo` wrote. A path would name
-/// another file.
-pub(super) fn variable_with_line_break(prefix: &str) -> Option<String> {
-    let ends = |name: &String| std::env::var_os(name).is_some_and(|value| ends_line(value.as_encoded_bytes()));
-    variables_with(prefix).into_iter().find(ends)
-}
-
-fn ends_line(value: &[u8]) -> bool {
-    value.ends_with(b"\n") || value.ends_with(b"\r")
+/// What is wrong with a variable with this beginning, if anything is: its value ends with a line break, as secrets do that
+/// `echo` wrote, or has spaces or quotes around it, as `docker run --env-file` leaves them. A path would name another file.
+pub(super) fn fault_of_variables(prefix: &str) -> Option<String> {
+    let fault = |name: String| match std::env::var_os(&name)?.as_encoded_bytes() {
+        [.., b'\n' | b'\r'] => Some(format!("{name} ends with a line break: remove it")),
+        [b' ' | b'\t', ..] | [.., b' ' | b'\t'] => Some(format!("{name} begins or ends with white space: remove it")),
+        [b'"', .., b'"'] | [b'\'', .., b'\''] => Some(format!("{name} has quotes around its value: remove them")),
+        _ => None,
+    };
+    // In the syntax of a shell these do no harm.
+    let counts = |name: &String| name != "TINTYPE_ENGINE_ARGS";
+    variables_with(prefix).into_iter().filter(counts).find_map(fault)
 }
 
 /// The names of the variables that are set and begin with this.

@@ -12,7 +12,7 @@ use rustix::process::geteuid;
 use serde::Serialize;
 
 use super::engines::table_settings;
-use super::environment::{STARTED_AGAIN, is_empty_variable, variable_with_line_break, variables_with};
+use super::environment::{STARTED_AGAIN, fault_of_variables, is_empty_variable, variables_with};
 use super::file::{CONFIG_FILE, ConfigFile, EngineTable, FileOrigin, FileSetting, Value, nearest};
 use super::installation::Installation;
 use super::presets::{PresetFile, PresetTable};
@@ -234,8 +234,8 @@ pub fn read(command: Command, arguments: &[OsString]) -> Result<CommandLine, Set
         Ok(first) => first,
         Err(error) => return Err(set.try_get_matches_from(arguments).err().unwrap_or(error).into()),
     };
-    if let Some(name) = variable_with_line_break(PREFIX) {
-        return Err(SettingsError::File(format!("{name} ends with a line break: remove it")));
+    if let Some(fault) = fault_of_variables(PREFIX) {
+        return Err(SettingsError::File(fault));
     }
     let (of_command, matches) = leaf(&known, &first);
     let settings: Vec<_> = of_command.get_arguments().filter_map(Setting::of).collect();
