@@ -298,7 +298,7 @@ pub fn main() -> ExitCode {
     let outcome = privileges::become_owner(&mut command, &mut data)
         // From here on this process may have threads.
         .and_then(|()| match is_server {
-            true => Ok(output::open(logging::report_dropped)?),
+            true => serve::check_machine().and_then(|()| Ok(output::open(logging::report_dropped)?)),
             false => Ok(signals::end_as_process_1(command.heeds_interrupts())?),
         })
         .and_then(|()| run(command, &data, &read, logging, exporter));

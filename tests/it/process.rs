@@ -3,7 +3,7 @@
 use std::io::{Read as _, Write as _};
 use std::net::TcpListener;
 use std::path::Path;
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use http_body_util::Full;
@@ -14,11 +14,19 @@ use tintype_system::fault::{Effect, Point};
 use tokio::net::TcpStream;
 
 use crate::faults::{OF_A_PROCESS, is_of};
-use crate::rigs::binary::{self, Ran as _, Server, refused, serve_on, tintype};
+use crate::rigs::binary::{self, Ran as _, Run as _, Server, TINTYPE, refused, run_with, serve_on, tintype};
 use crate::rigs::certificates::{certificate, connect};
 use crate::rigs::http::{GENERATE, TASKS, ended, exchange, send, submit, try_send};
 use crate::rigs::ports::Port;
 use crate::rigs::wait::eventually;
+
+/// A library whose wall clock stands still.
+const CLOCK_BEFORE_1970: &str = "
+#include <time.h>
+int clock_gettime(clockid_t clock, struct timespec *now) {
+    *now = (struct timespec){ .tv_sec = clock == CLOCK_REALTIME ? -1 : 1 };
+    return 0;
+}";
 
 /// Time limit of every wait.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -162,6 +170,23 @@ fn a_port_in_use_is_reported_and_creates_no_first_key() {
     let said = refused(data.path(), &["serve", "--listen", &address]);
     assert!(said.contains(&address) && said.contains("in use") && said.contains("--listen"), "{said}");
     assert!(Server::start(data.path(), &[]).first_key().is_some());
+}
+
+#[test]
+fn a_machine_that_cannot_run_a_server_is_reported() {
+    let data = Path::new("/proc/tintype");
+    // Processes of other users do not count.
+    let few = ["--reuid=54321", "--regid=54321", "--clear-groups", "prlimit", "--nproc=4", TINTYPE, "serve"];
+    let said = run_with(Path::new("setpriv"), data, [], few).exited(1).errors();
+    assert!(said.contains("threads that a server needs") && said.contains("TasksMax="), "{said}");
+
+    let directory = TempDir::new().expect("a directory");
+    let (source, library) = (directory.path().join("clock.c"), directory.path().join("clock.so"));
+    std::fs::write(&source, CLOCK_BEFORE_1970).expect("a file");
+    Command::new("cc").args(["-shared", "-fPIC", "-o"]).args([&library, &source]).ran().succeeded();
+    let variables = [("LD_PRELOAD".to_owned(), library.display().to_string())];
+    let said = run_with(Path::new(TINTYPE), data, variables, ["serve"]).exited(1).errors();
+    assert!(said.contains("before 1970"), "{said}");
 }
 
 #[test]

@@ -2,9 +2,11 @@
 
 use std::cmp::Reverse;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::num::NonZero;
 use std::path::Path;
 use std::process::ExitCode;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
+use std::thread;
 use std::time::Duration;
 
 use clap::Args;
@@ -32,6 +34,7 @@ use tintype_store::sqlite;
 use tintype_store::{Rescue, Store, StoreError};
 use tintype_system::clock::Clock;
 use tintype_system::data_dir::{self, DataLock};
+use tintype_system::locked::Locked as _;
 
 mod banner;
 mod rendering;
@@ -137,6 +140,34 @@ impl Listeners {
             Failure("--listen unix:PATH alone needs --public-url, which every result URL starts with".into())
         })
     }
+}
+
+/// Threads and processes that a server needs beside one thread for each processor: the log, the output, the database, a
+/// call that blocks, and a decoder.
+const THREADS: usize = 5;
+
+/// Refuses a machine on which parts of a server would panic, or fail with an error that names no cause.
+pub(super) fn check_machine() -> Result<(), Failure> {
+    if Clock::system().since_epoch().is_zero() {
+        return Err(Failure("the system clock shows a time before 1970; set it".into()));
+    }
+    let count = thread::available_parallelism().map_or(1, NonZero::get) + THREADS;
+    let gate = Mutex::new(());
+    let started = thread::scope(|scope| {
+        // All of them run at the same time.
+        let closed = gate.locked();
+        let start = |_| thread::Builder::new().spawn_scoped(scope, || drop(gate.locked()));
+        let started: std::io::Result<Vec<_>> = (0..count).map(start).collect();
+        drop(closed);
+        // Joined, because the system counts a thread until it has ended.
+        started.map(|threads| threads.into_iter().for_each(|thread| drop(thread.join())))
+    });
+    started.map_err(|error| {
+        Failure(format!(
+            "cannot start the {count} threads that a server needs: {error}; raise the limit on processes (ulimit -u, \
+             TasksMax= and LimitNPROC= of systemd, --pids-limit of a container)"
+        ))
+    })
 }
 
 pub(super) async fn run(args: ServeArgs, data: &DataSettings, role: Role, logging: Logging) -> Outcome {
