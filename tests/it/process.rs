@@ -199,6 +199,12 @@ fn an_unwritable_data_directory_is_reported() {
         assert!(said.contains("cannot create the directory"), "{said}");
         assert!(said.contains(&data.display().to_string()), "{said}");
     }
+    for (data, files) in [("~/data", "file:files"), ("data", "file:~/files"), ("$HOME/data", "file:files")] {
+        let mut serve = Command::new("timeout");
+        serve.env_clear().current_dir(&directory).args(["60", TINTYPE, "serve", "--listen", "127.0.0.1:0"]);
+        let said = serve.args(["--data", data, "--files", files]).ran().exited(1).errors();
+        assert!(said.contains("write the path in full"), "{said}");
+    }
 }
 
 #[test]

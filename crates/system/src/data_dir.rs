@@ -1,5 +1,6 @@
 //! The data directory. Only its owner can read it, and one server at a time locks it.
 
+use std::ffi::OsStr;
 use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
 use std::io::{self, ErrorKind, Read as _, Seek as _, Write as _};
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _};
@@ -58,10 +59,27 @@ pub fn write_private(path: &Path, content: &[u8]) -> io::Result<()> {
 /// # Errors
 /// A message for the operator.
 pub fn create(directory: &Path) -> Result<(), String> {
+    refuse_unexpanded(directory)?;
     keep_new_files_private();
     let created = DirBuilder::new().recursive(true).mode(0o700).create(directory);
     let durable = created.and_then(|()| sync_parents(directory));
     durable.map_err(|error| format!("cannot create the directory {}: {error}", directory.display()))
+}
+
+/// Refuses a directory that does not exist and whose path a shell should have expanded: Bash leaves `--data=~/x` as it is,
+/// and systemd `Environment=TINTYPE_DATA=$HOME/x`.
+///
+/// # Errors
+/// A message for the operator.
+pub fn refuse_unexpanded(directory: &Path) -> Result<(), String> {
+    let first = directory.iter().next().map(OsStr::as_encoded_bytes).unwrap_or_default();
+    if (first.starts_with(b"~") || first.starts_with(b"$")) && !directory.exists() {
+        return Err(format!(
+            "{} begins with a word that only a shell expands: write the path in full",
+            directory.display()
+        ));
+    }
+    Ok(())
 }
 
 /// From now on, files and directories that this process makes are for its user alone.

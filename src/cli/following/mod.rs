@@ -17,6 +17,7 @@ use self::waiting::WaitingBar;
 use super::printing::print_line;
 use super::terminal;
 use tintype_config::{ClientSettings, program};
+use tintype_system::data_dir;
 use tintype_system::output;
 
 mod preview;
@@ -176,6 +177,7 @@ pub(super) fn client(server: &ClientSettings) -> Result<Client, Stop> {
 
 /// Checks that files can be saved, before anything is charged.
 pub(super) fn prepare_directory(directory: &Path) -> Result<(), Stop> {
+    data_dir::refuse_unexpanded(directory).map_err(|message| Stop(exit::OTHER, format!("--out: {message}")))?;
     let probe = directory.join(format!(".tintype-{}.part", std::process::id()));
     let created = fs::create_dir_all(directory).and_then(|()| File::create_new(&probe));
     created.and_then(|_| fs::remove_file(&probe)).map_err(|error| {
