@@ -198,8 +198,13 @@ async fn a_probe_says_why_no_server_takes_work() {
             "check --engine-key",
         ),
         (ImagesServer::start(Dialect::Sglang).await, vec![], "does its URL end in /v1?"),
+        (ImagesServer::start(Dialect::Sglang).await, vec![], "does it speak OpenAI's API?"),
     ] {
-        let url = if line.contains("/v1") { format!("openai:http://{}", server.address) } else { server.engine() };
+        let url = match line {
+            "does its URL end in /v1?" => format!("openai:http://{}", server.address),
+            "does it speak OpenAI's API?" => format!("openai:http://{}/sdapi/v1", server.address),
+            _ => server.engine(),
+        };
         let engine = engine(&[&["--engine", url.as_str(), "--engine-profile", "sglang"][..], &flags].concat());
         let outcome = engine.probe().await;
         let is_clear = matches!(&outcome, Err(EngineError::NotAvailable(cause)) if cause.contains(line));

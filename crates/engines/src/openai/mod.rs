@@ -342,7 +342,9 @@ impl Server for ImagesServer {
             return Ok(self.check_model(&answer.body)?);
         }
         if answer.status.is_success() || answer.status.as_u16() == 404 {
-            let cause = format!("{} does not list models at {0}/models: does its URL end in /v1?", endpoint.name());
+            let name = endpoint.name();
+            let hint = if name.ends_with("/v1") { "does it speak OpenAI's API" } else { "does its URL end in /v1" };
+            let cause = format!("{name} does not list models at {name}/models: {hint}?");
             return Err(EngineError::NotAvailable(cause).into());
         }
         let server_error = ServerError::read(&answer.body).unwrap_or_default();
