@@ -18,7 +18,7 @@ use crate::tidy::root;
 /// Accounts with 100 credits that a program needs, so that what one of its parts does is not seen by the others.
 const ACCOUNTS: usize = 12;
 
-/// A server, the keys of an account without credits and of [`ACCOUNTS`] with 100, and a folder for pictures.
+/// A server, the keys of an account without credits and of [`ACCOUNTS`] with 100, and a folder for images.
 struct Workplace {
     server: Server,
     keys: Vec<String>,
@@ -138,7 +138,7 @@ fn the_typescript_client_is_built_and_never_repeats_a_lost_submit() {
     a_page_of_another_origin_uses_it(&sources);
 }
 
-/// A page in a browser generates a picture, and finds the task of a submit whose answer was lost.
+/// A page in a browser generates an image, and finds the task of a submit whose answer was lost.
 fn a_page_of_another_origin_uses_it(package: &Path) {
     // `setpriv`, from util-linux, ends the server of files with this test.
     let mut pages = Command::new("setpriv");
@@ -163,7 +163,7 @@ fn a_page_of_another_origin_uses_it(package: &Path) {
         };
         const options = { baseUrl: URL_OF_SERVER, apiKey: KEY, fetch };
         const client = new Tintype(options);
-        const { task, pictures } = await client.generate("a boat", { n: 2 });
+        const { task, images } = await client.generate("a boat", { n: 2 });
         loses = true;
         const wait = window.setTimeout;
         window.setTimeout = (call, ms) => wait(call, ms === 7000 ? 0 : ms);
@@ -171,7 +171,7 @@ fn a_page_of_another_origin_uses_it(package: &Path) {
         const listed = [];
         for await (const { taskId } of client.list()) listed.push(taskId);
         const wrong = await new Tintype({ ...options, apiKey: "tt_wrong" }).credits().catch((error) => error.name);
-        const bitmaps = await Promise.all(pictures.map((picture) => createImageBitmap(new Blob([picture]))));
+        const bitmaps = await Promise.all(images.map((image) => createImageBitmap(new Blob([image]))));
         return { bitmaps: bitmaps.length, right: listed.join() === [found.taskId, task.taskId].join(), wrong };
     })()"#;
     let script = script.replace("URL_OF_SERVER", &format!("{:?}", server.url())).replace("KEY", &format!("{key:?}"));

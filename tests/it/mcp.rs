@@ -43,7 +43,7 @@ impl Caller<'_> {
     }
 }
 
-/// The task in a tool's result. Agents such as Codex and Claude Code show structured content in place of the pictures and of
+/// The task in a tool's result. Agents such as Codex and Claude Code show structured content in place of the images and of
 /// the advice, so there is none.
 pub fn task_in(result: &Value) -> Value {
     assert!(result["structuredContent"].is_null(), "{result}");
@@ -118,7 +118,7 @@ async fn params_of_another_kind_are_invalid_and_only_other_methods_unknown() {
 }
 
 #[test]
-fn the_official_client_of_python_takes_four_large_pictures() {
+fn the_official_client_of_python_takes_four_large_images() {
     let data = tempfile::TempDir::new().expect("a directory");
     let server = Server::start(data.path(), &[]);
     let key = server.first_key().expect("a key");
@@ -128,7 +128,7 @@ fn the_official_client_of_python_takes_four_large_pictures() {
     let calls = said["calls"].as_array().expect("a list");
     for (seen, version) in calls.iter().zip(["2025", "2026"].into_iter().cycle()) {
         assert!(seen["version"].as_str().is_some_and(|seen| seen.starts_with(version)), "{seen}");
-        assert_eq!((&seen["tools"], &seen["pictures"]), (&json!(4), &json!(vec!["ffd8ff"; 4])), "{seen}");
+        assert_eq!((&seen["tools"], &seen["images"]), (&json!(4), &json!(vec!["ffd8ff"; 4])), "{seen}");
         assert!(seen["bytes"].as_u64().is_some_and(|bytes| bytes < 1 << 20), "{seen}");
         assert_eq!(seen["same"], true);
         assert_eq!(seen["refused"], json!([true, "INVALID_REQUEST: n must be an integer from 1 to 4."]));
@@ -140,10 +140,10 @@ fn the_official_client_of_python_takes_four_large_pictures() {
 }
 
 #[tokio::test]
-async fn pictures_that_are_encoded_for_a_call_count_as_reads() {
+async fn images_that_are_encoded_for_a_call_count_as_reads() {
     let service = Service::start_with(&["--read-rate", "6"]).await;
     let caller = service.caller("ada", 10).await;
-    // Each call is a read, and so is each picture: 1, then 1 and 3.
+    // Each call is a read, and so is each image: 1, then 1 and 3.
     let made = caller.tool("generate_image", &json!({ "prompt": "a boat", "n": 3, "wait_seconds": 0 })).await;
     let id = &task_in(&made)["task_id"];
     service.work().await;
@@ -292,7 +292,7 @@ async fn a_client_that_hangs_up_during_a_call_finds_its_task_in_the_list_and_by_
 async fn a_client_that_breaks_off_within_an_answer_gets_its_task_by_the_same_call() {
     let service = Service::start().await;
     let caller = service.caller("ada", 16).await;
-    let (boats, copies) = (json!({ "prompt": "boats", "n": 4, "pictures": "png" }), service.api.encoder.copies());
+    let (boats, copies) = (json!({ "prompt": "boats", "n": 4, "images": "png" }), service.api.encoder.copies());
     let params = json!({ "name": "generate_image", "arguments": boats });
     let body = json!({ "jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params }).to_string();
     let begin = async {
@@ -346,7 +346,7 @@ async fn a_tool_that_does_not_wait_returns_the_task_and_says_how_to_go_on() {
     let task = task_in(&made);
     let id = task["task_id"].as_str().expect("an id");
     service.work().await;
-    let bare = caller.tool("get_task", &json!({ "task_id": id, "pictures": "none" })).await;
+    let bare = caller.tool("get_task", &json!({ "task_id": id, "images": "none" })).await;
     assert_eq!((bare["content"].as_array().map(Vec::len), bare["isError"].as_bool()), (Some(1), Some(false)), "{bare}");
     assert_eq!(caller.task(id).await, task_in(&bare), "the same task as in the native API");
 
@@ -433,7 +433,7 @@ async fn programs_that_follow_a_part_of_the_protocol_get_their_answers() {
     }
     // One that takes no stream gets no report before its answer.
     let params = json!({
-        "name": "generate_image", "arguments": { "prompt": "a boat", "pictures": "none" }, "_meta": { "progressToken": 7 },
+        "name": "generate_image", "arguments": { "prompt": "a boat", "images": "none" }, "_meta": { "progressToken": 7 },
     });
     let call = json!({ "jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params }).to_string();
     let answer = service.worked(caller.post_json("/mcp", &[("accept", "application/json")], call)).await;
@@ -454,16 +454,16 @@ async fn an_argument_that_is_null_or_empty_is_left_out() {
     let service = Service::start().await;
     let caller = service.caller("ada", 100).await;
     let made = json!({
-        "prompt": "a boat", "aspect_ratio": null, "n": null, "reference_images": null, "pictures": null,
+        "prompt": "a boat", "aspect_ratio": null, "n": null, "reference_images": null, "images": null,
         "wait_seconds": 0.0, "seed": null,
     });
     let made = task_in(&caller.tool("generate_image", &made).await);
     assert_eq!((&made["status"], &made["ignored_fields"]), (&json!("processing"), &Value::Null), "{made}");
     let id = &made["task_id"];
     // oh-my-pi#2981, xum#3893: or an empty text.
-    let empty = json!({ "prompt": "a boat", "aspect_ratio": "", "n": "", "wait_seconds": "0", "pictures": "" });
+    let empty = json!({ "prompt": "a boat", "aspect_ratio": "", "n": "", "wait_seconds": "0", "images": "" });
     assert_eq!(task_in(&caller.tool("generate_image", &empty).await)["status"], "processing");
-    let found = json!({ "task_id": id, "wait_seconds": null, "pictures": null });
+    let found = json!({ "task_id": id, "wait_seconds": null, "images": null });
     assert_eq!(caller.tool("get_task", &found).await["isError"], false);
     let listed = caller.tool("list_tasks", &json!({ "limit": null, "cursor": null })).await;
     assert_eq!(&listed["structuredContent"]["items"][1]["task_id"], id, "{listed}");

@@ -1,5 +1,5 @@
 import { ApiError, NoAnswer, NoConnection, NotFinished, SubmitUnanswered, TaskFailed, TintypeError } from "./errors.js";
-import { data, picture, send, type Answer, type Fetch } from "./http.js";
+import { data, image, send, type Answer, type Fetch } from "./http.js";
 import { readPage, readTask, type Generated, type Task } from "./task.js";
 import { Backoff, FIRST_POLL_MS, NEXT_POLL_MS, STUCK_AFTER_MS, sleep, untilPoll } from "./waits.js";
 
@@ -80,7 +80,7 @@ export class Tintype {
     const { taskId } = await this.submit(prompt, options);
     try {
       const task = await this.wait(taskId, options);
-      return { task, pictures: await this.download(task, options) };
+      return { task, images: await this.download(task, options) };
     } catch (error) {
       if (error instanceof TintypeError) error.taskId = taskId;
       throw error;
@@ -172,13 +172,13 @@ export class Tintype {
     return credits;
   }
 
-  /** The pictures of a completed task as PNG. Does not send the key. */
+  /** The images of a completed task as PNG. Does not send the key. */
   async download(task: Task, { signal }: CallOptions = {}): Promise<Uint8Array<ArrayBuffer>[]> {
-    const pictures = [];
+    const images = [];
     for (const url of task.images) {
-      pictures.push(await persist(async () => picture(await send(this.#fetch, url, {}, STUCK_AFTER_MS, signal)), signal));
+      images.push(await persist(async () => image(await send(this.#fetch, url, {}, STUCK_AFTER_MS, signal)), signal));
     }
-    return pictures;
+    return images;
   }
 
   /** Sends one request to the API, with the key and therefore without following redirects. */

@@ -31,9 +31,9 @@ export class WrongServer extends TintypeError {
 }
 
 /** A file of a completed task is gone or is no PNG, or its URL has expired. */
-export class NoPicture extends TintypeError {
+export class NoImage extends TintypeError {
   override get name(): string {
-    return "NoPicture";
+    return "NoImage";
   }
 }
 

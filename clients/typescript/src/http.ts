@@ -1,7 +1,7 @@
 import {
   NoAnswer,
   NoConnection,
-  NoPicture,
+  NoImage,
   RateLimited,
   WrongServer,
   apiError,
@@ -126,10 +126,10 @@ function json(body: Uint8Array): unknown {
   }
 }
 
-/** The picture in an answer of the file host. */
-export function picture({ status, headers, body }: Answer): Uint8Array<ArrayBuffer> {
+/** The image in an answer of the file host. */
+export function image({ status, headers, body }: Answer): Uint8Array<ArrayBuffer> {
   if (status === 200) {
-    if (PNG.some((byte, index) => body[index] !== byte)) throw new NoPicture("the file is not a PNG");
+    if (PNG.some((byte, index) => body[index] !== byte)) throw new NoImage("the file is not a PNG");
     return body;
   }
   const message = `the file host answered HTTP ${status}`;
@@ -138,7 +138,7 @@ export function picture({ status, headers, body }: Answer): Uint8Array<ArrayBuff
     throw new RateLimited({ status, code: "RATE_LIMITED", message, requestId: null, retryAfterMs });
   }
   if (status < 500) {
-    throw new NoPicture(`${message}: the URL may have expired, or the file may be gone; get the task again`);
+    throw new NoImage(`${message}: the URL may have expired, or the file may be gone; get the task again`);
   }
   throw new NoAnswer(message);
 }

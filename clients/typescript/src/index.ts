@@ -14,7 +14,7 @@ export {
   InvalidRequest,
   NoAnswer,
   NoConnection,
-  NoPicture,
+  NoImage,
   NotFinished,
   NotFound,
   RateLimited,

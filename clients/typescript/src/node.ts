@@ -7,17 +7,17 @@ import { join } from "node:path";
 import type { Generated } from "./task.js";
 
 /**
- * Writes the pictures as `TASK_ID-1.png` and so on, and makes the folder if it is missing. Returns the paths.
+ * Writes the images as `TASK_ID-1.png` and so on, and makes the folder if it is missing. Returns the paths.
  *
- * A file is written completely or not at all. Rejects with the code `EEXIST` for a name that another file has; a picture that an
+ * A file is written completely or not at all. Rejects with the code `EEXIST` for a name that another file has; an image that an
  * earlier call saved stays as it is.
  */
-export async function save({ task, pictures }: Generated, folder = "."): Promise<string[]> {
+export async function save({ task, images }: Generated, folder = "."): Promise<string[]> {
   await mkdir(folder, { recursive: true });
   const paths = [];
-  for (const [index, picture] of pictures.entries()) {
+  for (const [index, image] of images.entries()) {
     const name = `${task.taskId}-${index + 1}.png`;
-    await saveOne(join(folder, name), join(folder, `.${name}.${randomUUID()}.part`), picture);
+    await saveOne(join(folder, name), join(folder, `.${name}.${randomUUID()}.part`), image);
     paths.push(join(folder, name));
   }
   return paths;

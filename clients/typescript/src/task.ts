@@ -12,10 +12,10 @@ export interface Task {
   readonly createdAt: Date;
 }
 
-/** A completed task and its pictures as PNG, in order. */
+/** A completed task and its images as PNG, in order. */
 export interface Generated {
   readonly task: Task;
-  readonly pictures: readonly Uint8Array<ArrayBuffer>[];
+  readonly images: readonly Uint8Array<ArrayBuffer>[];
 }
 
 // Ids become parts of URLs and of file names.

@@ -25,7 +25,7 @@ pub(super) const MAX_WAIT: u64 = 60;
 pub(super) const USUAL_WAIT: u64 = 50;
 
 /// Advice for an agent that sees the tools for the first time.
-pub(super) const INSTRUCTIONS: &str = "Makes pictures from prompts. generate_image costs credits, waits for the pictures \
+pub(super) const INSTRUCTIONS: &str = "Makes images from prompts. generate_image costs credits, waits for the images \
     and returns them. If it returns a task that is still processing, call get_task with its task_id until it has ended; \
     do not call generate_image again, which would charge another task. A failed task costs nothing.";
 
@@ -38,9 +38,9 @@ pub(super) static TOOLS: LazyLock<Vec<Tool>> = LazyLock::new(|| {
             "description": "Seconds to wait for the end of the task",
         })
     };
-    let pictures = json!({
+    let images = json!({
         "type": "string", "enum": ["jpeg", "png", "none"], "default": "jpeg",
-        "description": "The form in which finished pictures are part of the answer; their URLs always are. Many \
+        "description": "The form in which finished images are part of the answer; their URLs always are. Many \
             programs take no answer with png, which is some megabytes",
     });
     let task_id = json!({ "type": "string", "description": "The task_id, such as imgmodel-FP78JSYBAxivrBQ7kA432" });
@@ -79,7 +79,7 @@ pub(super) static TOOLS: LazyLock<Vec<Tool>> = LazyLock::new(|| {
                         "description": "How far the images may be from a reference image, where the model takes that",
                     },
                     "wait_seconds": wait(USUAL_WAIT),
-                    "pictures": pictures,
+                    "images": images,
                 },
             }),
         ),
@@ -91,7 +91,7 @@ pub(super) static TOOLS: LazyLock<Vec<Tool>> = LazyLock::new(|| {
             reading(),
             &json!({
                 "type": "object", "required": ["task_id"],
-                "properties": { "task_id": task_id, "wait_seconds": wait(0), "pictures": pictures },
+                "properties": { "task_id": task_id, "wait_seconds": wait(0), "images": images },
             }),
         ),
         tool(

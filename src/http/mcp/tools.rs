@@ -42,11 +42,11 @@ use tintype_store::{Attachment, Call};
 /// Time between two progress reports, which keep clients from abandoning the call.
 const REPORT_EVERY: Duration = Duration::from_secs(5);
 
-/// The qualities of JPEG for pictures that an agent looks at: the first with which they fit into [`MAX_PICTURE_BYTES`].
+/// The qualities of JPEG for images that an agent looks at: the first with which they fit into [`MAX_IMAGE_BYTES`].
 const QUALITIES: [u8; 3] = [85, 60, 30];
 
 /// Most bytes of JPEG in Base64 in one answer. The official client of Python gives up an answer of more than 1 MiB.
-const MAX_PICTURE_BYTES: usize = 900 * 1024;
+const MAX_IMAGE_BYTES: usize = 900 * 1024;
 
 /// The tools for one caller.
 #[derive(Debug, Clone)]
@@ -61,9 +61,9 @@ pub(super) struct Tools {
     pub(super) reports: bool,
 }
 
-/// The pictures in an answer.
+/// The form of the images in an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Pictures {
+enum ImageForm {
     None,
     Jpeg,
     Png,
@@ -158,9 +158,9 @@ impl Tools {
         mut arguments: JsonObject,
         context: &RequestContext<RoleServer>,
     ) -> Result<CallToolResult, String> {
-        let (wait, pictures) = (wait(&arguments, USUAL_WAIT)?, pictures(&arguments)?);
+        let (wait, form) = (wait(&arguments, USUAL_WAIT)?, image_form(&arguments)?);
         arguments.remove("wait_seconds");
-        arguments.remove("pictures");
+        arguments.remove("images");
         self.caller.count(&self.api, RateLimit::Submit).await.map_err(message_of)?;
         let attempt = self.attempt(&arguments);
         let chosen = self.choice(&mut arguments);
@@ -178,7 +178,7 @@ impl Tools {
         if context.ct.is_cancelled() {
             return Err("The caller hung up.".into());
         }
-        let mut shown = self.shown(task_id, pictures, context).await.map_err(named)?;
+        let mut shown = self.shown(task_id, form, context).await.map_err(named)?;
         if !ignored.is_empty() {
             let names = ignored.iter().map(|setting| setting.as_str()).collect::<Vec<_>>().join(", ");
             shown.content.push(ContentBlock::text(format!("Without effect here: {names}.")));
@@ -257,11 +257,11 @@ impl Tools {
         arguments: &JsonObject,
         context: &RequestContext<RoleServer>,
     ) -> Result<CallToolResult, String> {
-        let (wait, pictures) = (wait(arguments, 0)?, pictures(arguments)?);
+        let (wait, form) = (wait(arguments, 0)?, image_form(arguments)?);
         let task_id = arguments.get("task_id").and_then(Value::as_str).ok_or("task_id must be a string.")?;
         let task_id: TaskId = task_id.parse().map_err(|_| message_of(ApiError::no_such_task()))?;
         self.wait(task_id, wait, context).await?;
-        self.shown(task_id, pictures, context).await
+        self.shown(task_id, form, context).await
     }
 
     async fn list(&self, arguments: &JsonObject) -> ToolResult {
@@ -324,11 +324,11 @@ impl Tools {
         }
     }
 
-    /// A task, with its pictures.
+    /// A task, with its images.
     async fn shown(
         &self,
         task_id: TaskId,
-        pictures: Pictures,
+        form: ImageForm,
         context: &RequestContext<RoleServer>,
     ) -> Result<CallToolResult, String> {
         let (api, id) = (State(self.api.clone()), Ok(Path(task_id.to_string())));
@@ -338,20 +338,20 @@ impl Tools {
             let message = format!("The task {task_id} failed: {}", task["error"].as_str().unwrap_or_default());
             return Ok(CallToolResult::error(vec![ContentBlock::text(message), json_text(&task)]));
         }
-        // No structured content: agents such as Codex and Claude Code show that in place of the pictures and of the advice.
+        // No structured content: agents such as Codex and Claude Code show that in place of the images and of the advice.
         let mut result = CallToolResult::success(vec![json_text(&task)]);
         if task["status"] == "processing" {
             let advice =
                 "The task is still processing. Call get_task with its task_id and a wait; do not generate again.";
             result.content.push(ContentBlock::text(advice));
-        } else if pictures != Pictures::None {
-            let pictures = tokio::select! {
-                pictures = self.pictures(task_id, pictures) => pictures,
+        } else if form != ImageForm::None {
+            let images = tokio::select! {
+                images = self.images(task_id, form) => images,
                 // Nobody reads them any more.
                 () = context.ct.cancelled() => Ok(Vec::new()),
             };
-            match pictures {
-                Ok(pictures) => result.content.extend(pictures),
+            match images {
+                Ok(images) => result.content.extend(images),
                 Err(error) => {
                     let reason = message_of(error);
                     let message = format!("The images could not be added; they are at their URLs. {reason}");
@@ -362,27 +362,27 @@ impl Tools {
         Ok(result)
     }
 
-    async fn pictures(&self, task_id: TaskId, pictures: Pictures) -> Result<Vec<ContentBlock>, ApiError> {
+    async fn images(&self, task_id: TaskId, form: ImageForm) -> Result<Vec<ContentBlock>, ApiError> {
         let found = self.api.tasks.find(self.caller.account_id, Surface::Api, task_id).await?;
         let found = found.ok_or_else(ApiError::no_such_task)?;
         let Status::Completed(names) = &found.task.status else { return Ok(Vec::new()) };
         let (encoder, account_id) = (&self.api.encoder, self.caller.account_id);
         // The result and its text.
-        let copies = if pictures == Pictures::Png { 2 * names.len() * PICTURE_BYTES } else { 2 * MAX_PICTURE_BYTES };
+        let copies = if form == ImageForm::Png { 2 * names.len() * PICTURE_BYTES } else { 2 * MAX_IMAGE_BYTES };
         let mut room = encoder.room_for_copies(account_id, copies).await?;
-        if pictures == Pictures::Png {
+        if form == ImageForm::Png {
             let files = encoder.pictures(account_id, OutputFormat::Png, names).await?;
             room.correct(2 * files.bytes());
             self.memory.keep(room);
             return Ok(blocks(files.pictures(), "image/png"));
         }
-        // To encode a picture takes a hundred times as long as to read a task.
+        // To encode an image takes a hundred times as long as to read a task.
         for _ in names {
             self.caller.count(&self.api, RateLimit::Read).await?;
         }
         for quality in QUALITIES {
             let files = encoder.pictures(account_id, OutputFormat::Jpeg(quality), names).await?;
-            if files.bytes() <= MAX_PICTURE_BYTES {
+            if files.bytes() <= MAX_IMAGE_BYTES {
                 room.correct(2 * files.bytes());
                 self.memory.keep(room);
                 return Ok(blocks(files.pictures(), "image/jpeg"));
@@ -422,12 +422,12 @@ fn wait(arguments: &JsonObject, usual: u64) -> Result<Duration, String> {
     Ok(Duration::from_secs(seconds))
 }
 
-fn pictures(arguments: &JsonObject) -> Result<Pictures, String> {
-    match arguments.get("pictures").unwrap_or(&json!("jpeg")).as_str() {
-        Some("jpeg") => Ok(Pictures::Jpeg),
-        Some("png") => Ok(Pictures::Png),
-        Some("none") => Ok(Pictures::None),
-        _ => Err("pictures must be \"jpeg\", \"png\" or \"none\".".into()),
+fn image_form(arguments: &JsonObject) -> Result<ImageForm, String> {
+    match arguments.get("images").unwrap_or(&json!("jpeg")).as_str() {
+        Some("jpeg") => Ok(ImageForm::Jpeg),
+        Some("png") => Ok(ImageForm::Png),
+        Some("none") => Ok(ImageForm::None),
+        _ => Err("images must be \"jpeg\", \"png\" or \"none\".".into()),
     }
 }
 

@@ -1,7 +1,7 @@
 // Calls of an agent, in each way.
 import { connect, key, otherKey as poorKey, ways } from "./mcp_agent.mjs";
 
-/** The kinds of an answer's content, with the first bytes of its pictures. */
+/** The kinds of an answer's content, with the first bytes of its images. */
 function content(result) {
   return result.content.map((part) =>
     part.type === "image" ? `${part.mimeType} ${Buffer.from(part.data, "base64").subarray(0, 3).toString("hex")}` : part.type,
@@ -19,7 +19,7 @@ for (const [kind, mode] of ways) {
   const boat = { name: "generate_image", arguments: { prompt: "a boat", n: 2, aspect_ratio: "16:9", oddity: 1 } };
   const made = await client.callTool(boat, { onprogress: () => {} });
   const task = JSON.parse(made.content[0].text);
-  const again = await call("get_task", { task_id: task.task_id, pictures: "png" });
+  const again = await call("get_task", { task_id: task.task_id, images: "png" });
   const poor = await connect(kind, mode, poorKey);
   seen.push({
     version: client.getNegotiatedProtocolVersion(),

@@ -33,14 +33,14 @@ async def call(kind: str, mode: str) -> dict[str, Any]:
         boats = {"prompt": "a sailing ship on a mountain lake, impressionist", "n": 4}
         made = await client.call_tool("generate_image", boats)
         task = json.loads(made.content[0].text)
-        pictures = [part.data for part in made.content if isinstance(part, ImageContent)]
-        again = await client.call_tool("get_task", {"task_id": task["task_id"], "pictures": "none"})
+        images = [part.data for part in made.content if isinstance(part, ImageContent)]
+        again = await client.call_tool("get_task", {"task_id": task["task_id"], "images": "none"})
         refused = await client.call_tool("generate_image", {"prompt": "a boat", "n": 9})
         return {
             "version": client.protocol_version,
             "tools": len(tools),
-            "pictures": [base64.b64decode(picture)[:3].hex() for picture in pictures],
-            "bytes": sum(map(len, pictures)),
+            "images": [base64.b64decode(image)[:3].hex() for image in images],
+            "bytes": sum(map(len, images)),
             "same": json.loads(again.content[0].text) == task,
             "refused": [refused.is_error, refused.content[0].text],
         }

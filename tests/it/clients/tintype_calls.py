@@ -1,6 +1,6 @@
 """Calls of Tintype's Python client, as a program of a user makes them, and with faults between it and the real server.
 
-Arguments: URL, folder for pictures, and keys of accounts: one without credits, and then ones with 100.
+Arguments: URL, folder for images, and keys of accounts: one without credits, and then ones with 100.
 """
 
 import asyncio
@@ -223,7 +223,7 @@ def the_key_does_not_go_to_the_file_host() -> None:
     assert {(path.startswith("/files/"), with_key) for _, path, with_key in server.seen} == {(True, False), (False, True)}
     for fault in (page(404), page(200)):
         raised, waits, _ = attempt(key, lambda client: client.download(made.task), (FILE, fault))
-        assert isinstance(raised, tintype.NoPicture) and waits == [], raised
+        assert isinstance(raised, tintype.NoImage) and waits == [], raised
 
 
 def errors_have_classes() -> None:
@@ -257,7 +257,7 @@ def files_are_complete_or_absent(key: str) -> None:
         assert [size(path.read_bytes()) for path in paths] == ["1280x720"] * 2
         assert [path.name for path in paths] == [f"{result.task.task_id}-{i}.png" for i in (1, 2)]
         assert client.get(result.task.task_id).images == result.task.images
-        assert client.download(result.task) == result.pictures
+        assert client.download(result.task) == result.images
     paths[1].write_bytes(b"")
     assert result.save(place) == paths, "an earlier call saved the first, and a crash left the second empty"
     paths[0].write_bytes(b"mine")

@@ -1,6 +1,6 @@
 // Calls of Tintype's TypeScript client, as a program of a user makes them, and with faults between it and the real server.
 //
-// Arguments: URL, folder for pictures, and keys of accounts: one without credits, and then ones with 100.
+// Arguments: URL, folder for images, and keys of accounts: one without credits, and then ones with 100.
 import assert from "node:assert/strict";
 import { readFile, readdir, writeFile } from "node:fs/promises";
 import { createServer } from "node:http";
@@ -103,7 +103,7 @@ function isTask(value: unknown): asserts value is tintype.Task {
 }
 
 function isMade(value: unknown): asserts value is tintype.Generated {
-  assert(typeof value === "object" && value !== null && "pictures" in value, String(value));
+  assert(typeof value === "object" && value !== null && "images" in value, String(value));
 }
 
 async function aLostSubmitIsNeverRepeated() {
@@ -218,7 +218,7 @@ async function theKeyDoesNotGoToTheFileHost() {
   assert(made.seen.every(([, path, withKey]) => withKey !== path.startsWith("/files/")), String(made.seen));
   for (const fault of [page(404), page(200)]) {
     made = await attempt(key, (client) => client.download(task), [FILE, fault]);
-    is(made.value, tintype.NoPicture);
+    is(made.value, tintype.NoImage);
     assert.deepEqual(made.waits, []);
   }
 }
@@ -251,7 +251,7 @@ async function filesAreCompleteOrAbsent(key: string) {
   for (const [index, path] of paths.entries()) {
     const png = await readFile(path);
     assert.deepEqual([png.readUInt32BE(16), png.readUInt32BE(20)], [1280, 720]);
-    assert(result.pictures[index] && png.equals(result.pictures[index]));
+    assert(result.images[index] && png.equals(result.images[index]));
   }
   const [first = "", second = ""] = paths;
   await writeFile(second, "");

@@ -135,7 +135,7 @@ class Client(_Base):
         return self._run(self._core.wait(task_id, limit))
 
     def download(self, task: Task) -> tuple[bytes, ...]:
-        """The pictures of a completed task. Does not send the key."""
+        """The images of a completed task. Does not send the key."""
         return tuple(self._run(self._core.download(url)) for url in task.images)
 
     def generate(
@@ -227,7 +227,7 @@ class AsyncClient(_Base):
         return await self._run(self._core.wait(task_id, limit))
 
     async def download(self, task: Task) -> tuple[bytes, ...]:
-        """The pictures of a completed task. Does not send the key."""
+        """The images of a completed task. Does not send the key."""
         return tuple([await self._run(self._core.download(url)) for url in task.images])
 
     async def generate(

@@ -17,7 +17,7 @@ from urllib.parse import quote, urlencode, urlsplit
 import httpx
 
 from ._errors import (
-    ApiError, NoAnswer, NoConnection, NoPicture, NotFinished, NotFound, RateLimited, SubmitUnanswered, TaskFailed,
+    ApiError, NoAnswer, NoConnection, NoImage, NotFinished, NotFound, RateLimited, SubmitUnanswered, TaskFailed,
     TintypeError, WrongServer, api_error,
 )
 from ._task import Task, read_task
@@ -314,7 +314,7 @@ class Core:
         while True:
             try:
                 answer: Answer = yield Send("GET", url, STUCK_AFTER, key=False)
-                return _picture(answer)
+                return _image(answer)
             except TintypeError as error:
                 wait = backoff.wait(error)
                 if time.monotonic() + wait > end:
@@ -322,16 +322,16 @@ class Core:
             yield Sleep(wait)
 
 
-def _picture(answer: Answer) -> bytes:
+def _image(answer: Answer) -> bytes:
     if answer.status == 200:
         if not answer.body.startswith(_PNG):
-            raise NoPicture("the file is not a PNG")
+            raise NoImage("the file is not a PNG")
         return answer.body
     text = f"the file host answered HTTP {answer.status}"
     if answer.status == 429:
         raise RateLimited(429, "RATE_LIMITED", text, None, seconds(answer.headers, "retry-after"))
     if answer.status < 500:
-        raise NoPicture(f"{text}: the URL may have expired, or the file may be gone; get the task again")
+        raise NoImage(f"{text}: the URL may have expired, or the file may be gone; get the task again")
     raise NoAnswer(text)
 
 

@@ -23,7 +23,7 @@ class WrongServer(TintypeError):
     """The answer is a redirect, or a refusal that is not one of the Tintype API. Nothing was accepted."""
 
 
-class NoPicture(TintypeError):
+class NoImage(TintypeError):
     """A file of a completed task is gone or is no PNG, or its URL has expired."""
 
 

@@ -1,4 +1,4 @@
-"""Tasks, and the files that their pictures are saved in."""
+"""Tasks, and the files that their images are saved in."""
 
 from __future__ import annotations
 
@@ -32,22 +32,22 @@ class Task:
 
 @dataclass(frozen=True)
 class Generated:
-    """A completed task and its pictures as PNG, in order."""
+    """A completed task and its images as PNG, in order."""
 
     task: Task
-    pictures: tuple[bytes, ...]
+    images: tuple[bytes, ...]
 
     def save(self, folder: str | os.PathLike[str] = ".") -> list[Path]:
-        """Writes the pictures as `TASK_ID-1.png` and so on, and makes the folder if it is missing.
+        """Writes the images as `TASK_ID-1.png` and so on, and makes the folder if it is missing.
 
-        A file is written completely or not at all. Raises `FileExistsError` for a name that another file has; a picture that an
+        A file is written completely or not at all. Raises `FileExistsError` for a name that another file has; an image that an
         earlier call saved stays as it is.
         """
         directory = Path(folder)
         directory.mkdir(parents=True, exist_ok=True)
-        paths = [directory / f"{self.task.task_id}-{i}.png" for i in range(1, len(self.pictures) + 1)]
-        for path, picture in zip(paths, self.pictures):
-            _save(path, picture)
+        paths = [directory / f"{self.task.task_id}-{i}.png" for i in range(1, len(self.images) + 1)]
+        for path, image in zip(paths, self.images):
+            _save(path, image)
         return paths
 
 
