@@ -37,7 +37,6 @@ struct Authority {
 }
 
 impl Authority {
-    /// Starts one whose certificates are valid for this long.
     async fn start(validity: Duration) -> Self {
         let directory = TempDir::new().expect("a directory");
         let pair = rcgen::generate_simple_self_signed(["127.0.0.1".to_owned()]).expect("a certificate");
@@ -88,7 +87,6 @@ impl Authority {
         log.lines().filter(|line| line.contains("There are now") && line.contains("orders in the db")).count()
     }
 
-    /// The root certificate.
     async fn root(&self) -> CertificateDer<'static> {
         let stream = connect(MANAGEMENT, "127.0.0.1", self.pair.cert.der()).await.expect("a handshake");
         let request = Request::get("/roots/0").header("host", MANAGEMENT).body(Full::<Bytes>::default());

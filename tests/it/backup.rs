@@ -86,7 +86,6 @@ impl Installation {
     }
 }
 
-/// A small picture.
 fn png() -> Bytes {
     Picture::from_rgb(2, 2, vec![7; 12]).expect("a picture").to_png().into()
 }
@@ -118,7 +117,6 @@ fn books(data: &Path) -> [Value; 4] {
     .map(|arguments| binary::json(data, arguments))
 }
 
-/// The tasks of an installation with this status.
 fn tasks_that_are(status: &str, data: &Path) -> Vec<String> {
     let all = binary::json(data, &["task", "list", "--limit", "100000"]);
     let tasks = all.as_array().expect("tasks").iter().filter(|task| task["status"] == status);

@@ -16,7 +16,6 @@ fn budget(text: &str) -> Option<Budget> {
     Some(text.parse().expect("a budget"))
 }
 
-/// A caller whose key has a budget.
 async fn limited<'a>(service: &'a Service, credits: i64, text: &str) -> Caller<'a> {
     let caller = service.caller("ada", credits).await;
     let change = KeyChange::Budget(budget(text));

@@ -9,7 +9,6 @@ use tempfile::TempDir;
 
 use crate::rigs::binary::{Ran as _, Run as _, Server, TINTYPE, data_with, printed, tintype};
 
-/// The program on a data directory.
 fn on(data: &Path, arguments: &[&str]) -> Command {
     let mut command = tintype();
     command.args(arguments).arg("--data").arg(data);
@@ -31,7 +30,6 @@ fn setting(settings: &Value, name: &str) -> Value {
     all.find(|setting| setting["name"] == name).unwrap_or_else(|| panic!("{name} in {settings}")).clone()
 }
 
-/// The error for a config file with this content.
 fn refusal(file: &str) -> String {
     said(on(data_with(file).path(), &["account", "list"]))
 }

@@ -32,7 +32,6 @@ fn allows(answer: &Answer) -> Option<&str> {
     answer.headers.get("access-control-allow-origin").map(|origin| origin.to_str().expect("text"))
 }
 
-/// The members of a list header.
 fn members(answer: &Answer, name: &str) -> BTreeSet<String> {
     answer.header(name).split(',').map(|member| member.trim().to_lowercase()).collect()
 }

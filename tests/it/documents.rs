@@ -7,7 +7,6 @@ use std::process::Command;
 use crate::rigs::binary::{Ran as _, Run as _, tintype};
 use crate::tidy::{root, sources};
 
-/// A part of a document.
 #[derive(Debug, PartialEq)]
 enum Part {
     Prose(String),
@@ -31,7 +30,6 @@ fn documents() -> Vec<(PathBuf, String)> {
     found
 }
 
-/// Adds the documents of one folder.
 fn add_documents(folder: &Path, found: &mut Vec<(PathBuf, String)>) {
     for entry in std::fs::read_dir(folder).expect("a readable folder") {
         let path = entry.expect("an entry").path();
@@ -84,7 +82,6 @@ fn anchors(document: &str) -> BTreeSet<String> {
     headings.map(slug).collect()
 }
 
-/// Every test of this program.
 pub fn own_tests() -> Vec<String> {
     let listed = Command::new(std::env::current_exe().expect("this program")).arg("--list").output();
     let listed = listed.expect("this program runs once more").text();

@@ -22,7 +22,6 @@ async fn submit(caller: &Caller<'_>, surface: Surface, prompt: &str) -> Id {
     }
 }
 
-/// The endings that wait for a subscriber.
 fn waiting(subscriber: &mut Receiver<Ending>) -> Vec<Ending> {
     let mut waiting = Vec::new();
     loop {

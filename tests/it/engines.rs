@@ -25,7 +25,6 @@ mod same_image;
 pub mod servers;
 mod several;
 
-/// An engine that a test controls.
 #[derive(Debug, Default)]
 struct TestEngine {
     is_down: AtomicBool,

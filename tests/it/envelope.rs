@@ -233,7 +233,6 @@ async fn readiness_turns_red_before_the_server_stops() {
     assert_eq!(service.call("GET", "/healthz", &[], "").await.status, 200);
 }
 
-/// The statuses of all answers on one connection.
 fn statuses(answers: &str) -> Vec<&str> {
     answers.match_indices("HTTP/1.1 ").filter_map(|(at, _)| answers.get(at + 9..at + 12)).collect()
 }

@@ -24,7 +24,6 @@ fn rows() -> Vec<Vec<String>> {
     lines.skip(1).map(cells).collect()
 }
 
-/// The name of the case of a row.
 fn case_of(resource: &str) -> String {
     let words = resource.split(|letter: char| !letter.is_ascii_alphanumeric()).filter(|word| !word.is_empty());
     words.collect::<Vec<_>>().join("_").to_ascii_lowercase()

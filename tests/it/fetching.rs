@@ -91,7 +91,6 @@ pub struct Rig<'a> {
     events: UnboundedReceiver<Event>,
 }
 
-/// A worker that runs.
 pub struct Running {
     stop: CancellationToken,
     run: JoinHandle<()>,

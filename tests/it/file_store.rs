@@ -31,7 +31,6 @@ impl Places {
         Self { directory: TempDir::new().expect("a directory") }
     }
 
-    /// After a first start.
     fn started() -> Self {
         let places = Self::new();
         start_and_stop(&places.data(), &[]);

@@ -46,7 +46,6 @@ impl Generate {
     }
 }
 
-/// The result of a run.
 struct Ended {
     out: TempDir,
     code: Option<i32>,

@@ -69,7 +69,6 @@ async fn connect(
     connect_with(TcpStream::connect(service.address).await?, "localhost", trusted.cert.der(), versions).await
 }
 
-/// Waits until the service shows a certificate.
 async fn until_shown(service: &Service, pair: &CertifiedKey<KeyPair>) {
     eventually("the new certificate is shown", async || connect(service, pair, BOTH).await.is_ok()).await;
 }

@@ -34,7 +34,6 @@ fn run_on(data: &Path, arguments: &[&str]) -> Output {
     tintype().args(arguments).arg("--data").arg(data).ran()
 }
 
-/// The database of the server.
 fn in_use(directory: &Path) -> String {
     format!("sqlite:{}", directory.join("elsewhere.db").display())
 }

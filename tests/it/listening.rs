@@ -12,7 +12,6 @@ use tokio::net::{TcpStream, UnixStream};
 use crate::rigs::binary::{Server, json, refused, tintype};
 use crate::rigs::http::{Answer, TASKS, exchange, send};
 
-/// A server that listens on these addresses.
 fn listen(data: &Path, addresses: &[&str], flags: &[&str]) -> Server {
     let mut command = tintype();
     command.args(["serve", "--log", "warn", "--data"]).arg(data).args(flags);
@@ -22,7 +21,6 @@ fn listen(data: &Path, addresses: &[&str], flags: &[&str]) -> Server {
     Server::spawn(command)
 }
 
-/// The addresses that the server says it listens on.
 fn places(server: &Server) -> Vec<String> {
     let lines = server.said.lines().filter_map(|line| line.trim().strip_prefix("API"));
     lines.map(|place| place.trim().trim_end_matches("/api/v1").to_owned()).collect()

@@ -13,7 +13,6 @@ use crate::rigs::binary::{self, Server, tintype};
 use crate::rigs::http::{GENERATE, TASKS, ended, exchange, send};
 use crate::rigs::ports::Port;
 
-/// Starts a server that logs to a file.
 fn serve(data: &Path, log: &Path, flags: &[&str]) -> Server {
     let mut command = tintype();
     command.args(["serve", "--listen", "127.0.0.1:0", "--log", "info", "--data"]).arg(data).args(flags);

@@ -44,7 +44,6 @@ fn rules(path: &str) -> String {
     std::fs::read_to_string(root().join(path)).expect("a readable file")
 }
 
-/// The names of metrics in a PromQL expression.
 fn names(expression: &str) -> BTreeSet<&str> {
     let words = expression.split(|letter: char| !(letter.is_ascii_alphanumeric() || letter == '_'));
     words.filter(|word| word.starts_with("tintype_") || word.starts_with("process_")).collect()

@@ -37,7 +37,6 @@ pub fn data_url(picture: &[u8]) -> String {
     format!("data:image/png;base64,{}", BASE64_STANDARD.encode(picture))
 }
 
-/// A form with this boundary.
 pub fn form(boundary: &str, parts: &[Part<'_>]) -> Vec<u8> {
     let mut body = Vec::new();
     for (parameters, bytes) in parts {
@@ -64,7 +63,6 @@ impl Caller<'_> {
         self.edit(&[], "application/json", body.to_string()).await
     }
 
-    /// The number of uploads that count.
     async fn uploads(&self) -> u32 {
         self.service.shared.store.count_uploads(self.account.id).await.expect("a store")
     }
@@ -89,7 +87,6 @@ impl Caller<'_> {
 }
 
 impl Service {
-    /// The number of stored files.
     async fn files(&self) -> usize {
         let mut files = 0;
         for day in self.shared.files.days().await.expect("a store of files") {

@@ -24,7 +24,6 @@ use crate::rigs::staged::{Staged, grey};
 
 const EDITS: &str = "/v1/images/edits";
 
-/// A stream that a caller reads.
 struct Stream {
     headers: HeaderMap,
     body: Incoming,
@@ -33,7 +32,6 @@ struct Stream {
 }
 
 impl Stream {
-    /// Opens a stream that the service begins.
     async fn open(caller: &Caller<'_>, path: &str, headers: &[(&str, &str)], body: &Value) -> Self {
         let address = caller.service.address;
         let tcp = TcpStream::connect(address).await.expect("the service listens");

@@ -12,7 +12,6 @@ use crate::rigs::binary::{Ran as _, Run as _, TINTYPE, printed};
 use crate::rigs::{debian, packages};
 use crate::tidy::root;
 
-/// Makes a package from the program of the tests.
 fn package(out: &Path, version: &str) -> PathBuf {
     let mut command = Command::new(root().join("deploy/debian/package"));
     // To compress a program for debugging would take a minute.

@@ -19,7 +19,6 @@ fn server() -> (TempDir, Server, String) {
     (data, server, key)
 }
 
-/// The button with this text.
 fn button(text: &str) -> String {
     format!("[...document.querySelectorAll('button')].find(button => button.textContent.includes('{text}'))")
 }

@@ -283,7 +283,6 @@ fn a_policy_file_can_be_checked_before_it_is_used() {
     assert!(binary::refused(data.path(), &["policy", "check", &path]).contains("line 1"));
 }
 
-/// The picture of the built-in engine for a prompt.
 async fn rendered(prompt: &str) -> Picture {
     let time_limit = Duration::from_secs(60);
     let prompt = prompt.to_owned();

@@ -64,7 +64,6 @@ pub async fn call(caller: &Caller<'_>, body: Value) -> Answer {
     caller.post_json(GENERATIONS, &[], body.to_string()).await
 }
 
-/// The settings of the task that a call made.
 async fn settings_of(caller: &Caller<'_>, answer: &Answer) -> TaskSettings {
     assert_eq!(answer.status, 202, "{answer:?}");
     let TaskId(id) = answer.json()["id"].as_str().expect("an id").parse().expect("an id");
@@ -80,7 +79,6 @@ async fn images(caller: &Caller<'_>, body: Value) -> Vec<Vec<u8>> {
     images_of(caller, answer.json()["id"].as_str().expect("an id")).await
 }
 
-/// The images of a task.
 pub async fn images_of(caller: &Caller<'_>, task: &str) -> Vec<Vec<u8>> {
     let task = caller.task(task).await;
     let mut images = Vec::new();
@@ -316,7 +314,6 @@ fn a_preset_with_a_lora_needs_an_engine_that_takes_one_and_a_file() {
     assert_eq!((&listed["configured"][0]["loras"], &listed["configured"][0]["masks"]), (&json!("files"), &json!(true)));
 }
 
-/// A LoRA file of the parity tests.
 fn lora(name: &str) -> String {
     let path = root().join("crates/diffusion/tests/parity/lora").join(name);
     path.to_str().expect("text").to_owned()

@@ -65,7 +65,6 @@ fn times(answer: &Answer) -> (Option<&str>, Option<&str>) {
     (header(answer, "x-poll-after"), header(answer, "x-expected-wait"))
 }
 
-/// Attempts of ten seconds have ended.
 fn measure_ten_seconds(service: &Service) {
     (0..MIN_SAMPLES).for_each(|_| service.worker.pace().observe(SECOND * 10, 1));
 }

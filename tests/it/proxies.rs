@@ -240,7 +240,6 @@ async fn call(to: SocketAddr, request: hyper::http::request::Builder, body: &str
     try_exchange(stream, request.body(Full::new(body)).expect("a request")).await
 }
 
-/// Reads on until it has read these words.
 async fn reads(stream: &mut (impl AsyncRead + Unpin), words: &str) {
     let mut text = Vec::new();
     while !String::from_utf8_lossy(&text).contains(words) {

@@ -23,7 +23,6 @@ use crate::rigs::service::Service;
 
 pub const HOST: &str = "images.example.com";
 
-/// The reply of the server for one path.
 #[derive(Clone)]
 pub enum Reply {
     /// One after the other, and the last one again and again.
@@ -45,7 +44,6 @@ impl Reply {
         Self::InTurn(Arc::new(Mutex::new(replies.into_iter().collect())))
     }
 
-    /// The reply to this request.
     fn next(self) -> Self {
         let Self::InTurn(replies) = self else { return self };
         let mut replies = replies.lock().unwrap();

@@ -148,7 +148,6 @@ async fn converse(stream: TcpStream, tls: TlsAcceptor, heads: Arc<Mutex<Vec<Stri
     drop(stream.shutdown().await);
 }
 
-/// A certificate for every name and literal of these tests.
 fn every_host() -> CertificateParams {
     let names =
         ["a.example", "b.example", "moves.example", "rebinds.example", A, B, V6, "127.0.0.1", "::1", "169.254.169.254"];

@@ -72,7 +72,6 @@ fn give(path: &Path) {
     chown(path, Some(SERVICE), Some(SERVICE)).expect("root may give files away");
 }
 
-/// A path and everything below it.
 fn tree(path: &Path) -> Vec<PathBuf> {
     let mut found = vec![path.to_owned()];
     if fs::symlink_metadata(path).expect("an entry").is_dir() {
@@ -84,7 +83,6 @@ fn tree(path: &Path) -> Vec<PathBuf> {
     found
 }
 
-/// Runs a command as the service user.
 fn run_as_service(data: &Path, arguments: &[&str]) -> Output {
     let mut command = Command::new(TINTYPE);
     command.env_clear().args(arguments).arg("--data").arg(data).uid(SERVICE).gid(SERVICE);

@@ -30,7 +30,6 @@ struct Settings {
     engine: EngineSettings,
 }
 
-/// An engine with these settings.
 fn engine(flags: &[&str]) -> (EngineInfo, Arc<dyn Engine>) {
     let settings = Settings::parse_from(["test"].iter().chain(flags));
     let choice = tintype_engines::choose(&settings.engine, Path::new(".")).expect("an engine");

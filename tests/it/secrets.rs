@@ -27,9 +27,7 @@ const MARK: &str = "quagga-in-the-moonlight";
 const FORBIDDEN: &str = "thylacine";
 /// Signs the URL of a reference.
 const SIGNATURE: &str = "signature-5d41402a";
-/// A password in a request.
 const PASSWORD: &str = "password-7c211433";
-/// Opens the moderation endpoint.
 const MODERATION_KEY: &str = "moderation-key-9b7e";
 
 fn holds(path: &Path, secret: &str) -> bool {

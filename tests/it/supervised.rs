@@ -131,7 +131,6 @@ impl Systemd {
         Self { _directory: directory, path, socket }
     }
 
-    /// The next message.
     fn hears(&self) -> String {
         let mut bytes = [0; 128];
         let count = loop {

@@ -41,7 +41,6 @@ struct Bans {
 
 #[derive(Deserialize)]
 struct Skip {
-    /// A name and the beginning of a version.
     #[serde(rename = "crate")]
     name_and_version: String,
     reason: String,

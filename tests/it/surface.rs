@@ -9,7 +9,6 @@ use tintype::http::routes::{Access, ErrorShape, ROUTES, Route, RouteGroup};
 use crate::rigs::http::Answer;
 use crate::rigs::service::Service;
 
-/// A path that the pattern of a route matches.
 fn path(route: &Route) -> String {
     let filled = route.pattern.replace("{id}", "imgmodel-AAAAAAAAAAAAAAAAAAAAA").replace("{asset}", "index.html");
     let filled = filled.replace("{*id}", "owner/name").replace("{change}", "revoke").replace("{token}", "nonsense");

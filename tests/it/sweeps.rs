@@ -23,7 +23,6 @@ const DAY: Duration = Duration::from_secs(86_400);
 /// More than one page of lookups.
 const MANY: usize = 600;
 
-/// A completed task with one result.
 async fn completed(caller: &Caller<'_>) -> Id {
     let task_id = ended(caller, "a boat").await;
     task_id.strip_prefix("imgmodel-").and_then(|id| id.parse().ok()).expect("an id")

@@ -17,7 +17,6 @@ const LAYERS: &[&[&str]] = &[
     &["policy", "files", "metrics", "traces"],
 ];
 
-/// The folder of the repository.
 pub fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
@@ -41,7 +40,6 @@ pub fn sources(folder: &str) -> Vec<(PathBuf, String)> {
     found
 }
 
-/// All Rust sources of the repository.
 pub fn all_sources() -> Vec<(PathBuf, String)> {
     ["src", "crates", "tests", "benches", "fuzz/src"].into_iter().flat_map(sources).collect()
 }

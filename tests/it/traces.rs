@@ -35,7 +35,6 @@ const PROMPT: &str = "an unmistakable lighthouse";
 #[derive(Clone, Default)]
 struct Collector {
     received: Arc<Mutex<Vec<Bytes>>>,
-    /// The headers of the last request.
     headers: Arc<Mutex<HeaderMap>>,
     arrived: Arc<Notify>,
     /// How it answers, 200 by default.
@@ -96,7 +95,6 @@ fn has_failed(span: &Span) -> bool {
     span.status.as_ref().is_some_and(|status| status.code() == SpanStatus::Error)
 }
 
-/// The span of the request that got this answer.
 fn request_of<'a>(spans: &'a [Span], answer: &Answer) -> &'a Span {
     let id = answer.header("x-request-id");
     let request = spans.iter().find(|span| span.name == "request" && of(span, "request_id").as_deref() == Some(id));
@@ -110,7 +108,6 @@ fn within<'a>(spans: &'a [Span], parent: &Span) -> (Vec<&'a str>, Vec<&'a Span>)
     (children.iter().map(|span| span.name.as_str()).collect(), children)
 }
 
-/// Starts a server that logs to a file.
 fn serve(data: &Path, log: &Path, otlp: &str) -> Server {
     let mut command = tintype();
     command.args(["serve", "--listen", "127.0.0.1:0", "--log", "info", "--otlp", otlp, "--data"]).arg(data);

@@ -44,7 +44,6 @@ async fn deliveries(service: &Service, endpoint: Id) -> Vec<Delivery> {
     service.shared.store.list_deliveries(endpoint, None, 1_000).await.expect("a store")
 }
 
-/// The id of the task that an event tells of.
 fn task_of(event: &Value) -> &str {
     event["data"]["task_id"].as_str().expect("a task_id")
 }

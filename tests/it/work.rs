@@ -182,7 +182,6 @@ async fn a_task_fails_after_nine_minutes_leased_or_not() {
     assert_refunded(&caller, &leased, "9 minutes").await;
 }
 
-/// A renderer that waits for the test.
 struct Gate {
     reached: Notify,
     open: Notify,

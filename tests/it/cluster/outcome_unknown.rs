@@ -71,7 +71,6 @@ async fn send(api: &Server, key: &str, prompt: &str) -> TcpStream {
     stream
 }
 
-/// The callers that a process has connections with.
 fn callers(api: &Server) -> usize {
     let port = format!(":{:04X}", api.address.port());
     let table = std::fs::read_to_string("/proc/net/tcp").expect("Linux");

@@ -42,7 +42,6 @@ const WORKER_POINTS: [&str; 13] = [
     "after-rescue",
 ];
 
-/// A trouble.
 #[derive(Debug, Clone, Copy)]
 enum Trouble {
     /// SIGKILL at once, and another process.
@@ -205,7 +204,6 @@ impl Crew {
         tokio::time::sleep(Duration::from_millis(self.dice.random_range(millis))).await;
     }
 
-    /// A random process of a part.
     fn one(&mut self, part: Part) -> usize {
         let first = if part == Api { 0 } else { NODES_OF_EACH_PART };
         first + self.dice.random_range(0..NODES_OF_EACH_PART)

@@ -8,7 +8,6 @@ use super::{BLUE, RED, assert_near, assert_refused, decode, two_halves};
 
 const FORMATS: [ImageFormat; 3] = [ImageFormat::Png, ImageFormat::Jpeg, ImageFormat::WebP];
 
-/// An EXIF block with an orientation and a comment.
 fn exif(orientation: u8) -> Vec<u8> {
     let mut tiff = b"MM\0\x2a\0\0\0\x08\0\x01".to_vec();
     tiff.extend([0x01, 0x12, 0, 3, 0, 0, 0, 1, 0, orientation, 0, 0]);

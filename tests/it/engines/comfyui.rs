@@ -56,7 +56,6 @@ impl Files {
         Self(directory)
     }
 
-    /// The flags of a service with servers at these URLs.
     pub fn flags(&self, urls: &str, more: &[&str]) -> Vec<String> {
         let path = |name: &str| self.0.path().join(name).display().to_string();
         let engine = format!("comfyui:{urls}");

@@ -137,7 +137,6 @@ fn expected(model: &Path, prompt: &str, seed: u64) -> Picture {
     pipeline.render(&order, &settings, |_| {}, &CancellationToken::new()).expect("a picture")
 }
 
-/// The ids of the processes that render with a model.
 fn processes(model: &Path) -> Vec<Pid> {
     let name = model.to_str().expect("text").to_owned();
     let entries = fs::read_dir("/proc").expect("/proc").flatten();
@@ -387,7 +386,6 @@ fn the_command_line_checks_and_tries_a_model() {
     assert_eq!(listed["configured"][0]["max_references"], 0);
 }
 
-/// Removes tensors from a file of weights.
 fn remove_tensors(path: &Path, prefix: &str) {
     let bytes = fs::read(path).expect("weights");
     let begin = 8 + usize::try_from(u64::from_le_bytes(bytes[..8].try_into().expect("eight"))).expect("small");

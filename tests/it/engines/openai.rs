@@ -14,7 +14,6 @@ use crate::rigs::binary::TINTYPE;
 use crate::rigs::images_api::{Asked, Dialect, ImagesServer, Reply, painted};
 use crate::rigs::service::Service;
 
-/// The engine that flags choose.
 pub fn engine(flags: &[&str]) -> Arc<dyn Engine> {
     let settings = ServerSettings::from_flags(flags.iter().copied()).expect("valid flags");
     let choice = tintype_engines::choose(&settings.worker.engine, Path::new(".")).expect("an engine");

@@ -17,7 +17,6 @@ mod whole_file;
 /// The user of the service: nobody, who has an entry in /etc/passwd everywhere.
 const SERVICE: u32 = 65_534;
 
-/// A folder with a model as diffusers writes it.
 fn folder() -> (TempDir, PathBuf) {
     let directory = data();
     let folder = directory.path().join("My Model");

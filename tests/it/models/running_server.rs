@@ -45,7 +45,6 @@ impl<'a> Rig<'a> {
     }
 }
 
-/// Adds a model of the parity tests under a name.
 fn add(data: &Path, model: &str, name: &str) {
     let model = root().join("crates/diffusion/tests/parity").join(model);
     let added = json(data, &["model", "add", model.to_str().expect("text"), "--name", name]);

@@ -22,7 +22,6 @@ const HOST: &str = "pictures.example.com";
 /// The time limit of the endpoint in tests that let it pass.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// The behaviour of the endpoint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Mood {
     /// Flags texts that say "forbidden", and pictures that are mostly red, as "violence".
@@ -36,12 +35,10 @@ enum Mood {
     Empty,
 }
 
-/// The endpoint.
 #[derive(Clone)]
 struct Endpoint {
     address: SocketAddr,
     mood: Arc<Mutex<Mood>>,
-    /// Headers and bodies of the requests.
     asked: Arc<Mutex<Vec<(HeaderMap, Value)>>>,
 }
 

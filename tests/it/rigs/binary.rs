@@ -13,7 +13,6 @@ use tintype_config::CONFIG_FILE;
 
 use crate::rigs::service::Backend;
 
-/// The program under test.
 pub const TINTYPE: &str = env!("CARGO_BIN_EXE_tintype");
 
 /// Time limit of an administrative command.
@@ -30,7 +29,6 @@ pub fn tintype() -> Command {
     command
 }
 
-/// A data directory with a config file.
 pub fn data_with(config: &str) -> TempDir {
     let data = TempDir::new().expect("a directory");
     std::fs::write(data.path().join("tintype.toml"), config).expect("a file");
@@ -78,7 +76,6 @@ pub fn refused(data: &Path, arguments: &[&str]) -> String {
     output.errors()
 }
 
-/// A command that runs to its end.
 pub trait Run {
     fn ran(&mut self) -> Output;
 }
@@ -90,11 +87,9 @@ impl Run for Command {
     }
 }
 
-/// A program that has ended.
 pub trait Ran {
     fn output(&self) -> &Output;
 
-    /// Its standard output.
     #[track_caller]
     fn text(&self) -> String {
         String::from_utf8(self.output().stdout.clone()).unwrap_or_else(|error| panic!("{error}: {:?}", self.output()))
@@ -106,7 +101,6 @@ pub trait Ran {
         serde_json::from_slice(&self.output().stdout).unwrap_or_else(|error| panic!("{error}: {:?}", self.output()))
     }
 
-    /// Its standard error.
     #[track_caller]
     fn errors(&self) -> String {
         String::from_utf8(self.output().stderr.clone()).unwrap_or_else(|error| panic!("{error}: {:?}", self.output()))
@@ -159,13 +153,11 @@ pub fn small_sketches(mut server: Command, data: &Path) -> Command {
     server
 }
 
-/// A running server.
 pub struct Server {
     process: Child,
     stdout: BufReader<ChildStdout>,
     /// Its output until it was ready.
     pub said: String,
-    /// The address that it listens on.
     pub address: SocketAddr,
 }
 
@@ -178,7 +170,6 @@ impl Server {
         Self::spawn(small_sketches(command, data))
     }
 
-    /// Starts a server with the command given.
     pub fn spawn(command: Command) -> Self {
         Self::attempt(command).unwrap_or_else(|said| panic!("the server ended: {said}"))
     }
@@ -209,7 +200,6 @@ impl Server {
         root.join(path.strip_prefix("/").expect("an absolute path"))
     }
 
-    /// Resident memory in MiB.
     pub fn memory(&self) -> u64 {
         self.mebibytes("VmRSS:")
     }
@@ -239,7 +229,6 @@ impl Server {
         command.args(arguments).ran().succeeded()
     }
 
-    /// The URL for callers.
     pub fn url(&self) -> String {
         format!("http://{}", self.address)
     }
@@ -259,7 +248,6 @@ impl Server {
         Some(PathBuf::from(path))
     }
 
-    /// Sends a signal by its name.
     pub fn signal(&self, name: &str) {
         signal(self.process.id(), name);
     }
@@ -288,7 +276,6 @@ impl Server {
         }
     }
 
-    /// Waits for its end.
     pub fn wait(mut self) -> ExitStatus {
         self.process.wait().expect("a child")
     }
@@ -309,7 +296,6 @@ impl Drop for Server {
     }
 }
 
-/// Sends a process a signal by its name.
 pub fn signal(process: u32, name: &str) {
     // `kill` is built into the shell, so no package is needed.
     let kill = format!("kill -{name} {process}");

@@ -55,7 +55,6 @@ pub struct Browser {
     _profile: TempDir,
 }
 
-/// One of several tabs of a browser.
 pub struct Tab(Option<String>);
 
 impl Browser {
@@ -64,7 +63,6 @@ impl Browser {
         Self::start_with(&[])
     }
 
-    /// Starts it with further flags of Chromium.
     pub fn start_with(flags: &[&str]) -> Self {
         let profile = TempDir::new().expect("a directory");
         // The protocol is on descriptors 3 and 4. `setpriv`, from util-linux, ends the browser when the test is killed.
@@ -331,7 +329,6 @@ impl Browser {
         self.try_call(method, parameters).unwrap_or_else(|error| panic!("{method}: {error}"))
     }
 
-    /// The error is that of the browser.
     fn try_call(&mut self, method: &str, parameters: Value) -> Result<Value, Value> {
         self.calls += 1;
         let mut message = json!({ "id": self.calls, "method": method, "params": parameters });
@@ -359,7 +356,6 @@ impl Browser {
         serde_json::from_slice(&message).expect("JSON")
     }
 
-    /// Takes note of an event.
     fn note(&mut self, event: &Value) {
         let parameters = &event["params"];
         match event["method"].as_str() {

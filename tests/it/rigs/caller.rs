@@ -10,7 +10,6 @@ use tintype_domain::model::{Account, Id};
 use super::http::{Answer, GENERATE, GENERATIONS, TASKS};
 use super::service::Service;
 
-/// A caller with an account and a key.
 pub struct Caller<'a> {
     pub service: &'a Service,
     pub account: Account,
@@ -48,7 +47,6 @@ impl Caller<'_> {
         self.post_json(GENERATIONS, headers, body.to_string()).await
     }
 
-    /// Submits exactly these bytes.
     pub async fn post(&self, body: impl Into<Bytes>) -> Answer {
         self.post_with(&[], body).await
     }
@@ -78,7 +76,6 @@ impl Caller<'_> {
         answer.json()["data"].clone()
     }
 
-    /// The credits of the account.
     pub async fn credits(&self) -> i64 {
         let account = self.service.shared.store.find_account(&self.account.name).await.expect("a store");
         account.expect("the account exists").credits

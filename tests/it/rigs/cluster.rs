@@ -17,7 +17,6 @@ pub mod balancer;
 pub mod node;
 pub mod relay;
 
-/// The URL of the files of these processes.
 const FILES: &str = "s3://files";
 
 /// Lines of each log that a failed test prints beside the warnings. Printing all would bury why it failed.

@@ -28,7 +28,6 @@ pub const PATIENCE: Duration = Duration::from_secs(120);
 pub struct Tally {
     /// SIGKILL from outside, at a random moment.
     pub kills: u32,
-    /// SIGKILL at a named point.
     pub kills_at_points: u32,
     /// SIGTERM under load.
     pub stops: u32,

@@ -19,7 +19,6 @@ const MAX_OPEN: usize = 3;
 /// Interval between two checks of a condition.
 pub const MOMENT: Duration = Duration::from_millis(5);
 
-/// A caller and the answers it got.
 pub struct Caller {
     account: String,
     key: String,
@@ -33,7 +32,6 @@ struct Told {
     ended: Option<Value>,
 }
 
-/// The callers.
 pub struct Crowd {
     callers: Vec<Caller>,
 }
@@ -43,7 +41,6 @@ pub struct Crowd {
 pub struct Findings {
     pub lost: Vec<String>,
     pub mischarged: Vec<String>,
-    /// Terminal tasks that changed.
     pub changed: Vec<String>,
     /// Completed tasks with a missing or damaged image.
     pub dangling: Vec<String>,
@@ -164,7 +161,6 @@ impl Caller {
     }
 }
 
-/// The amounts of the ledger entries of a task.
 fn entries(history: &Value, task_id: &str, kind: &str) -> Vec<i64> {
     let entries = history.as_array().expect("entries").iter();
     let entries = entries.filter(|entry| entry["task_id"] == task_id && entry["kind"] == kind);
@@ -226,7 +222,6 @@ impl Crowd {
         Self { callers: (0..count).map(caller).collect() }
     }
 
-    /// One of the callers.
     pub fn caller(&self) -> &Caller {
         &self.callers[0]
     }

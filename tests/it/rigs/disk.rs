@@ -24,7 +24,6 @@ mod platter;
 /// Selects files and directories by name.
 pub type Names = fn(&str) -> bool;
 
-/// The faults of the disk.
 #[derive(Debug, Default, Clone, Copy)]
 pub struct Faults {
     /// Free pages; no limit if `None`.
@@ -35,7 +34,6 @@ pub struct Faults {
     pub read_only: bool,
     /// Writing to such a file fails.
     pub fail_write: Option<Names>,
-    /// Syncing such a file fails.
     pub fail_sync: Option<Names>,
     /// Syncing such a file succeeds, and does nothing.
     pub lie_about_sync: Option<Names>,
@@ -53,7 +51,6 @@ pub enum Survivors {
     Some(u64),
 }
 
-/// A mounted disk.
 pub struct Disk {
     platter: Arc<Mutex<Platter>>,
     mount: Option<BackgroundSession>,
@@ -61,7 +58,6 @@ pub struct Disk {
 }
 
 impl Disk {
-    /// An empty disk.
     pub fn new() -> Self {
         let directory = TempDir::new().expect("a temporary directory");
         let mut disk = Self { platter: Arc::new(Mutex::new(Platter::new())), mount: None, directory };
@@ -69,7 +65,6 @@ impl Disk {
         disk
     }
 
-    /// The mount point.
     pub fn path(&self) -> &Path {
         self.directory.path()
     }
@@ -108,12 +103,10 @@ impl Disk {
         self.platter.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Sets the faults.
     pub fn set(&self, faults: Faults) {
         self.platter().faults = faults;
     }
 
-    /// Removes all faults.
     pub fn heal(&self) {
         self.set(Faults::default());
     }
@@ -133,7 +126,6 @@ impl Disk {
         self.platter().names(chosen)
     }
 
-    /// Whether the power is on.
     pub fn is_powered(&self) -> bool {
         self.platter().powered
     }

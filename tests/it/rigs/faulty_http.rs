@@ -27,7 +27,6 @@ pub enum Reply {
 }
 
 impl Reply {
-    /// An answer in JSON.
     pub fn json(status: u16, body: &Value) -> Self {
         Self::Whole(status, vec![("content-type", "application/json".into())], body.to_string().into_bytes())
     }

@@ -19,7 +19,6 @@ use crate::rigs::binary::Killed;
 
 /// The tables and the first administrator, from Debian's package.
 const TABLES: &str = "/usr/share/dbconfig-common/data/glewlwyd/install/sqlite3";
-/// The secret of this service there.
 const SECRET: &str = "a-secret-of-tintype-at-its-provider";
 /// The password of everybody there; that of the administrator comes with the package.
 const PASSWORD: &str = "password";
@@ -35,7 +34,6 @@ pub struct Glewlwyd {
 }
 
 impl Glewlwyd {
-    /// Starts one that knows a person.
     pub async fn start(person: &str) -> Self {
         debian::needs("glewlwyd", "glewlwyd");
         let (folder, port) = (TempDir::new().expect("a directory"), Port::take());

@@ -12,14 +12,11 @@ use tokio::net::TcpStream;
 
 use super::binary::Server;
 
-/// Path of submits.
 pub const GENERATE: &str = "/api/v1/images/generate";
 /// Path of calls of OpenAI's dialect.
 pub const GENERATIONS: &str = "/v1/images/generations";
-/// Path of the list of tasks.
 pub const TASKS: &str = "/api/v1/images/task";
 
-/// A whole response.
 #[derive(Debug, Clone)]
 pub struct Answer {
     pub status: StatusCode,
@@ -27,7 +24,6 @@ pub struct Answer {
     pub body: Bytes,
 }
 
-/// Sends one request with a key.
 pub async fn send(address: SocketAddr, method: &str, path: &str, key: &str, body: &str) -> Answer {
     try_send(address, method, path, key, body).await.expect("an answer")
 }
@@ -56,7 +52,6 @@ pub async fn submit_body(server: &Server, key: &str, body: &Value) -> String {
     answer.json()["data"]["task_id"].as_str().expect("a task_id").to_owned()
 }
 
-/// Polls until the task has ended.
 pub async fn ended(server: &Server, key: &str, task_id: &str) -> Value {
     loop {
         let task = send(server.address, "GET", &format!("{TASKS}/{task_id}"), key, "").await.json()["data"].clone();

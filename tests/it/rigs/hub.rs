@@ -14,15 +14,12 @@ use sha2::{Digest as _, Sha256};
 
 use crate::rigs::binary::{Ran as _, TINTYPE, run_with, tintype};
 
-/// The repository.
 pub const REPOSITORY: &str = "painter/Tiny-Model";
 /// The name under which it is installed.
 pub const NAME: &str = "tiny-model";
-/// Its commit.
 pub const COMMIT: &str = "0123456789abcdef0123456789abcdef01234567";
 /// The largest file of the model.
 pub const WEIGHTS: &str = "unet/diffusion_pytorch_model.safetensors";
-/// Bytes of that file.
 pub const WEIGHT_BYTES: usize = 300_000;
 
 /// The list of files, for [`Hub::plan`]. Of the faults only [`Fault::Status`] is for it.
@@ -53,7 +50,6 @@ pub enum Fault {
     Silence,
 }
 
-/// A request that the hub received.
 #[derive(Debug, Clone)]
 pub struct Asked {
     pub path: String,
@@ -73,11 +69,9 @@ struct State {
     /// Where files are redirected to.
     store: Option<SocketAddr>,
     asked: Vec<Asked>,
-    /// Holding that has begun.
     holding: usize,
 }
 
-/// A running hub.
 pub struct Hub {
     pub address: SocketAddr,
     state: Arc<(Mutex<State>, Condvar)>,
@@ -111,7 +105,6 @@ pub fn entry(path: &str, content: &[u8]) -> Value {
 }
 
 impl Hub {
-    /// A hub with a small model.
     pub fn start() -> Self {
         let text = |text: &str| text.as_bytes().to_vec();
         let files = BTreeMap::from([
@@ -158,17 +151,14 @@ impl Hub {
         }
     }
 
-    /// Sends this in place of the list of files.
     pub fn send_list(&self, list: Vec<u8>) {
         self.state().list = Some(list);
     }
 
-    /// Lists this beside the files.
     pub fn list_more(&self, more: Vec<Value>) {
         self.state().more = more;
     }
 
-    /// Demands a token from now on.
     pub fn gate(&self, token: &str) {
         self.state().token = Some(token.to_owned());
     }
@@ -214,7 +204,6 @@ impl Hub {
         self.run(data, &[&["pull", REPOSITORY, "--accept-licence", "--test-pause", "1ms"], flags].concat())
     }
 
-    /// A pull that succeeds.
     #[track_caller]
     pub fn pulled(&self, data: &Path, flags: &[&str]) -> PathBuf {
         self.pull(data, flags).succeeded();
@@ -257,7 +246,6 @@ impl Hub {
     }
 }
 
-/// Reads the head of a request.
 fn head(stream: &mut TcpStream) -> Option<Asked> {
     let mut bytes = Vec::new();
     let mut byte = [0; 1];

@@ -71,12 +71,10 @@ impl ImagesServer {
         server
     }
 
-    /// The flag that names it.
     pub fn engine(&self) -> String {
         format!("openai:{}", self.url())
     }
 
-    /// Its base URL.
     pub fn url(&self) -> String {
         format!("http://{}/v1", self.address)
     }
@@ -91,7 +89,6 @@ impl ImagesServer {
         self.state.lock().unwrap().usual = Some(reply);
     }
 
-    /// The reply to all requests for pictures with this word.
     pub fn to_prompts_with(&self, word: &'static str, reply: Reply) {
         self.state.lock().unwrap().poison = Some((word, reply));
     }
@@ -152,7 +149,6 @@ fn json_answer(status: u16, body: &Value) -> Answer {
     (status, vec![("content-type", "application/json".into())], body.to_string().into_bytes())
 }
 
-/// The error shape of OpenAI.
 pub fn openai_error(message: &str, kind: &str, param: Option<&str>, code: Option<&str>) -> Value {
     json!({ "error": { "message": message, "type": kind, "param": param, "code": code } })
 }

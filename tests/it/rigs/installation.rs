@@ -21,24 +21,20 @@ pub struct Installation {
     pub data: PathBuf,
     /// The URL of its PostgreSQL database, if it has one.
     pub database: Option<String>,
-    /// Settings from the environment.
     pub variables: Vec<(String, String)>,
 }
 
 impl Installation {
-    /// All of it in one directory.
     pub fn on_sqlite(data: &Path) -> Self {
         Self { program: TINTYPE.into(), data: data.to_owned(), database: None, variables: Vec::new() }
     }
 
-    /// The program with the settings of this installation.
     pub fn command(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(&self.program);
         command.env_clear().envs(self.environment()).args(arguments).arg("--data").arg(&self.data);
         command
     }
 
-    /// Runs an administrative command.
     pub fn run(&self, arguments: &[&str]) -> Output {
         run_with(&self.program, &self.data, self.environment(), arguments)
     }

@@ -22,7 +22,6 @@ use crate::rigs::binary::{Ran as _, Run as _};
 const PORTAL: &str = "/usr/share/lemonldap-ng/portal/htdocs/index.psgi";
 /// The portal, the server that runs it, and modules that it recommends and does not start without.
 const PACKAGES: &str = "liblemonldap-ng-portal-perl libplack-perl libstring-random-perl libio-string-perl";
-/// The secret of this service there.
 const SECRET: &str = "a-secret-of-tintype-at-its-provider";
 /// Somebody whom its demonstration mode knows, with this password, too.
 const PERSON: &str = "dwho";
@@ -78,7 +77,6 @@ impl Lemonldap {
         self.run("$uid", "1").await;
     }
 
-    /// From now on nobody is in the group.
     pub async fn empty_the_group(&mut self) {
         self.run("0", "1").await;
     }

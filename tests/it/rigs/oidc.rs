@@ -16,7 +16,6 @@ use super::http::{Answer, exchange};
 use super::packages::javascript;
 use crate::rigs::binary::Killed;
 
-/// The secret of this service there.
 const SECRET: &str = "a secret of tintype at its provider";
 
 /// A running provider, which ends with this value.
@@ -27,7 +26,6 @@ pub struct Provider {
 }
 
 impl Provider {
-    /// Starts one that signs in a person.
     pub fn start(person: &str) -> Self {
         Self::start_with(person, &[])
     }
@@ -73,7 +71,6 @@ impl Provider {
         kill_process(Pid::from_child(&self.process), signal).expect("it runs");
     }
 
-    /// The flags of a server that knows this provider.
     pub fn flags(&self) -> Vec<String> {
         self.flags_with(SECRET)
     }

@@ -46,7 +46,6 @@ pub fn javascript(name: &str, imported: &[&str]) -> (Command, TempDir) {
     (program, folder)
 }
 
-/// The folder with the programs of Python packages.
 pub fn python() -> PathBuf {
     environment("python", include_str!("../clients/requirements.txt"), "requirements.txt")
 }
@@ -61,7 +60,6 @@ pub fn typos() -> PathBuf {
     environment("typos", include_str!("../clients/typos.txt"), "typos.txt")
 }
 
-/// The programs of a virtual environment with locked packages.
 fn environment(name: &str, locked: &str, file: &str) -> PathBuf {
     let environment = install(name, &[locked], |folder| {
         debian::install("python3-venv", || {

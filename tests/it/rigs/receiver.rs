@@ -54,7 +54,6 @@ impl Receiver {
         Self { address, replies, heard, _stop }
     }
 
-    /// The URL of an endpoint here.
     pub fn url(&self) -> String {
         format!("http://{}/hooks?token={TOKEN}", self.address)
     }
@@ -64,7 +63,6 @@ impl Receiver {
         self.replies.lock().unwrap().next.extend(replies);
     }
 
-    /// The reply to all further requests.
     pub fn always(&self, reply: Reply) {
         self.replies.lock().unwrap().usual = reply;
     }

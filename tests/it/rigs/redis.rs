@@ -63,12 +63,10 @@ impl RedisServer {
         }
     }
 
-    /// Its URL.
     pub fn url(&self) -> String {
         format!("redis://127.0.0.1:{}", self.port)
     }
 
-    /// Its port.
     pub fn port(&self) -> u16 {
         self.port
     }
@@ -78,12 +76,10 @@ impl RedisServer {
         redis::Client::open(self.url()).expect("a URL").get_connection().expect("a connection")
     }
 
-    /// Sends a signal by its name.
     pub fn signal(&self, name: &str) {
         signal(self.process.id(), name);
     }
 
-    /// Kills it.
     pub fn kill(&mut self) {
         self.process.kill().expect("it runs");
         self.process.wait().expect("a child");

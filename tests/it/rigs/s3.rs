@@ -43,7 +43,6 @@ impl S3Server {
         Self::start_over(None, root, bucket).await
     }
 
-    /// Starts it behind a proxy.
     pub async fn start_behind(proxy: Proxy, root: &Path, bucket: &str) -> Self {
         Self::start_as(None, proxy, root, bucket).await
     }
@@ -82,7 +81,6 @@ impl S3Server {
         variables(self.address, SECRET_KEY)
     }
 
-    /// Settings of a file store in this server.
     pub fn settings(&self, url: &str) -> S3Settings {
         S3Settings::parse(url, self.variables()).expect("an URL")
     }

@@ -62,7 +62,6 @@ impl FilesKind {
         }
     }
 
-    /// The flags of a server.
     fn flags(self) -> &'static [&'static str] {
         match self {
             Self::Disk => &[],
@@ -85,7 +84,6 @@ impl FilesKind {
     }
 }
 
-/// The parts of one process of the service.
 pub struct Process {
     pub settings: ServerSettings,
     pub shared: Arc<Shared>,
@@ -116,7 +114,6 @@ impl Process {
         Self::build(self.settings.clone(), self.api.settings.clone(), shared).await
     }
 
-    /// A second renderer of this process.
     pub fn renderer(&self) -> EngineRenderer {
         let engine = chosen_engine(&self.settings);
         self.renderer_with(engine.info.clone(), build(&engine, &self.settings))
@@ -127,7 +124,6 @@ impl Process {
         renderer(&self.settings, &self.shared, &self.policy, info, engine)
     }
 
-    /// A second worker of this process.
     pub fn worker_with(&self, renderer: Arc<dyn Renderer>) -> Arc<Worker> {
         self.worker_named("sketch", renderer)
     }
@@ -190,7 +186,6 @@ fn renderer(
     EngineRenderer::new(&settings.worker, shared.clone(), policy.clone(), info, engine).expect("a renderer")
 }
 
-/// A running service.
 pub struct Service {
     process: Process,
     pub clock: Clock,
@@ -244,7 +239,6 @@ impl Service {
         Self::start_on(Backend::Sqlite, FilesKind::chosen(), flags, |_| {}).await
     }
 
-    /// Starts with its database in PostgreSQL.
     pub async fn start_on_postgres(flags: &[&str]) -> Self {
         Self::start_on(Backend::Postgres, FilesKind::chosen(), flags, |_| {}).await
     }
@@ -349,7 +343,6 @@ impl Service {
         Caller { service: self, account, key_id, key }
     }
 
-    /// Another key for an account.
     pub async fn new_key(&self, account_id: Id, change: impl FnOnce(&mut NewKey)) -> (Id, String) {
         let secret = KeySecret::random();
         let mut new = NewKey::new(&secret);
@@ -416,7 +409,6 @@ impl Service {
         while self.deliverer.step().await.expect("a store") > 0 {}
     }
 
-    /// Runs one sweep.
     pub async fn sweep(&self) {
         self.sweeper.sweep(Rescue::Expired).await;
     }
@@ -436,7 +428,6 @@ impl Service {
         self.send(request.body(Full::new(body.into())).expect("a valid request")).await
     }
 
-    /// Fetches a result file by its URL.
     pub async fn fetch(&self, url: &str, headers: &[(&str, &str)]) -> Answer {
         let base = format!("http://{}", self.address);
         let path = url.strip_prefix(&base).unwrap_or_else(|| panic!("{url} does not begin with {base}"));

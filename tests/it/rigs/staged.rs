@@ -17,7 +17,6 @@ pub struct Staged {
     ends: Notify,
 }
 
-/// A picture of one level of grey.
 pub fn grey(width: u32, height: u32, level: u8) -> Picture {
     Picture::from_rgb(width, height, vec![level; (width * height * 3) as usize]).expect("a picture")
 }
@@ -39,7 +38,6 @@ impl Engine for Staged {
 }
 
 impl Staged {
-    /// A worker of the service with this engine.
     pub fn worker(self: &Arc<Self>, service: &Service) -> Arc<Worker> {
         let info = EngineInfo::new("staged", "an engine whose stages a test reports", Duration::from_secs(1));
         let info = EngineInfo { slots: 2, ..info };
@@ -51,7 +49,6 @@ impl Staged {
         self.begun.notified().await;
     }
 
-    /// Ends a render.
     pub fn end(&self) {
         self.ends.notify_one();
     }

@@ -110,7 +110,6 @@ impl Visitor<'_> {
         self.service.call("GET", "/studio/secret", &[("cookie", &cookies)], "").await
     }
 
-    /// Creates a task and returns its id.
     pub async fn create(&self, prompt: &str) -> Id {
         let answer = self.send("/studio/tasks", &[("prompt", prompt), ("shape", "1:1"), ("n", "1")]).await;
         assert_eq!(answer.status, StatusCode::SEE_OTHER, "{answer:?}");
@@ -129,7 +128,6 @@ pub fn set_cookie(answer: &Answer) -> &str {
     answer.header("set-cookie").split(';').next().expect("a cookie")
 }
 
-/// The body of an answer.
 pub fn text(answer: &Answer) -> &str {
     std::str::from_utf8(&answer.body).expect("text")
 }

@@ -13,7 +13,6 @@ use crate::rigs::s3::{ACCESS_KEY, S3Server, SECRET_KEY, variables};
 
 const FILES: &str = "s3://pictures/of/ours";
 
-/// The program with the settings of a bucket.
 fn on_bucket(data: &Path, s3: &S3Server, arguments: &[&str]) -> Command {
     let mut command = tintype();
     command.envs(s3.variables()).env("TINTYPE_FILES", FILES).args(arguments).arg("--data").arg(data);

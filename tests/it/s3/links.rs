@@ -35,7 +35,6 @@ async fn fetch(url: &Url) -> Answer {
     exchange(TcpStream::connect(&address).await.expect("a server"), request.expect("a request")).await
 }
 
-/// Seconds that a link was signed for.
 fn signed_for(url: &Url) -> u64 {
     let expires = url.query_pairs().find(|(name, _)| name == "X-Amz-Expires").expect("a lifetime");
     expires.1.parse().expect("seconds")

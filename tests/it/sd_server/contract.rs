@@ -21,7 +21,6 @@ use tokio_util::task::AbortOnDropHandle;
 
 use super::SIDE;
 
-/// The behaviour of the server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mood {
     /// Paints one picture after another: each poll of a job that waits or is being rendered takes it one state further.
@@ -143,12 +142,10 @@ impl Contract {
         self.inner.lock().unwrap().takes_submits.send_replace(take);
     }
 
-    /// How many submits arrived.
     pub fn submits(&self) -> usize {
         self.inner.lock().unwrap().submits
     }
 
-    /// The bodies of all jobs.
     pub fn bodies(&self) -> Vec<Value> {
         self.inner.lock().unwrap().jobs.iter().map(|job| job.body.clone()).collect()
     }
@@ -163,7 +160,6 @@ impl Contract {
         self.inner.lock().unwrap().lost_polls = (polls, status);
     }
 
-    /// Polls that are still to be lost.
     pub fn lost_polls(&self) -> usize {
         self.inner.lock().unwrap().lost_polls.0
     }
@@ -308,7 +304,6 @@ fn images(mood: Mood, body: &Value) -> Vec<Value> {
     (0..count).map(|index| json!({ "index": index, "b64_json": file })).collect()
 }
 
-/// The colour of the picture that is painted for a seed.
 pub fn colour(seed: u64) -> u8 {
     100 + (seed % 100) as u8
 }

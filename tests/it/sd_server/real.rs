@@ -20,7 +20,6 @@ const TOO_LARGE: u32 = 2_048;
 const FAR_TOO_LARGE: u32 = 65_536;
 const LITTLE_MEMORY_KIB: u32 = 1_600_000;
 
-/// The folder of the server and its model.
 #[expect(clippy::disallowed_methods, reason = "how the tests run is no setting")]
 fn folder() -> PathBuf {
     std::env::var_os("TEST_SD_SERVER").expect("run tests/engines/sd-server/run").into()
@@ -216,7 +215,6 @@ async fn a_supervised_server_reports_steps_and_is_replaced_when_it_overruns_or_d
     render(&engine, brief("a boat", &[1])).await.expect("a picture");
 }
 
-/// The id of the process that runs a program.
 fn process_of(program: &str) -> String {
     let entries = std::fs::read_dir("/proc").expect("/proc").flatten();
     let runs = |entry: &std::fs::DirEntry| {

@@ -46,7 +46,6 @@ impl Program {
         engine(&flags.iter().map(String::as_str).collect::<Vec<_>>()).1
     }
 
-    /// The ids of its processes.
     fn processes(&self) -> Vec<Pid> {
         let entries = fs::read_dir("/proc").expect("/proc").flatten();
         let ids = entries.filter_map(|entry| Pid::from_raw(entry.file_name().to_str()?.parse().ok()?));

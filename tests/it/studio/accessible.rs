@@ -6,7 +6,6 @@ use crate::rigs::packages::npm;
 
 use super::browser::{Person, first, photograph};
 
-/// A phone and a desk.
 const SIZES: [(u32, u32); 2] = [(390, 844), (1_280, 900)];
 
 /// Findings of the page that is open: rule, how bad, and where.

@@ -25,7 +25,6 @@ impl Person {
         Self::sign_in_at(data, server, Browser::start(), &url)
     }
 
-    /// Signs in to a server at one of its addresses.
     pub(super) fn sign_in_at(data: TempDir, server: Server, mut browser: Browser, url: &str) -> Self {
         let link = json(data.path(), &["account", "link", "default", "--public-url", url]);
         browser.open(link["url"].as_str().expect("a URL"));

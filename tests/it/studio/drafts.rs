@@ -2,7 +2,6 @@
 
 use super::browser::{PROMPT, Person, first};
 
-/// What the form holds.
 const HELD: &str =
     "[document.querySelector('#prompt').value, document.querySelector('input[name=shape]:checked').value,
     document.querySelector('input[name=n]:checked').value, document.querySelector('input[name=seed]').value,

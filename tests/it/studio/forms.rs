@@ -6,7 +6,6 @@ use crate::rigs::browser::Browser;
 use super::browser::{PROMPT, Person, first};
 
 impl Person {
-    /// The text of the page that is open.
     fn text(&mut self) -> String {
         self.browser.evaluate("document.body.innerText").as_str().expect("text").to_owned()
     }
@@ -19,7 +18,6 @@ impl Person {
         self.browser.follow(&element);
     }
 
-    /// The button with these words that asks first.
     fn asks(words: &str) -> String {
         format!(
             "[...document.querySelectorAll('main .ask summary')].find((found) => found.innerText.trim() === '{words}')"

@@ -18,7 +18,6 @@ const BIN: Duration = Duration::from_secs(60 * 60);
 const BIN_FLAGS: [&str; 2] = ["--bin-retention", "1h"];
 
 impl Visitor<'_> {
-    /// A completed task.
     async fn rendered(&self, prompt: &str) -> Id {
         let id = self.create(prompt).await;
         self.service.work().await;

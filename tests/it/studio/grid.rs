@@ -3,7 +3,6 @@
 use super::browser::{Person, first, photograph};
 
 const GALLERY: &str = "/studio/gallery";
-/// The tiles that are shown.
 const TILES: &str = "[...document.querySelectorAll('.grid > .tile:not([hidden])')]";
 /// Whether all tiles have ended.
 const ENDED: &str = "[...document.querySelectorAll('.tile')].every((tile) => tile.dataset.state !== 'processing')";

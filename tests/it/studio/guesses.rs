@@ -11,11 +11,9 @@ use super::text;
 use crate::rigs::http::Answer;
 use crate::rigs::service::Service;
 
-/// The password of Ada.
 pub const PASSWORD: &str = "correct horse battery";
 
 impl Service {
-    /// Sends name and password from an address.
     pub async fn sign_in_from(&self, address: &str, name: &str, password: &str) -> Answer {
         let body = url::form_urlencoded::Serializer::new(String::new())
             .extend_pairs([("name", name), ("password", password)])

@@ -17,7 +17,6 @@ const PASSWORD: &str = "a ferry at dusk, and 7 gulls";
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 
 impl Visitor<'_> {
-    /// The path of a new invitation.
     async fn invite(&self, role: &str, places: &str, days: &str) -> String {
         let made = self.send("/studio/invitations", &[("role", role), ("places", places), ("days", days)]).await;
         let link = self.secret(&made).await;

@@ -9,7 +9,6 @@ use tokio_util::sync::CancellationToken;
 
 use super::*;
 
-/// The stream of an open page.
 struct Stream {
     connection: TcpStream,
     unread: VecDeque<u8>,

@@ -36,7 +36,6 @@ impl Visitor<'_> {
         (status, tasks.first().map(|task| task.id))
     }
 
-    /// The result of a completed task.
     async fn result(&self, task: Id) -> Picture {
         let found = self.service.shared.store.find_task(self.account, Surface::Web, task).await.expect("a store");
         let Status::Completed(names) = found.expect("a task").status else { panic!("it is not completed") };

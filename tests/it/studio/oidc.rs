@@ -33,14 +33,11 @@ pub struct Scene {
 
 /// A browser on its way to the provider and back.
 pub struct Trip {
-    /// The address at the provider.
     pub target: String,
-    /// The cookie of the authentication request.
     pub cookie: String,
 }
 
 impl Scene {
-    /// The provider signs in this person.
     pub async fn start(person: &str, flags: &[&str]) -> Self {
         Self::start_at(Provider::start(person), flags).await
     }

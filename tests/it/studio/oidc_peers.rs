@@ -13,7 +13,6 @@ use crate::rigs::http::Answer;
 use crate::rigs::lemonldap::Lemonldap;
 use crate::rigs::service::Service;
 
-/// The person at glewlwyd.
 const ADA: &str = "ada";
 
 enum Peer {

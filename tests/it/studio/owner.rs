@@ -11,7 +11,6 @@ use super::{Visitor, text};
 use crate::rigs::service::Service;
 
 impl Visitor<'_> {
-    /// Somebody of the account of this person.
     async fn other(&self, name: &str) -> tintype_domain::person::Person {
         let found = self.service.shared.store.find_person(name).await.expect("a store");
         found.expect("a person").person

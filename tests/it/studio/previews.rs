@@ -24,7 +24,6 @@ async fn render(engine: &Arc<Staged>, service: &Service, meanwhile: impl AsyncFn
     assert_eq!(done.expect("a store"), 1);
 }
 
-/// The address of the preview on a card.
 fn source(card: &str) -> Option<&str> {
     let image = card.split("class=\"preview\"").nth(1).expect("a place for a preview");
     image.split('>').next()?.split(" src=\"").nth(1)?.split('"').next()

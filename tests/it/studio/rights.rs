@@ -117,7 +117,6 @@ fn rows(service: &Service) -> Vec<String> {
     found
 }
 
-/// A finished upload of a person.
 async fn upload_of(service: &Service, account_id: Id, person: Id) -> Id {
     let store = &service.shared.store;
     let new = NewUpload { person_id: Some(person), ..NewUpload::of(account_id, Surface::Web) };
@@ -227,7 +226,6 @@ impl<'a> Scene<'a> {
         paths
     }
 
-    /// The body of every form.
     fn body(&self, proof: &str) -> String {
         let mut body = url::form_urlencoded::Serializer::new(String::new());
         body.extend_pairs(&self.fields).append_pair("proof", proof);

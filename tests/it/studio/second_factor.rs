@@ -19,7 +19,6 @@ const PAGE: &str = "/studio/second-factor";
 /// The time after which an app shows another code.
 const STEP: Duration = Duration::from_secs(30);
 
-/// The value of a hidden field of a page.
 fn hidden(page: &str, name: &str) -> String {
     let rest = page.split(&format!("name=\"{name}\" value=\"")).nth(1).unwrap_or_else(|| panic!("{name}: {page}"));
     rest.split('"').next().expect("a value").to_owned()
@@ -55,7 +54,6 @@ impl Service {
     }
 }
 
-/// The form for the code of a sign-in.
 pub struct CodeForm<'a> {
     service: &'a Service,
     fields: [(&'static str, String); 3],

@@ -14,7 +14,6 @@ impl Visitor<'_> {
         self.send(&format!("/studio/tasks/{id}/cancel"), &[]).await
     }
 
-    /// Stops it by the page's script.
     async fn stop_by_script(&self, id: Id) -> Answer {
         self.send_as_script(&format!("/studio/tasks/{id}/cancel")).await
     }
@@ -149,7 +148,6 @@ async fn members_stop_their_own_tasks_and_owners_all() {
     assert_eq!(owner.credits().await, 100);
 }
 
-/// The button of the first tile.
 const BUTTON: &str = "document.querySelector('.tile .words button')";
 
 #[test]

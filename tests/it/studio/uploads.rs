@@ -47,7 +47,6 @@ impl Visitor<'_> {
         self.upload_with("", body, &[("x-proof", &proof)]).await
     }
 
-    /// Uploads a picture and returns its id.
     async fn uploaded(&self) -> Id {
         let answer = self.upload(png()).await;
         assert_eq!(answer.status, 200, "{answer:?}");

@@ -28,7 +28,6 @@ const CAUSES: [(FailureCause, &str); 17] = [
     (FailureCause::Expired, "nicht innerhalb von 9 Minuten fertig"),
 ];
 
-/// A page in German.
 async fn german(visitor: &Visitor<'_>, path: &str) -> String {
     let headers = [("cookie", visitor.cookie.as_str()), ("accept-language", "de")];
     let page = visitor.service.call("GET", path, &headers, "").await;

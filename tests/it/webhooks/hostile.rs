@@ -30,7 +30,6 @@ pub fn receivers(time_limit: Duration) -> Receivers {
     Receivers::new(ReceiverOptions { time_limit, ..options() }).expect("clients")
 }
 
-/// A DNS whose answer changes.
 #[derive(Default)]
 struct Dns(Mutex<Vec<IpAddr>>);
 

@@ -18,10 +18,8 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 
 use crate::rigs::faulty_http::{Asked, Reply, answer, read};
 
-/// Steps of a picture.
 pub const STEPS: u32 = 4;
 
-/// The version of the server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Age {
     /// Takes ids from clients, and cancels by id.
@@ -30,7 +28,6 @@ pub enum Age {
     Old,
 }
 
-/// The outcome of a run.
 #[derive(Debug, Clone)]
 pub enum Outcome {
     /// A picture of one colour, which the seed chooses.
@@ -129,7 +126,6 @@ impl Contract {
         change(&mut self.state.lock().unwrap())
     }
 
-    /// Its base URL.
     pub fn url(&self) -> String {
         format!("http://{}", self.address)
     }
@@ -208,7 +204,6 @@ impl Contract {
         });
     }
 
-    /// Closes all websockets.
     pub fn close_sockets(&self) {
         self.state(|state| state.sockets.clear());
     }
@@ -235,7 +230,6 @@ impl Contract {
         self.state(|state| state.asked.iter().filter(begins).cloned().collect())
     }
 
-    /// Uploaded files by name.
     pub fn uploads(&self) -> BTreeMap<String, Vec<u8>> {
         self.state(|state| state.uploads.clone())
     }
@@ -331,7 +325,6 @@ async fn serve(mut stream: TcpStream, state: Arc<Mutex<State>>, mut takes_submit
     answer(stream, reply).await;
 }
 
-/// Serves a websocket.
 async fn tell(mut stream: TcpStream, state: &Mutex<State>, client: String) {
     let head = "HTTP/1.1 101 Switching Protocols\r\nupgrade: websocket\r\nconnection: upgrade\r\n\r\n";
     stream.write_all(head.as_bytes()).await.expect("a client");
@@ -483,7 +476,6 @@ fn view(state: &State, query: &str) -> Reply {
     Reply::Whole(200, vec![("content-type", "image/png".into())], file)
 }
 
-/// The colour of the picture that a graph paints.
 pub fn colour(graph: &Value) -> u8 {
     100 + (graph["3"]["inputs"]["seed"].as_u64().expect("a seed") % 100) as u8
 }

@@ -10,7 +10,6 @@ use crate::engines::openai_faults::{Meaning, enormous, html};
 use crate::rigs::binary::tintype;
 use crate::rigs::images_api::painted;
 
-/// A fault of the server.
 #[derive(Debug, Clone)]
 enum Fault {
     /// This reply to requests whose method and path begin so.
@@ -78,7 +77,6 @@ fn of_submits() -> Vec<(Fault, Meaning, &'static str)> {
     ]
 }
 
-/// Faults of a run that was queued.
 fn of_runs() -> Vec<(Fault, Meaning, &'static str)> {
     use Meaning::Temporary;
     let picture = painted(64, 64, 1);

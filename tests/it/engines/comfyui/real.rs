@@ -14,7 +14,6 @@ use crate::rigs::http;
 const NODE: &str = include_str!("../../../engines/comfyui/nodes.py");
 const NEEDS: &str = "tests/engines/comfyui/run installs the server that it needs";
 
-/// The folder of the server and its Python.
 #[expect(clippy::disallowed_methods, reason = "how the tests run is no setting")]
 fn folder() -> PathBuf {
     std::env::var_os("TEST_COMFYUI").expect(NEEDS).into()

@@ -11,7 +11,6 @@ use tintype_engine::frames::{Event, MAX_BODY_BYTES, ResourceUsage};
 use super::*;
 use crate::rigs::service::Service;
 
-/// A file of a process.
 fn of_process(id: Pid, name: &str) -> PathBuf {
     format!("/proc/{}/{name}", id.as_raw_nonzero()).into()
 }

@@ -47,20 +47,17 @@ pub struct Balancer {
 }
 
 impl Balancer {
-    /// Starts to probe these nodes.
     pub fn start(nodes: Vec<SocketAddr>) -> Arc<Self> {
         let balancer = Arc::new(Self::default());
         nodes.into_iter().for_each(|node| balancer.add(node));
         balancer
     }
 
-    /// Adds a node.
     pub fn add(&self, node: SocketAddr) {
         let asking = tokio::spawn(ask(node, self.ready.clone()));
         self.asking.lock().expect("no panic").insert(node, AbortOnDropHandle::new(asking));
     }
 
-    /// Replaces a node that has gone.
     pub fn replace(&self, old: SocketAddr, new: SocketAddr) {
         drop(self.asking.lock().expect("no panic").remove(&old));
         self.add(new);

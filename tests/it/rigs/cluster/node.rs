@@ -20,7 +20,6 @@ pub enum Part {
     Worker,
 }
 
-/// A process and its replacements.
 pub struct Node {
     pub part: Part,
     pub server: Server,
@@ -39,7 +38,6 @@ impl Node {
         Self::start_with_fault(part, number, installation, flags, None)
     }
 
-    /// Starts it with a fault.
     pub fn start_with_fault(
         part: Part,
         number: usize,
@@ -81,7 +79,6 @@ impl Node {
         self.logged("action=Kill") > 0
     }
 
-    /// Sends SIGKILL.
     pub async fn kill(&mut self) {
         self.server.signal("KILL");
         self.server.until_ended().await;
@@ -96,7 +93,6 @@ impl Node {
         self.lines().iter().skip(self.before).filter(|line| line.contains(words)).count()
     }
 
-    /// The whole log.
     pub fn lines(&self) -> Vec<String> {
         let log = std::fs::read(&self.log).expect("a log");
         String::from_utf8_lossy(&log).lines().map(str::to_owned).collect()

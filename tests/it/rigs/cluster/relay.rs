@@ -16,7 +16,6 @@ use super::node::HANG;
 /// The name of the socket of a PostgreSQL server on the default port.
 const SOCKET: &str = ".s.PGSQL.5432";
 
-/// The traffic that passes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Passage {
     /// Everything.
@@ -94,7 +93,6 @@ impl Relay {
         Self { directory, passage, line, accepting }
     }
 
-    /// Sets the passage.
     pub fn set(&self, passage: Passage) {
         self.passage.send_replace(passage);
     }

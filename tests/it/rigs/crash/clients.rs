@@ -20,7 +20,6 @@ use crate::rigs::http::{Answer, GENERATE, TASKS, try_send};
 /// Concurrent callers per account.
 const CALLERS: usize = 3;
 
-/// The behaviour of callers.
 #[derive(Debug, Clone, Copy)]
 pub struct Manners {
     /// Pause between two calls of one caller.
@@ -34,7 +33,6 @@ pub struct Manners {
 pub struct Recorded {
     /// Number of submits, which also numbers the prompts.
     pub submits: AtomicU64,
-    /// Acknowledged tasks by id.
     pub acknowledged: Mutex<HashMap<String, Order>>,
     /// Prompts of submits that were refused with 402 or 429.
     pub refused: Mutex<HashSet<String>>,
@@ -44,13 +42,11 @@ pub struct Recorded {
     pub unread: AtomicU64,
     /// Terminal tasks as they were first seen, and the time.
     pub ended: Mutex<HashMap<String, (Duration, Value)>>,
-    /// Broken promises.
     pub violations: Mutex<Vec<String>>,
 }
 
 #[derive(Debug, Clone, Copy)]
 pub struct Order {
-    /// Index of the account.
     pub account: usize,
     pub n: u64,
 }
@@ -129,7 +125,6 @@ impl Clients {
         tokio::spawn(async move { servers.send_replace(address.await.into_iter().collect()) });
     }
 
-    /// Sends the callers to any of these addresses.
     pub fn turn_to(&self, addresses: Vec<SocketAddr>) {
         self.servers.send_replace(addresses);
     }
@@ -218,7 +213,6 @@ impl Caller {
         }
     }
 
-    /// A successful answer.
     async fn read(&self, address: SocketAddr, path: &str) -> Option<Answer> {
         let answer = try_send(address, "GET", path, &self.key, "").await?;
         match answer.status.as_u16() {

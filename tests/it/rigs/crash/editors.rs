@@ -27,7 +27,6 @@ const PROMPT: &str = "edit number";
 /// Attempts at one call. A process that is killed is replaced within some of them.
 const MAX_ATTEMPTS: u32 = 500;
 
-/// A caller with its key.
 pub struct Editor {
     pub account: usize,
     pub key: String,
@@ -68,7 +67,6 @@ impl Call {
         }
     }
 
-    /// The content type and the body.
     fn body(&self) -> (String, Vec<u8>) {
         let Self { prompt, n, stream, .. } = self;
         let picture = self.picture.as_deref().unwrap_or_default();

@@ -153,7 +153,6 @@ impl Life {
         }
     }
 
-    /// Runs it until its ending.
     pub async fn end(self, tally: &mut Tally, clients: &Clients) {
         let ending = self.ending.clone();
         match &ending {
@@ -177,7 +176,6 @@ impl Life {
         self.finish(ending, tally).await;
     }
 
-    /// Ends it in this way and updates the tally.
     pub async fn finish(mut self, ending: Ending, tally: &mut Tally) {
         match &ending {
             Ending::Stop(_) => {
@@ -214,7 +212,6 @@ impl Life {
         }
     }
 
-    /// Sends a signal by its name.
     pub fn signal(&self, name: &str) {
         signal(self.child.id(), name);
     }
@@ -226,7 +223,6 @@ impl Life {
     }
 }
 
-/// Marks the end of the output.
 const END: &str = "(end)";
 
 /// Reads lines in a thread of its own, so that the program never blocks on a full pipe.

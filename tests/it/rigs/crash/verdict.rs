@@ -29,7 +29,6 @@ pub struct Verdict {
     unread: u64,
     acknowledged: usize,
     tasks: usize,
-    /// Tasks of the studio among them.
     pub of_studio: usize,
     lost: Vec<String>,
     double_charges: Vec<String>,
@@ -104,7 +103,6 @@ impl Verdict {
         }
     }
 
-    /// Compares the ledger of an account with its tasks.
     fn read_ledger(&mut self, history: &Value, tasks: &HashMap<String, Value>) {
         let (mut charged, mut refunded): (HashMap<&str, i64>, HashMap<&str, i64>) = Default::default();
         for entry in history.as_array().expect("entries") {

@@ -31,7 +31,6 @@ enum Body {
     Directory { now: BTreeMap<String, u64>, safe: BTreeMap<String, u64> },
 }
 
-/// A file or a directory.
 #[derive(Debug)]
 pub struct Inode {
     /// The name at its creation, by which faults select files.
@@ -41,13 +40,11 @@ pub struct Inode {
     body: Body,
 }
 
-/// The whole disk.
 #[derive(Debug)]
 pub struct Platter {
     inodes: BTreeMap<u64, Inode>,
     next: u64,
     pub faults: Faults,
-    /// Number of changes and syncs.
     pub changes: u64,
     pub powered: bool,
     /// The name of the file at each fault.
