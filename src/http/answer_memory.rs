@@ -19,7 +19,6 @@ pub(super) struct AnswerMemory {
 }
 
 impl AnswerMemory {
-    /// Holds this memory too.
     pub(super) fn keep(&self, room: Share) {
         self.held.locked().push(room);
     }

@@ -70,7 +70,6 @@ pub(super) async fn compress(gzip: bool, response: Response) -> Response {
     Response::from_parts(parts, body)
 }
 
-/// Compresses a text.
 pub(super) fn pack(plain: &[u8], level: Compression) -> Bytes {
     let mut encoder = GzEncoder::new(Vec::new(), level);
     let written = encoder.write_all(plain).and_then(|()| encoder.finish());

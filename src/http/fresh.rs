@@ -6,7 +6,6 @@ use axum::response::Response;
 
 pub(super) const JSON: &str = "application/json";
 
-/// A response with this body.
 pub(super) fn fresh(content_type: &'static str, body: impl Into<Body>) -> Response {
     let mut response = Response::new(body.into());
     let headers = response.headers_mut();

@@ -74,7 +74,6 @@ pub(super) async fn ready(
     Ok(fresh(JSON, r#"{"status":"ready"}"#))
 }
 
-/// Counters and gauges.
 pub(super) async fn expose_metrics(State(shared): State<Arc<Shared>>) -> Result<Response<Body>, ApiError> {
     let depth = shared.store.queue_depth().await?;
     let engines = shared.store.engines().await?;

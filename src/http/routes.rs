@@ -272,7 +272,6 @@ const fn open(group: RouteGroup, pattern: &'static str, handler: Serve) -> Route
     Route { pattern, method, group, access, limit, errors, handler: Handler::Service(handler) }
 }
 
-/// A page of the studio.
 const fn page(method: Method, pattern: &'static str, handler: Serve) -> Route {
     let (group, access, limit, errors) = (RouteGroup::Studio, Access::Session, None, ErrorShape::Page);
     Route { pattern, method, group, access, limit, errors, handler: Handler::Service(handler) }
@@ -318,7 +317,6 @@ impl Route {
         metrics.expect(self.label(), method_label(&self.method), statuses(self.group));
     }
 
-    /// The route in metrics and the log.
     fn label(&self) -> &'static str {
         match self.group {
             RouteGroup::Docs => "/docs",
@@ -346,7 +344,6 @@ const fn statuses(group: RouteGroup) -> &'static [u16] {
     }
 }
 
-/// The form of the errors of a request.
 pub(super) fn error_shape(request: &Request) -> ErrorShape {
     let without_route = || if speaks_openai(request) { ErrorShape::OpenAi } else { ErrorShape::Envelope };
     at(request).map_or_else(without_route, |route| route.errors)

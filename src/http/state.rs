@@ -114,7 +114,6 @@ fn registration(settings: &ServerSettings, public_url: &str) -> Result<Option<Re
     Ok(Some(Registration { provider, redirect, post_logout_redirect: format!("{public_url}/studio/sign-in") }))
 }
 
-/// The terms of open sign-up, if it is open.
 fn terms(settings: SignUpSettings) -> Option<SignUpTerms> {
     let SignUpSettings { sign_up, sign_up_credits, sign_up_per_address } = settings;
     let per_address = if sign_up_per_address == 0 { u32::MAX } else { sign_up_per_address };

@@ -72,11 +72,9 @@ fn left(attempt: AttemptProgress, usual: Option<Duration>) -> Option<Duration> {
 #[derive(Debug, Default)]
 struct Known {
     waiting: u64,
-    /// Tasks that workers have.
     leased: u64,
     /// Waiting tasks with at least one reference, at least two, and so on.
     needing: [u64; MAX_REFERENCES],
-    /// Waiting tasks that name an engine.
     named: Vec<WaitingForEngine>,
     is_paused: bool,
     others: Vec<WorkerReport>,

@@ -29,7 +29,6 @@ const COPIES: usize = 128 << 20;
 /// Bytes of pictures that are kept for the next caller, and of those of one account.
 const KEPT: usize = 32 << 20;
 const KEPT_OF_ACCOUNT: usize = KEPT / 2;
-/// How long they are kept.
 const KEPT_FOR: Duration = Duration::from_secs(60);
 /// Answers whose pictures are encoded at the same time.
 const SLOTS: usize = 4;
@@ -49,7 +48,6 @@ pub struct Encoder {
     encoded: AtomicU64,
 }
 
-/// The format and the files of an answer.
 type Key = (OutputFormat, Vec<String>);
 
 #[derive(Debug, Default)]
@@ -264,7 +262,6 @@ pub fn in_base64(format: OutputFormat, png: &[u8]) -> ImageResult<String> {
     })
 }
 
-/// One of our own PNGs in another format.
 fn transcoded(format: OutputFormat, png: &[u8]) -> ImageResult<Vec<u8>> {
     let picture = ImageReader::with_format(Cursor::new(png), ImageFormat::Png).decode()?.into_rgb8();
     let mut out = Vec::new();

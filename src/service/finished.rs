@@ -13,7 +13,6 @@ use tintype_config::FINISHED_TASK_TTL;
 use tintype_domain::model::{Id, Task};
 use tintype_system::clock::Timestamp;
 
-/// Most finished tasks in memory.
 const MAX_TASKS: usize = 20_000;
 
 /// Finished tasks, as structs and as JSON.

@@ -15,7 +15,6 @@ use tintype_store::{Result, Store};
 use tintype_system::clock::Clock;
 use tintype_system::locked::Locked as _;
 
-/// Most keys in the cache.
 const MAX_KEYS: usize = 100_000;
 /// Most keys touched in one write, because submits wait while it runs.
 const USES_BATCH: usize = 256;

@@ -15,7 +15,6 @@ use tintype_system::clock::Clock;
 /// Most callers kept in memory. One that is evicted starts with a full allowance.
 const MAX_CALLERS: usize = 100_000;
 
-/// The limiters of all callers.
 #[derive(Debug)]
 pub(super) struct Limiters<K, N = ()> {
     clock: Clock,
@@ -51,7 +50,6 @@ impl<K: Eq + Hash + Clone, N: Default> Limiters<K, N> {
         changed
     }
 
-    /// The limiter of a caller that has one.
     pub(super) fn find(&self, caller: &K) -> Option<Arc<Limiter<N>>> {
         self.callers.get(caller)
     }

@@ -28,15 +28,12 @@ pub struct Presets {
     checks_loras: AtomicBool,
 }
 
-/// The engines that this process knows.
 #[derive(Debug, Default)]
 struct Engines {
     by_name: BTreeMap<String, Takes>,
-    /// Whether the installation has no others.
     are_all: bool,
 }
 
-/// What an engine takes besides a prompt.
 #[derive(Debug, Clone)]
 struct Takes {
     settings: Vec<Setting>,
@@ -46,7 +43,6 @@ struct Takes {
     quality: bool,
 }
 
-/// The masks that an engine takes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Masks {
     are_taken: bool,
@@ -69,7 +65,6 @@ pub enum NoEngineForMask {
 #[derive(Debug, Default)]
 struct Followed {
     looked_at: Option<Duration>,
-    /// The version that was read last.
     version: Option<FileVersion>,
     /// A version that was seen at the last look, and may still be being written.
     unsettled: Option<FileVersion>,

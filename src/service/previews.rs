@@ -38,7 +38,6 @@ struct WatchedTask {
     task_id: Id,
     most: u8,
     shown: u8,
-    /// The number of the preview that was shown last.
     number: i64,
     sender: mpsc::Sender<Bytes>,
 }

@@ -55,7 +55,6 @@ pub fn poll_after(wait: Option<Duration>, age: Duration, typical: Duration) -> D
     left.max(age / 10).clamp(SHORTEST_POLL, LONGEST_POLL)
 }
 
-/// The rank of an unfinished task in the queue.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Rank {
     /// Among the waiting tasks of its account on its surface, 1 for the oldest; 0 for a task that a worker has.
@@ -66,7 +65,6 @@ pub(super) struct Rank {
     pub(super) of_engine: Option<(String, u64)>,
 }
 
-/// A copy of the queue.
 #[derive(Debug)]
 pub(super) struct QueuePositions {
     refresh: Refresh,
@@ -124,7 +122,6 @@ impl QueuePositions {
         known.before(account, known.of_accounts.get(&account).copied().unwrap_or(1))
     }
 
-    /// Counts one more waiting task of an account.
     pub(super) fn grow(&self, account: Id) {
         self.known.locked().count(account);
     }

@@ -14,7 +14,6 @@ const MAX_INTERVAL: Duration = Duration::from_secs(60);
 /// tuples is slow, and must not keep the database busy.
 const INTERVAL_FACTOR: u32 = 10;
 
-/// The times of the refreshes of one estimate.
 #[derive(Debug)]
 pub(super) struct Refresh {
     clock: Clock,

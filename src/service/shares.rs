@@ -118,7 +118,6 @@ impl Shares {
 }
 
 impl ShareState {
-    /// Removes the one to be served next.
     fn next(&mut self, total: usize) -> Option<Waiting> {
         self.waiting.retain(|waiting| !waiting.granted.is_closed());
         let ready = self.waiting.iter().enumerate().filter_map(|(index, waiting)| {

@@ -196,7 +196,6 @@ impl Uploads {
         Ok(UploadSlot { uploads: self.clone(), account_id, right, _admitted: admitted })
     }
 
-    /// Removes uploads of the API.
     async fn remove(self: Arc<Self>, account_id: Id, ids: Vec<Id>) {
         for id in ids {
             if let Err(error) = self.shared.store.remove_upload(account_id, Surface::Api, id, None).await {

@@ -11,14 +11,12 @@ use tintype_domain::text::csv_field;
 use tintype_store::{Result, Store, UsageBy, UsageFilter, UsageRow};
 use tintype_system::clock::Timestamp;
 
-/// Most accounts in memory.
 const MAX_ACCOUNTS: usize = 1_000;
 
 /// The usage that this process has counted.
 #[derive(Debug)]
 pub struct UsageCache(Cache<Id, Counted>);
 
-/// The usage of an account.
 #[derive(Debug, Clone)]
 struct Counted {
     /// Entries from before this time are not counted.

@@ -92,7 +92,6 @@ impl Waiters {
         self.waiting.locked().slots
     }
 
-    /// Wakes the callers that wait for a task.
     pub(super) fn wake(&self, task_id: Id) {
         if let Some(awaited) = self.waiting.locked().tasks.get(&task_id) {
             awaited.ended.notify_waiters();
@@ -106,7 +105,6 @@ impl Waiters {
 }
 
 impl Waiting {
-    /// Gives a slot of an account back.
     fn leave(&mut self, account_id: Id) {
         self.slots -= 1;
         release(&mut self.accounts, account_id, |count| count);

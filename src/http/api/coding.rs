@@ -38,7 +38,6 @@ impl Coding {
         Ok(coding)
     }
 
-    /// The text of a body.
     pub(super) fn text(self, body: Bytes) -> Result<Bytes, ApiError> {
         let body = match self {
             Self::Plain => body,

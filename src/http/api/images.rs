@@ -256,7 +256,6 @@ async fn accepted(
     }
 }
 
-/// The response to an accepted submit whose task has not ended.
 fn created(task: &Task, api: &ApiState) -> Response {
     with_poll_hint(success(CreatedTask::new(task)), api, task.id, api.shared.backlog.last_wait(task))
 }
@@ -394,7 +393,6 @@ pub struct ListQuery {
 }
 
 impl ListQuery {
-    /// The query with these parameters.
     pub(in crate::http) fn new(limit: Option<String>, cursor: Option<String>) -> Self {
         Self { limit, cursor }
     }

@@ -19,7 +19,6 @@ use super::super::pipeline::error::ApiError;
 use super::submitted;
 use tintype_domain::request::AspectRatio;
 
-/// The request id of the examples.
 const EXAMPLE_REQUEST_ID: &str = "kCf1TtZ7Ovb2gYyzS1Wk";
 
 const JSON: &str = "application/json";
@@ -46,7 +45,6 @@ pub fn openapi_json() -> String {
     serde_json::to_string_pretty(&openapi()).expect("our own document is always JSON")
 }
 
-/// The document.
 pub(in crate::http) fn openapi() -> Value {
     let mut document = serde_json::to_value(Api::openapi()).expect("our own document is always JSON");
     sort_extensions(&mut document);
@@ -70,9 +68,7 @@ fn sort_extensions(value: &mut Value) {
     }
 }
 
-/// An error that operations share.
 struct Refusal {
-    /// The name of the component.
     name: &'static str,
     description: &'static str,
     example: ApiError,
@@ -143,7 +139,6 @@ fn refusals_of_rules() -> [Refusal; 4] {
     ]
 }
 
-/// The errors whose message follows from their status.
 fn refusals_by_status() -> impl Iterator<Item = Refusal> {
     use Operations::{All, WithBody};
     let rows = [
@@ -289,7 +284,6 @@ fn headers() -> [(&'static str, Type, Value, &'static str); 13] {
     ]
 }
 
-/// The entry of a response for a header.
 fn header(name: &'static str) -> (String, RefOr<Header>) {
     (name.into(), RefOr::Ref(Ref::new(format!("#/components/headers/{name}"))))
 }
@@ -394,7 +388,6 @@ fn refer_to_data(name: String, mut schema: RefOr<Schema>) -> (String, RefOr<Sche
     (envelope_name(&name), schema)
 }
 
-/// Every operation with its path.
 fn operations(document: &mut OpenApi) -> impl Iterator<Item = (&str, &mut Operation)> {
     document.paths.paths.iter_mut().flat_map(|(path, item)| {
         let all = [&mut item.get, &mut item.post, &mut item.put, &mut item.patch, &mut item.delete];

@@ -63,7 +63,6 @@ const CREATE_SCRIPT: [&str; 4] = [
     include_str!("../../studio/pages/drafts.js"),
 ];
 
-/// Every page with its path.
 static PAGES: [(&str, Page); 15] = [
     ("/", Page::new(HTML, || include_str!("pages/home.html").into())),
     ("/docs/", Page::new(HTML, || include_str!("pages/reference.html").into())),
@@ -82,7 +81,6 @@ static PAGES: [(&str, Page); 15] = [
     ("/openapi-other.json", Page::new("application/json", || other_openapi_json().into())),
 ];
 
-/// A page or a part of one.
 struct Page {
     content_type: &'static str,
     make: fn() -> Bytes,
@@ -96,7 +94,6 @@ struct Made {
     gzip: Representation,
 }
 
-/// A page in one encoding.
 struct Representation {
     body: Bytes,
     /// Changes with the body.
@@ -172,7 +169,6 @@ impl Page {
     }
 }
 
-/// Serves the page at the requested path.
 pub(super) async fn page(path: Uri, request: HeaderMap) -> Result<Response<Body>, ApiError> {
     let found = PAGES.iter().find(|(known, _)| *known == path.path());
     found.map(|(_, page)| page.answer(&request)).ok_or_else(ApiError::not_found)

@@ -10,13 +10,9 @@ use tintype_domain::preset::Preset;
 use tintype_domain::request::AspectRatio;
 use tintype_engine::MAX_SEED;
 
-/// Creates a task.
 pub(super) const GENERATE: &str = "generate_image";
-/// Retrieves a task.
 pub(super) const GET: &str = "get_task";
-/// Lists tasks.
 pub(super) const LIST: &str = "list_tasks";
-/// Shows the balance.
 pub(super) const CREDITS: &str = "get_credits";
 
 /// Longest wait of a tool in seconds.

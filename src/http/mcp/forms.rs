@@ -5,7 +5,6 @@ use axum::http::header::{self, HeaderMap, HeaderValue};
 /// The forms that the transport wants to be named.
 const BOTH: HeaderValue = HeaderValue::from_static("application/json, text/event-stream");
 
-/// The forms that a client takes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Forms {
     /// Whether it is answered with JSON, and not with a stream of events: it names no stream, or cannot take one.

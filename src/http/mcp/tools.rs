@@ -48,20 +48,17 @@ const QUALITIES: [u8; 3] = [85, 60, 30];
 /// Most bytes of JPEG in Base64 in one answer. The official client of Python gives up an answer of more than 1 MiB.
 const MAX_IMAGE_BYTES: usize = 900 * 1024;
 
-/// The tools for one caller.
 #[derive(Debug, Clone)]
 pub(super) struct Tools {
     pub(super) api: Arc<ApiState>,
     pub(super) readiness: Readiness,
     pub(super) caller: Caller,
     pub(super) request_id: RequestId,
-    /// Memory of the answer.
     pub(super) memory: AnswerMemory,
     /// Whether the client takes reports before the answer.
     pub(super) reports: bool,
 }
 
-/// The form of the images in an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum ImageForm {
     None,
@@ -313,7 +310,6 @@ impl Tools {
         }
     }
 
-    /// How far a task is.
     async fn progress(&self, found: &PolledTask) -> String {
         if let Some(Stage::Step { done, of }) = found.attempt.and_then(|attempt| attempt.stage) {
             return format!("step {done} of {of}");
@@ -400,7 +396,6 @@ fn json_text(data: &Value) -> ContentBlock {
     ContentBlock::text(serde_json::to_string_pretty(data).expect("JSON"))
 }
 
-/// A result with this JSON alone.
 fn structured(data: Value) -> CallToolResult {
     let mut result = CallToolResult::success(vec![json_text(&data)]);
     result.structured_content = Some(data);
@@ -445,7 +440,6 @@ async fn data(response: Result<Response, ApiError>) -> ToolResult {
     Ok(data)
 }
 
-/// An error of the API as an agent reads it.
 fn message_of(error: ApiError) -> String {
     if let Some(cause) = error.cause() {
         tracing::error!(%cause, "a call of a tool failed");

@@ -29,12 +29,10 @@ pub(super) fn usage(credits: i64) -> Value {
     })
 }
 
-/// A response with this JSON.
 pub(super) fn json(body: &impl Serialize) -> Response {
     fresh(JSON, serde_json::to_vec(body).expect("our own types are always JSON"))
 }
 
-/// The files of a task that has completed.
 pub(super) fn names(task: &Task) -> &[String] {
     match &task.status {
         Status::Completed(names) => names,
@@ -84,7 +82,6 @@ pub(super) fn filled(frame: Vec<u8>, pictures: &[Bytes]) -> VecDeque<Bytes> {
     pieces
 }
 
-/// The URLs of the files.
 pub(super) async fn urls(names: &[String], api: &ApiState) -> Result<Vec<ImageData<'static>>, ApiError> {
     let mut data = Vec::with_capacity(names.len());
     for name in names {

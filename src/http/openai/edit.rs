@@ -94,7 +94,6 @@ fn too_slow() -> ApiError {
     ApiError::of_status(StatusCode::REQUEST_TIMEOUT)
 }
 
-/// A body that arrives and has a limit of its own.
 struct Limited {
     arriving: ImageBody,
     /// Bytes that may still come.
@@ -140,7 +139,6 @@ async fn read_json(
     Ok(Fields::of_json(&text(reader.into_json().into())?)?)
 }
 
-/// The part of a form that is being read.
 enum Part {
     Field(String, Vec<u8>),
     /// An image as text, which is its URL.
@@ -151,7 +149,6 @@ enum Part {
     Mask(bool),
 }
 
-/// A form that is being read.
 struct Form<'a> {
     api: &'a ApiState,
     caller: &'a Caller,

@@ -26,7 +26,6 @@ use tintype_store::CallEnd;
 /// A comment, which clients pass over and proxies take for a sign of life.
 const HEARTBEAT: Bytes = Bytes::from_static(b": ping\n\n");
 
-/// The wait for the task.
 type Completed = Pin<Box<dyn Future<Output = Result<Arc<Task>, ApiError>> + Send>>;
 
 /// A stream in the course of its answer.
@@ -38,11 +37,9 @@ struct Events {
     /// `None` once the task has ended.
     completed: Option<Completed>,
     previews: Option<Watch>,
-    /// The partial images that were sent.
     partial_images: u8,
     /// The time of the pictures, in seconds since 1970.
     created_at: i64,
-    /// The files that are still to be sent.
     files: VecDeque<String>,
     /// The rest of the event that is being sent.
     rest: VecDeque<Bytes>,
@@ -144,13 +141,11 @@ impl Events {
         Ok(None)
     }
 
-    /// Sends the pictures of a task from now on.
     fn show(&mut self, task: &Task) {
         self.created_at = task.updated_at.as_millis().div_euclid(1_000);
         self.files = answer::names(task).to_vec().into();
     }
 
-    /// Sends a picture.
     async fn picture(&mut self, name: String) -> Result<(), ApiError> {
         let PendingCall { api, caller, .. } = &self.awaited;
         let encoded = api.encoder.pictures(caller.account_id, self.options.format, &[name]).await?;

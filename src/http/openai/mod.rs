@@ -87,9 +87,7 @@ struct AnswerOptions {
     /// For a stream of events, the most partial images.
     stream: Option<u8>,
     aspect_ratio: AspectRatio,
-    /// The size that the call named.
     named_size: Option<String>,
-    /// The cost of the task in credits.
     cost: i64,
 }
 
@@ -306,7 +304,6 @@ async fn task_of(
     }
 }
 
-/// The answer to a call, once its task has ended.
 async fn finished(options: &AnswerOptions, awaited: &PendingCall) -> Result<Response, ApiError> {
     let task = awaited.completed().await?;
     answer::completed(options, &task, awaited).await

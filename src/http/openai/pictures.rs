@@ -25,7 +25,6 @@ const BUSY_RETRY_SECONDS: u64 = 2;
 /// `Retry-After` of an account whose images were rejected too often, in seconds.
 const REJECTED_RETRY_SECONDS: u64 = 3;
 
-/// The pictures of one call.
 #[derive(Debug)]
 pub(super) struct Pictures {
     /// The beginning of the marks among the fields.
@@ -161,7 +160,6 @@ fn name(spool: &Spool) -> String {
     name
 }
 
-/// The error for the image at this index.
 fn of_image(error: UploadError, index: usize) -> ApiError {
     match error {
         UploadError::Refused(Refusal::NotAPicture) => ApiError::bad_image(format!(
@@ -195,7 +193,6 @@ fn check_mask(mask: &Mask, first: Option<(u32, u32)>, ratio: AspectRatio) -> Res
     Ok(())
 }
 
-/// The error for the mask.
 fn of_mask(error: UploadError) -> ApiError {
     match error {
         UploadError::Refused(Refusal::NotAPicture) => {

@@ -70,7 +70,6 @@ impl Caller {
         Right::Key(self.key_hash)
     }
 
-    /// The origin of this caller's tasks.
     pub(in crate::http) fn origin(&self) -> Origin {
         Origin { key_id: Some(self.key_id), right: Some(self.right()), ..Origin::default() }
     }
@@ -90,7 +89,6 @@ async fn count(api: &ApiState, key: &ApiKey, usage: RateLimit) -> Option<Allowan
     counted
 }
 
-/// Refuses a request beyond the limit.
 fn check(api: &ApiState, (usage, allowance): (RateLimit, Allowance)) -> Result<(), ApiError> {
     let Some(seconds) = allowance.retry_after else { return Ok(()) };
     api.shared.metrics.rate_limited.inc();

@@ -26,14 +26,12 @@ const MAX_AGE: HeaderValue = HeaderValue::from_static("7200");
 /// The part of a request that decides which headers its response gets.
 pub(super) struct Cors {
     origins: Arc<AllowedOrigins>,
-    /// The request is for the API.
     applies: bool,
     /// The value of `Access-Control-Allow-Origin`, if the origin of the request is allowed.
     allowed: Option<HeaderValue>,
 }
 
 impl Cors {
-    /// Reads the origin of a request.
     pub(super) fn of(origins: &Arc<AllowedOrigins>, request: &Request) -> Self {
         let applies = !origins.are_none() && routes::takes_key(request.uri().path());
         let allowed = if applies { allowed(origins, request.headers()) } else { None };

@@ -20,7 +20,6 @@ static SHOULD_RETRY: HeaderName = HeaderName::from_static("x-should-retry");
 pub(super) struct Dialect {
     /// The status, if it is not the one of the native API.
     pub(super) status: Option<StatusCode>,
-    /// The field at fault.
     pub(super) param: Option<&'static str>,
     /// The exact error, if the general code says too little.
     pub(super) code: Option<&'static str>,
@@ -42,7 +41,6 @@ impl ApiError {
         Self { dialect, ..Self::invalid_request(message) }
     }
 
-    /// The error for a mask that cannot be used.
     pub(in crate::http) fn bad_mask(message: impl Into<String>) -> Self {
         let dialect = Dialect { param: Some("mask"), ..Dialect::default() };
         Self { dialect, ..Self::invalid_request(message) }
@@ -55,7 +53,6 @@ impl ApiError {
         Self { dialect, ..Self::invalid_request(message) }
     }
 
-    /// The error for a body, or an image in it, that is too large.
     pub(in crate::http) fn too_large(message: &str, param: Option<&'static str>) -> Self {
         let dialect = Dialect { param, ..Dialect::default() };
         Self { message: message.into(), dialect, ..Self::of_status(StatusCode::PAYLOAD_TOO_LARGE) }
@@ -108,7 +105,6 @@ impl ApiError {
         Self { message: message.into(), dialect, ..Self::no_such_task() }
     }
 
-    /// The status in this dialect.
     pub(in crate::http) fn dialect_status(&self) -> StatusCode {
         let no_credit = self.code == ErrorCode::InsufficientCredits;
         let status = if no_credit { StatusCode::TOO_MANY_REQUESTS } else { self.status };
@@ -142,7 +138,6 @@ impl ApiError {
         (kind, self.dialect.code.or(code))
     }
 
-    /// The error as an object of OpenAI's dialect.
     pub(in crate::http) fn object(&self) -> ErrorObject {
         let (kind, code) = self.words();
         let message = if self.code == ErrorCode::Unauthorized { INCORRECT_KEY } else { &self.message };

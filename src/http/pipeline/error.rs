@@ -46,7 +46,6 @@ pub struct ApiError {
     /// In a box, as most errors have none.
     pub(super) shortage: Option<Box<Shortage>>,
     pub(super) retry_after: Option<u64>,
-    /// The limit that refused the request.
     pub(super) limit: Option<Box<(RateLimit, Allowance)>>,
     /// For callers that speak OpenAI's dialect only.
     pub(super) dialect: Dialect,
@@ -232,7 +231,6 @@ impl ApiError {
         self.cause.as_deref()
     }
 
-    /// The status.
     pub(in crate::http) fn status(&self) -> StatusCode {
         self.status
     }
@@ -244,7 +242,6 @@ impl ApiError {
         format!("{}: {}{later}", code.as_str().unwrap_or_default(), self.message)
     }
 
-    /// The envelope.
     pub(in crate::http) fn body(&self, request_id: &str) -> Vec<u8> {
         let (required, available) =
             self.shortage.as_deref().map(|shortage| (shortage.required, shortage.available)).unzip();
@@ -296,7 +293,6 @@ impl ApiError {
     }
 }
 
-/// How the error of a request is written.
 #[derive(Debug, Clone, Copy)]
 pub(in crate::http) enum ErrorForm {
     /// `{"error": {"message", "type", "param", "code"}}`.

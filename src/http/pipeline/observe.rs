@@ -144,7 +144,6 @@ fn error_of(response: &mut Response<Body>) -> Option<ApiError> {
     known.or_else(|| failed.then(|| ApiError::of_status(status)))
 }
 
-/// How an error of this request is written.
 fn error_form(request: &Request) -> ErrorForm {
     match routes::error_shape(request) {
         ErrorShape::Envelope => ErrorForm::Envelope,

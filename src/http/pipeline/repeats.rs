@@ -47,7 +47,6 @@ impl Repeat {
         headers.contains_key(&IDEMPOTENCY_KEY) || Self::of(headers).is_ok_and(|repeat| repeat.may_repeat())
     }
 
-    /// The attempt at this call by a key.
     pub(in crate::http) fn call(self, key_id: Id, call: &ImagesCall) -> Call {
         let digest = call.digest(key_id.as_str().as_bytes());
         let wants_previews = call.stream.is_some_and(|partial_images| partial_images > 0);

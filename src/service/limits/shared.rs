@@ -26,7 +26,6 @@ use tintype_domain::model::Id;
 use tintype_outbound::trust;
 use tintype_system::clock::Clock;
 
-/// The script that counts.
 const SCRIPT: &str = include_str!("gcra.lua");
 /// Prefix of all Redis keys.
 const PREFIX: &str = "tintype:rate:";
@@ -47,14 +46,12 @@ pub(super) struct Count {
     pub(super) wait: Duration,
 }
 
-/// The rate limits in Redis.
 pub(super) struct SharedLimits {
     server: Arc<Server>,
     state: watch::Receiver<RedisState>,
     _reconnecting: AbortOnDropHandle<()>,
 }
 
-/// State of the one connection, which multiplexes all requests.
 enum RedisState {
     Starting,
     Connected(Arc<Connected>),
@@ -157,7 +154,6 @@ async fn keep_connected(server: Arc<Server>, state: watch::Sender<RedisState>) {
 
 const UNAVAILABLE: &str = "Redis is unavailable: this process counts rate limits on its own until Redis is available; check the server at --redis";
 
-/// A Redis server and the script that counts on it.
 struct Server {
     name: String,
     host: String,
@@ -267,7 +263,6 @@ impl Server {
         Ok(Count { remaining, wait: Duration::from_nanos(wait) })
     }
 
-    /// The arguments of the script.
     fn arguments(&self, quota: Quota) -> Vec<u64> {
         let interval = u64::try_from(quota.replenish_interval().as_nanos()).unwrap_or(u64::MAX);
         let mut arguments = vec![interval, quota.burst_size().get().into(), WINDOW.as_secs()];
@@ -280,9 +275,6 @@ impl Server {
 }
 
 /// Tests a server; returns its address and response time as text.
-///
-/// # Errors
-/// A message for the operator.
 pub(super) async fn probe(server: &RedisServer) -> Result<String, String> {
     let clock = Clock::system();
     let server = Server::new(server, clock.clone())?;

@@ -37,9 +37,7 @@ impl FileRule {
     pub(super) const REMOVED: Self = Self { written_before: Timestamp::MAX, touched_before: Timestamp::MIN };
 }
 
-/// Result of a sweep.
 pub(super) struct Swept {
-    /// Number of removed files.
     pub(super) removed: usize,
     /// Whether every day was swept completely.
     is_complete: bool,

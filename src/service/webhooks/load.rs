@@ -15,7 +15,6 @@ use tintype_outbound::receivers::MAX_REQUESTS;
 use tintype_store::DueEndpoint;
 use tintype_system::locked::Locked as _;
 
-/// Attempts at a time.
 const MAX: u32 = MAX_REQUESTS as u32;
 /// Those at one endpoint.
 pub const MAX_OF_ENDPOINT: u32 = 8;
@@ -24,7 +23,6 @@ const MAX_OF_ACCOUNT: u32 = 16;
 /// Those at failing endpoints together.
 const MAX_FAILING: u32 = 32;
 
-/// The attempts that this process makes.
 #[derive(Debug, Default)]
 pub(super) struct Load(Mutex<Counts>);
 
@@ -99,7 +97,6 @@ impl Load {
         self.0.locked().all + shares.iter().map(|(_, share)| share).sum::<u32>() >= MAX
     }
 
-    /// Counts an attempt.
     pub(super) fn enter(self: &Arc<Self>, endpoint: &Endpoint) -> Ticket {
         let is_failing = endpoint.state() == EndpointState::Failing;
         let endpoint = DueEndpoint { id: endpoint.id, account_id: endpoint.account_id, is_failing };
