@@ -19,9 +19,7 @@ pub mod results;
 
 pub use self::restore::{Target, restore};
 
-/// The database in a backup.
 const DATABASE: &str = "tintype.db";
-/// The directory of result files in a backup.
 const FILES: &str = "files";
 /// The journal that SQLite keeps next to a database while it writes.
 const JOURNAL: &str = "tintype.db-journal";

@@ -123,7 +123,6 @@ fn refuse_drifts(contents: &Contents, despite_drifts: bool) -> Result<(), String
 }
 
 impl Target {
-    /// Checks that the restore overwrites nothing.
     fn check_free(&self) -> Result<(), String> {
         if self.database.exists() {
             return Err(format!(

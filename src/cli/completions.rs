@@ -9,7 +9,6 @@ use clap_complete::Shell;
 use super::printing::print_line;
 use super::{Failure, Outcome};
 
-/// Name of the program.
 const PROGRAM: &str = "tintype";
 
 #[derive(Debug, Args)]

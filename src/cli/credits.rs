@@ -17,7 +17,6 @@ use tintype_domain::model::{EntryKind, LedgerEntry};
 use tintype_domain::text::{self, counted};
 use tintype_store::{Audit, Drift, Store, TakeOutcome};
 
-/// Ledger entries per page.
 const HISTORY_PAGE: u32 = 1_000;
 
 #[derive(Debug, Subcommand)]
@@ -92,7 +91,6 @@ pub(super) struct AuditArgs {
     json: bool,
 }
 
-/// An account's name and its credits.
 #[derive(Debug, Serialize)]
 struct Balance<'a> {
     account: &'a str,
@@ -202,7 +200,6 @@ async fn audit(args: AuditArgs, data: &DataSettings) -> Outcome {
     show_verdict(findings.drifts.is_empty(), args.json, &findings, || findings.text(&owners))
 }
 
-/// Checks the result files of all completed tasks.
 async fn check_files(
     store: &Store,
     url: Option<&str>,
@@ -223,7 +220,6 @@ async fn check_files(
     })
 }
 
-/// Findings of an audit of the ledger and, optionally, of the files.
 #[derive(Debug, Serialize)]
 struct Findings {
     accounts: u64,

@@ -44,7 +44,6 @@ use tintype_system::sandbox::{Confinement, Decoder};
 const EARLIEST: Timestamp = Timestamp::from_millis(1_767_225_600_000);
 /// Size of the test object that is written to a bucket: as large as a big picture.
 const PROBE_BYTES: usize = 8 << 20;
-/// Time limit for the probe of the engine.
 const PROBE_LIMIT: std::time::Duration = std::time::Duration::from_secs(10);
 
 #[derive(Debug, Args)]
@@ -68,7 +67,6 @@ pub(super) struct DoctorArgs {
     json: bool,
 }
 
-/// The outcome of one check.
 #[derive(Debug, Serialize)]
 struct Check {
     check: &'static str,
@@ -300,7 +298,6 @@ async fn queue(data: &DataSettings) -> Result<String, Failure> {
     }
 }
 
-/// The engines that waiting tasks need and no worker has now.
 fn without_engine(depth: &QueueDepth, engines: &[EngineState], named: &[WaitingForEngine]) -> Option<String> {
     let abilities = Abilities::of(engines);
     let tasks = depth.beyond(abilities.available);
@@ -452,7 +449,6 @@ async fn policy(settings: &PolicySettings) -> Result<String, String> {
     Ok(policy.describe().unwrap_or_else(|| "no policy file; only the engine refuses prompts".into()))
 }
 
-/// Probes every engine.
 async fn engines(settings: &EngineSettings, data: &Path) -> Result<String, String> {
     let engines = tintype_engines::configured(settings, data)?;
     let mut lines = Vec::new();

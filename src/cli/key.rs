@@ -107,7 +107,6 @@ struct ShownKey<'a> {
     key: &'a ApiKey,
     account: &'a str,
     state: KeyState,
-    /// The use of its budget.
     #[serde(flatten)]
     used: Option<Value>,
 }
@@ -116,7 +115,6 @@ fn used_json(allowance: Allowance) -> Value {
     json!({ "spent": allowance.spent, "left": allowance.left(), "resets_at": allowance.resets_at })
 }
 
-/// A new key without its secret.
 fn new_json(key: &ApiKey, now: Timestamp) -> Value {
     json!({
         "id": key.id,
@@ -166,7 +164,6 @@ async fn create(args: CreateArgs, data: &DataSettings) -> Outcome {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The text below a new key.
 fn introduction(key: &ApiKey) -> String {
     let off = match (&key.suspension, key.disabled) {
         (Some(Suspension { reason, .. }), _) => Some(format!("suspended ({reason})")),

@@ -28,7 +28,6 @@ pub(super) enum LogFormat {
 pub(super) struct Logging {
     pub(super) format: LogFormat,
     pub(super) filter: Filter,
-    /// The arguments of this process.
     pub(super) arguments: Vec<OsString>,
 }
 

@@ -18,7 +18,6 @@ use tintype_config::{ClientSettings, MAX_BODY};
 use tintype_system::locked::Locked as _;
 use tintype_system::output;
 
-/// Codes of JSON-RPC errors.
 const PARSE_ERROR: i64 = -32700;
 const SERVER_ERROR: i64 = -32000;
 /// Where a request that stands for itself names the revision of the protocol.
@@ -153,7 +152,6 @@ impl Agent {
         self.agreed.locked().clone()
     }
 
-    /// Notes the revision that the server has chosen.
     fn agree(&self, answer: &str) {
         let answer: Value = serde_json::from_str(answer).unwrap_or_default();
         if let Some(version) = answer["result"]["protocolVersion"].as_str() {

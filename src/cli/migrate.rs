@@ -93,7 +93,6 @@ pub(super) async fn run(args: MigrateArgs, data: &DataSettings) -> Outcome {
     }
 }
 
-/// What to do about a database that does not exist.
 const ELSEWHERE: &str = "give its path as --from sqlite:PATH";
 
 /// Removes the mark of an earlier migration.

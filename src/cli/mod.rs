@@ -220,7 +220,6 @@ impl Command {
         )
     }
 
-    /// The collector of traces.
     fn otlp(&self) -> Option<&str> {
         match self {
             Self::Serve(args) | Self::Api(args) | Self::Worker(args) => args.server.otlp.as_deref(),
@@ -229,7 +228,6 @@ impl Command {
     }
 }
 
-/// Failure of a command: a message for standard error.
 #[derive(Debug)]
 pub(crate) struct Failure(String);
 
@@ -239,7 +237,6 @@ impl<E: Display> From<E> for Failure {
     }
 }
 
-/// Result of a command.
 pub(crate) type Outcome = Result<ExitCode, Failure>;
 
 /// Runs the command that the process arguments name.
@@ -487,7 +484,6 @@ async fn find_account(store: &Store, name_or_id: &str) -> Result<Account, Failur
     })
 }
 
-/// Aligns rows in columns under headings.
 fn table<const N: usize>(headings: [&str; N], rows: impl IntoIterator<Item = [String; N]>) -> String {
     let mut lines = vec![headings.map(str::to_owned)];
     lines.extend(rows);
@@ -500,7 +496,6 @@ fn table<const N: usize>(headings: [&str; N], rows: impl IntoIterator<Item = [St
     lines.iter().map(line).collect::<Vec<_>>().join("\n")
 }
 
-/// Describes a drift of an account for people.
 fn describe(drift: &Drift, account: &str) -> String {
     format!("account {account}, task {}: {}", or_dash(drift.task_id), drift.fault)
 }

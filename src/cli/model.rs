@@ -103,7 +103,6 @@ pub(super) struct RemoveArgs {
     json: bool,
 }
 
-/// A model as the command line shows it.
 #[derive(Debug, Serialize)]
 struct Shown<'a> {
     name: &'a str,
@@ -116,7 +115,6 @@ struct Shown<'a> {
     licence: Option<&'a Licence>,
     bytes: u64,
     files: usize,
-    /// Whether this release can render with it.
     usable: bool,
     /// Why not.
     unusable: Option<String>,
@@ -219,7 +217,6 @@ fn is_decoder(pipeline: &str) -> bool {
     pipeline.starts_with("Autoencoder")
 }
 
-/// The end of the sentence on an installed model.
 fn unusable_note(installed: &Installed) -> String {
     if installed.manifest.as_ref().is_some_and(|manifest| is_decoder(&manifest.pipeline)) {
         return format!(", and replaces the decoder of a model as --engine-vae {}", installed.path().display());
@@ -241,7 +238,6 @@ async fn prepare(installed: Installed, transfer: &Arc<Transfer>) -> Result<Insta
     Ok(installed)
 }
 
-/// The lines before a download.
 fn describe(pull: &Pull) -> String {
     let source = pull.source();
     let left = pull.bytes.saturating_sub(pull.done);
@@ -262,7 +258,6 @@ fn describe(pull: &Pull) -> String {
     )
 }
 
-/// Asks whether the licence is accepted.
 fn accept(pull: &Pull, accepted: bool, json: bool) -> Result<(), String> {
     if accepted {
         return Ok(());
@@ -309,12 +304,10 @@ async fn add(args: AddArgs, data: &DataSettings) -> Outcome {
     })
 }
 
-/// An installed model, or what is left of one.
 #[derive(Debug, Serialize)]
 struct Listed<'a> {
     name: &'a str,
     state: &'static str,
-    /// The reason why it cannot be used.
     reason: Option<&'a str>,
     #[serde(flatten)]
     shown: Option<Shown<'a>>,
@@ -361,7 +354,6 @@ fn list(args: JsonArgs, data: &DataSettings) -> Outcome {
     show(args.json, &json!({ "installed": installed, "available": available_json }), || text(&installed, &available))
 }
 
-/// The lists for people.
 fn text(installed: &[Listed<'_>], available: &[&CatalogueModel]) -> String {
     let state = |listed: &Listed<'_>| match &listed.shown {
         Some(Shown { unusable: Some(reason), .. }) => format!("unusable: {reason}"),
@@ -399,7 +391,6 @@ fn text(installed: &[Listed<'_>], available: &[&CatalogueModel]) -> String {
     parts.join("\n\n")
 }
 
-/// The outcome for one model.
 #[derive(Debug, Serialize)]
 struct Verified {
     name: String,
@@ -407,7 +398,6 @@ struct Verified {
     /// Files that were compared by their length alone.
     without_checksum: usize,
     damaged: Vec<String>,
-    /// Why the engine cannot open it.
     unusable: Option<String>,
 }
 

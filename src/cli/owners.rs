@@ -21,7 +21,6 @@ pub(super) struct ListArgs {
     pub(super) json: bool,
 }
 
-/// The owners of what a list shows.
 #[derive(Debug, Default)]
 pub(super) struct Owners {
     /// Set if the list is about one account.
@@ -30,7 +29,6 @@ pub(super) struct Owners {
 }
 
 impl ListArgs {
-    /// Opens the database and finds the owners.
     pub(super) async fn open(&self, data: &DataSettings) -> Result<(Arc<Store>, Owners), Failure> {
         let store = open_store(data).await?;
         let owners = Owners::read(&store, self.account.as_deref()).await?;
@@ -39,7 +37,6 @@ impl ListArgs {
 }
 
 impl Owners {
-    /// All accounts, or the only one.
     pub(super) async fn read(store: &Store, only: Option<&str>) -> Result<Self, Failure> {
         let (only, accounts) = match only {
             Some(name) => {
@@ -88,7 +85,6 @@ pub(super) async fn readable_name(store: &Store, id: Id) -> String {
     owner_name(store, id).await.ok().filter(|name| !name.is_empty()).unwrap_or_else(|| id.to_string())
 }
 
-/// The name of an owner.
 pub(super) async fn owner_name(store: &Store, id: Id) -> Result<String, Failure> {
     let account = store.find_account(id.as_str()).await?;
     Ok(account.map(|account| account.name).unwrap_or_default())

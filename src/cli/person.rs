@@ -115,7 +115,6 @@ pub(super) struct OnePersonArgs {
     json: bool,
 }
 
-/// A person with the name of the account.
 #[derive(Debug, Serialize)]
 struct ShownPerson<'a> {
     #[serde(flatten)]
@@ -211,7 +210,6 @@ async fn link_of(store: Arc<Store>, person: &Person, public_url: &str) -> Result
     Ok((format!("{public_url}{LINK_PATH}{}", token.reveal()), expires_at))
 }
 
-/// A link for the owner of an account.
 pub(super) async fn link_of_account(
     store: Arc<Store>,
     account: &Account,
@@ -284,13 +282,11 @@ async fn remove(args: OnePersonArgs, data: &DataSettings) -> Outcome {
     show_person(&store, args.json, &person, || format!("Removed {}; all sessions have ended.", person.name)).await
 }
 
-/// Prints a person after a change.
 async fn show_person(store: &Store, json: bool, person: &Person, text: impl FnOnce() -> String) -> Outcome {
     let account = find_account(store, person.account_id.as_str()).await?;
     show(json, &ShownPerson { person, account: &account.name }, text)
 }
 
-/// Opens the database and finds a person.
 async fn open_person(data: &DataSettings, name_or_id: &str) -> Result<(Arc<Store>, Person), Failure> {
     let store = open_store(data).await?;
     let person = find_person(&store, name_or_id).await?;

@@ -25,7 +25,6 @@ pub(super) struct ListArgs {
     json: bool,
 }
 
-/// A preset as the command line shows it.
 #[derive(Debug, Serialize)]
 struct ShownPreset {
     name: String,

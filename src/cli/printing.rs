@@ -62,7 +62,6 @@ pub(super) fn misused(message: &str) -> Outcome {
     Ok(ExitCode::from(2))
 }
 
-/// Prints a text for people.
 pub(super) fn say(text: &str) {
     print_line(&terminal::visible(text));
 }

@@ -39,7 +39,6 @@ impl Stages {
         Self { bar: bar(visible), lines, latest: Cell::new(None) }
     }
 
-    /// Begins a part of the command.
     pub(super) fn begin(&self, part: &str) {
         self.latest.set(None);
         self.say(part.to_owned());

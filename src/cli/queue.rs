@@ -9,7 +9,6 @@ use tintype_config::DataSettings;
 use tintype_store::{QueueDepth, Store, WaitingForEngine};
 use tintype_system::clock::Timestamp;
 
-/// Consequence of a pause that outlasts the tasks, for operators.
 pub(super) const TASKS_EXPIRE: &str = "a task that is not finished 9 minutes after its submit fails and is refunded";
 
 #[derive(Debug, Subcommand)]

@@ -17,7 +17,6 @@ pub(super) struct Signals {
     hangup: Signal,
 }
 
-/// A signal as a server understands it.
 enum ServerSignal {
     /// To stop; the name of the signal.
     Stop(&'static str),

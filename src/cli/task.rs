@@ -62,7 +62,6 @@ fn task_id(text: &str) -> Result<Id, tintype_domain::model::InvalidId> {
     text.parse().map(|TaskId(id)| id).or_else(|_| text.parse())
 }
 
-/// A task as the operator sees it, with the name of its account.
 fn task_json(task: &Task, account: &str) -> Value {
     let (files, failure) = match &task.status {
         Status::Processing => (&[][..], None),

@@ -30,7 +30,6 @@ use tintype_system::output;
 /// Time for which `test` waits for a server to send its event: longer than a request may take.
 const TEST_PATIENCE: Duration = Duration::from_secs(20);
 const TEST_PAUSE: Duration = Duration::from_millis(100);
-/// Deliveries listed by default.
 const LISTED: &str = "50";
 
 #[derive(Debug, Subcommand)]
@@ -111,7 +110,6 @@ pub(super) struct ReplayArgs {
     json: bool,
 }
 
-/// An endpoint without its secret, and the name of its account.
 fn endpoint_json(endpoint: &Endpoint, account: &str) -> Value {
     json!({
         "id": endpoint.id,
@@ -147,7 +145,6 @@ fn next_attempt_at(delivery: &Delivery) -> Option<Timestamp> {
     delivery.next_attempt_at.map(|at| at.max(delivery.id.timestamp()))
 }
 
-/// The last outcome of a delivery in words.
 fn last_outcome(delivery: &Delivery) -> String {
     match (delivery.status, delivery.trouble) {
         (Some(status), _) => format!("status {status}"),

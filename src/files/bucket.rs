@@ -249,7 +249,6 @@ fn refused_write(error: &str) -> Option<&'static str> {
         .then_some("does this store support conditional writes (If-None-Match: *)? Result files need them")
 }
 
-/// The text of an element of an answer in XML.
 fn element<'a>(text: &'a str, name: &str) -> Option<&'a str> {
     let (_, rest) = text.split_once(&format!("<{name}>"))?;
     rest.split_once('<').map(|(inner, _)| inner)

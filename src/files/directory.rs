@@ -26,7 +26,6 @@ use tintype_system::owner;
 /// Time limit of a look at the marker.
 const MARKER_LIMIT: Duration = Duration::from_secs(5);
 
-/// A directory of result files.
 #[derive(Debug)]
 pub(super) struct Directory {
     pub(super) objects: LocalFileSystem,
@@ -136,7 +135,6 @@ fn is_about_links(error: &object_store::Error) -> bool {
     })
 }
 
-/// A listing of the directory of a day.
 struct Walk {
     directory: PathBuf,
     day: String,

@@ -12,7 +12,6 @@ pub const MARKER: &str = "tintype-marker";
 /// Read limit in bytes, above the size of a marker and a line break.
 const MAX_BYTES: usize = 64;
 
-/// The marker in an object that was found in a bucket or in a directory.
 pub(super) async fn read(found: GetResult, in_bucket: bool) -> Result<FilesMarker, FilesError> {
     let mut start = Vec::new();
     let mut chunks = found.into_stream();

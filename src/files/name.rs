@@ -10,7 +10,6 @@ pub(super) const DAY_LENGTH: usize = 10;
 /// The extension of a picture, and of its thumbnail.
 const PNG: &str = ".png";
 const THUMBNAIL: &str = ".webp";
-/// Bytes of randomness in a name.
 const RANDOM_BYTES: usize = 18;
 
 /// The name of a result file: `DAY/TASK-INDEX-RANDOM.png`.
@@ -51,7 +50,6 @@ impl<'a> FileName<'a> {
         well_formed.then(|| task.parse().ok())?
     }
 
-    /// The name of the thumbnail of this picture.
     pub(super) fn thumbnail(self) -> String {
         format!("{}{THUMBNAIL}", self.text.strip_suffix(PNG).unwrap_or(self.text))
     }

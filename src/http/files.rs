@@ -14,7 +14,6 @@ use super::pipeline::error::ApiError;
 use super::state::ApiState;
 use crate::files::FileName;
 
-/// The part of a file that a request asks for.
 #[derive(Debug, PartialEq, Eq)]
 enum ByteRange {
     Whole,

@@ -101,7 +101,6 @@ pub(super) fn next_part(rest: &mut VecDeque<Bytes>) -> Bytes {
     part
 }
 
-/// The body of an answer with pictures, in parts.
 pub(super) struct Pieces {
     pub(super) rest: VecDeque<Bytes>,
     pub(super) _slot: Arc<WaitSlot>,

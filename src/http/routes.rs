@@ -289,7 +289,6 @@ const fn metrics(pattern: &'static str, handler: fn(MethodFilter) -> MethodRoute
 }
 
 impl Route {
-    /// The route of a request, if its path and method have one.
     pub(super) fn of(request: &Request) -> Option<&'static Self> {
         let pattern = matched_pattern(request)?;
         ROUTES.iter().find(|route| route.pattern == pattern && route.answers(request.method()))
@@ -404,7 +403,6 @@ fn first_segment(path: &str) -> Option<&str> {
     path.split('/').nth(1)
 }
 
-/// A route for the path of a request, whatever its method.
 pub(super) fn at(request: &Request) -> Option<&'static Route> {
     let pattern = matched_pattern(request)?;
     ROUTES.iter().find(|route| route.pattern == pattern)

@@ -197,7 +197,6 @@ impl Metrics {
     }
 }
 
-/// A number as the value of a gauge.
 fn level(number: u64) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX)
 }

@@ -37,7 +37,6 @@ impl QueueMetrics {
         }
     }
 
-    /// Shows the queue as it is at this time.
     pub(super) fn show(&self, depth: &QueueDepth, engines: &[EngineState], now: Timestamp) {
         self.waiting.set(level(depth.waiting));
         self.leased.set(level(depth.leased));

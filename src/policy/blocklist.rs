@@ -36,7 +36,6 @@ pub fn picture_hash(picture: &Picture) -> u64 {
     amounts.iter().fold(0, |hash, amount| hash << 1 | u64::from(*amount > median))
 }
 
-/// The blocked pictures.
 #[derive(Debug)]
 pub(super) struct BlockList {
     hashes: Vec<u64>,
@@ -66,7 +65,6 @@ impl BlockList {
         self.hashes.len()
     }
 
-    /// Whether a picture is within the distance of a blocked one.
     pub(super) fn blocks(&self, picture: &Picture) -> bool {
         let hash = picture_hash(picture);
         self.hashes.iter().any(|listed| (listed ^ hash).count_ones() <= self.distance)

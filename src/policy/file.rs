@@ -123,7 +123,6 @@ impl Stamp {
         Self { path: path.to_owned(), of_file }
     }
 
-    /// Whether the file is unchanged.
     pub(super) fn holds(&self) -> bool {
         Self::of(&self.path).of_file == self.of_file
     }

@@ -151,7 +151,6 @@ fn verdict(moderation: &Moderation, answer: Result<bool, NoAnswer>) -> Verdict {
 }
 
 impl fmt::Display for Rules {
-    /// Describes the rules for the operator.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let counted = |count: usize, one: &str| format!("{count} {one}{}", if count == 1 { "" } else { "s" });
         write!(f, "{}", counted(self.matcher.len(), "rule"))?;

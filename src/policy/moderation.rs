@@ -26,7 +26,6 @@ const MAX_ANSWER: usize = 1024 * 1024;
 /// Longest side of a picture sent to the endpoint; larger pictures are scaled down.
 const PICTURE_SIDE: u32 = 768;
 
-/// URL of the endpoint.
 #[derive(Debug, Clone)]
 pub(super) struct Endpoint(Url);
 
@@ -51,7 +50,6 @@ impl Endpoint {
     }
 }
 
-/// Settings of the endpoint, and the subjects to check.
 #[derive(Debug)]
 pub(super) struct Settings {
     pub(super) endpoint: Endpoint,
@@ -63,7 +61,6 @@ pub(super) struct Settings {
     pub(super) timeout: Duration,
 }
 
-/// Client of the endpoint.
 pub(super) struct Moderation {
     settings: Settings,
     client: Client,
@@ -105,9 +102,6 @@ struct Judgement {
 
 impl Moderation {
     /// Creates the HTTP client without connecting.
-    ///
-    /// # Errors
-    /// A message for the operator.
     pub(super) fn new(settings: Settings) -> Result<Self, String> {
         let mut headers = HeaderMap::new();
         if let Some(key) = &settings.key {
@@ -127,7 +121,6 @@ impl Moderation {
         Ok(Self { settings, client })
     }
 
-    /// Whether the endpoint checks this subject.
     pub(super) fn checks(&self, subject: Subject) -> bool {
         self.settings.check.contains(&subject)
     }
@@ -137,17 +130,14 @@ impl Moderation {
         self.settings.unreachable
     }
 
-    /// Host of the endpoint, for the operator.
     pub(super) fn host(&self) -> &str {
         self.settings.endpoint.0.host_str().unwrap_or_default()
     }
 
-    /// Whether the endpoint refuses a prompt.
     pub(super) async fn refuses_prompt(&self, prompt: &str) -> Result<bool, NoAnswer> {
         self.ask(&json!({ "type": "text", "text": prompt })).await
     }
 
-    /// Whether the endpoint refuses a picture.
     pub(super) async fn refuses_picture(&self, picture: Picture) -> Result<bool, NoAnswer> {
         let encode = move || BASE64_STANDARD.encode(picture.within(PICTURE_SIDE).to_png());
         let png = tokio::task::spawn_blocking(encode).await.map_err(|_| NoAnswer::Shape)?;

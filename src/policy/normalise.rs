@@ -24,7 +24,6 @@ const MIN_MASKED: usize = 3;
 /// What stands for an i or an l.
 const IS_ONE: [char; 3] = ['1', '|', '!'];
 
-/// How letters are interpreted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Look {
     /// Literally.
@@ -256,7 +255,6 @@ fn decorates(character: char) -> bool {
     }
 }
 
-/// The lower-case letters for a character.
 fn small_letters(character: char, look: Look) -> String {
     let seen = if look == Look::Lookalike { lookalike(character) } else { None };
     let seen = seen.unwrap_or_else(|| character.to_string());

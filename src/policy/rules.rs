@@ -7,14 +7,12 @@ use super::normalise::{Look, continues, is_divided, readings, words};
 /// Most gaps between the words of a phrase where each may be hidden while others are not.
 const MAX_GAPS: usize = 3;
 
-/// A rule of the policy file.
 #[derive(Debug, Clone)]
 pub(super) struct Rule {
     pub(super) name: String,
     pub(super) words: Vec<String>,
 }
 
-/// All rules, compiled for matching.
 #[derive(Debug)]
 pub(super) struct Matcher {
     names: Vec<String>,
@@ -49,12 +47,10 @@ impl Matcher {
         Ok(Self { names: rules.iter().map(|rule| rule.name.clone()).collect(), automaton, rule_of })
     }
 
-    /// Number of rules.
     pub(super) fn len(&self) -> usize {
         self.names.len()
     }
 
-    /// Whether any rule refuses the prompt.
     pub(super) fn refuses(&self, prompt: &str) -> bool {
         self.found(&readings(prompt), is_divided(prompt)).next().is_some()
     }

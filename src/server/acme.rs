@@ -33,7 +33,6 @@ const SAVED: &str = "acme.json";
 /// Longest wait for a connection, and for the next byte of a response.
 const CONNECT_LIMIT: Duration = Duration::from_secs(10);
 const READ_LIMIT: Duration = Duration::from_secs(30);
-/// Time limit for one order.
 const ORDER_LIMIT: Duration = Duration::from_secs(5 * 60);
 /// Time limit for the validation by the authority, and again for the signature.
 const PATIENCE: RetryPolicy = RetryPolicy::new().timeout(Duration::from_secs(90));
@@ -71,9 +70,6 @@ struct Saved {
 
 impl Authority {
     /// Prepares orders according to the settings, without connecting.
-    ///
-    /// # Errors
-    /// A message for the operator.
     pub(super) fn new(settings: &AcmeSettings, data: &Path, clock: Clock) -> Result<Self, String> {
         let pem = settings
             .acme_ca
@@ -144,7 +140,6 @@ impl Authority {
         Some(due.since(self.clock.now())).filter(|wait| !wait.is_zero())
     }
 
-    /// Orders one certificate and stores it.
     async fn order(&self, certificate: &Certificate) -> Result<Arc<CertifiedKey>, String> {
         self.try_order(certificate).await.map_err(|error| error.to_string())
     }
@@ -247,7 +242,6 @@ fn pair(chain: &str, key: &str) -> Result<Arc<CertifiedKey>, AnyError> {
     Ok(Arc::new(CertifiedKey::from_der(chain, key, &ring::default_provider())?))
 }
 
-/// The HTTP client of the ACME library.
 struct Web(reqwest::Client);
 
 impl HttpClient for Web {

@@ -11,7 +11,6 @@ use tintype_config::{ConnectionLimits, RESERVE_PER_SOURCE, RESERVED_CONNECTIONS,
 use tintype_domain::source::{Peer, Source};
 use tintype_system::locked::Locked as _;
 
-/// All connection slots.
 #[derive(Debug)]
 pub(super) struct ConnectionSlots {
     regular: Arc<Pool>,

@@ -32,7 +32,6 @@ pub struct SocketListener {
     identity: (u64, u64),
 }
 
-/// A connection that was accepted.
 pub(super) enum Accepted {
     Tcp(TcpStream, SocketAddr),
     Socket(UnixStream),

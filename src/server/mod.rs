@@ -72,7 +72,6 @@ impl Default for ListenerSettings {
     }
 }
 
-/// State shared by all connections of a listener.
 #[derive(Clone)]
 struct ListenerState {
     router: Router,
@@ -80,7 +79,6 @@ struct ListenerState {
     limits: ConnectionLimits,
 }
 
-/// One connection as the service sees it.
 #[derive(Clone, Copy)]
 struct Connection {
     peer: Peer,
@@ -134,7 +132,6 @@ pub async fn serve(listeners: Vec<Listener>, router: Router, settings: ListenerS
     }
 }
 
-/// The way in, which all listeners share.
 struct ConnectionAcceptor {
     slots: Arc<ConnectionSlots>,
     /// With the PROXY protocol, those that speak it.
@@ -144,7 +141,6 @@ struct ConnectionAcceptor {
 }
 
 impl ConnectionAcceptor {
-    /// Accepts connections until `stop`.
     async fn accept_all(&self, listener: Listener, stop: &CancellationToken) {
         while let Some(accepted) = stop.run_until_cancelled(listener.accept()).await {
             match accepted {

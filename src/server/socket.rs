@@ -35,7 +35,6 @@ pub(super) fn bound(listener: &TcpListener, stall_limit: Duration) -> io::Result
     socket.set_tcp_user_timeout(Some(stall_limit.saturating_mul(KERNEL_PATIENCE)))
 }
 
-/// A connection in the kernel.
 pub(super) trait Socket: AsyncRead + AsyncWrite + Unpin + Send {
     /// Makes closing the connection discard what the peer has not read.
     fn abort(&self);

@@ -134,7 +134,6 @@ impl Certificate {
         self.current.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Replaces the certificate for new connections.
     pub(super) fn install(&self, pair: Arc<CertifiedKey>) {
         *self.current.write().unwrap_or_else(PoisonError::into_inner) = Some(pair);
     }
@@ -144,7 +143,6 @@ impl Certificate {
         self.challenges.write().unwrap_or_else(PoisonError::into_inner).insert(name, answer);
     }
 
-    /// Stops answering challenges.
     pub(super) fn forget_challenges(&self) {
         self.challenges.write().unwrap_or_else(PoisonError::into_inner).clear();
     }

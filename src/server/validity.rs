@@ -9,7 +9,6 @@ use x509_cert::time::Time;
 
 use tintype_system::clock::Timestamp;
 
-/// Validity period of a certificate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Validity {
     pub(super) from: Timestamp,
@@ -24,7 +23,6 @@ impl Validity {
         Some(Self { from: time(validity.not_before)?, until: time(validity.not_after)? })
     }
 
-    /// Total length of the period.
     pub(super) fn length(&self) -> Duration {
         self.until.since(self.from)
     }

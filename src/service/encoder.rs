@@ -57,7 +57,6 @@ struct EncoderState {
     kept: VecDeque<(Duration, Arc<EncodedAnswer>)>,
 }
 
-/// The pictures of an answer, for all callers that want them.
 #[derive(Debug)]
 struct EncodedAnswer {
     key: Key,
@@ -86,7 +85,6 @@ pub enum EncodeError {
     Damaged(String),
 }
 
-/// A text that counts as memory.
 struct Text {
     text: String,
     _room: Arc<Share>,

@@ -28,7 +28,6 @@ pub struct Keyring {
     uses: Mutex<HashMap<Id, Timestamp>>,
 }
 
-/// A valid key, as read from the store.
 #[derive(Debug, Clone)]
 struct Cached {
     key: Arc<ApiKey>,

@@ -54,7 +54,6 @@ impl<K: Eq + Hash + Clone, N: Default> Limiters<K, N> {
         self.callers.get(caller)
     }
 
-    /// Gives a caller a full allowance again.
     pub(super) fn forget(&self, caller: &K) {
         self.callers.remove(caller);
     }

@@ -46,7 +46,6 @@ struct Takes {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Masks {
     are_taken: bool,
-    /// Most reference images of a task.
     max_references: usize,
 }
 
@@ -61,7 +60,6 @@ pub enum NoEngineForMask {
     TooManyReferences(usize),
 }
 
-/// The file as it was last seen.
 #[derive(Debug, Default)]
 struct Followed {
     looked_at: Option<Duration>,

@@ -126,7 +126,6 @@ impl QueuePositions {
         self.known.locked().count(account);
     }
 
-    /// Adds a task that this process has just submitted.
     pub(super) fn add(&self, task: QueuedTask) {
         self.known.locked().add(task);
     }

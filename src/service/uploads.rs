@@ -120,7 +120,6 @@ impl From<DecodeError> for UploadError {
 pub struct UploadSlot {
     uploads: Arc<Uploads>,
     account_id: Id,
-    /// The right by which the sender stores pictures.
     right: Right,
     _admitted: Admitted<Id>,
 }
@@ -288,7 +287,6 @@ impl Spool {
         self.count_rejection(self.uploads.decoder.decode_mask(&bytes).await)
     }
 
-    /// The bytes of the file.
     async fn bytes(&self) -> Result<Vec<u8>, UploadError> {
         let mut file = self.file.try_clone()?;
         let read = tokio::task::spawn_blocking(move || {

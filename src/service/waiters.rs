@@ -33,7 +33,6 @@ struct Waiting {
     tasks: HashMap<Id, PendingTask>,
 }
 
-/// A task whose end someone waits for.
 #[derive(Debug, Default)]
 struct PendingTask {
     ended: Arc<Notify>,

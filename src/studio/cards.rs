@@ -23,7 +23,6 @@ use tintype_domain::request::{GenerateRequest, TaskSettings};
 use tintype_domain::stored_reference::StoredReference;
 use tintype_store::{Board, GalleryFilter, TaskRecord, Unfinished};
 
-/// A picture on a page.
 pub(super) struct Picture {
     pub(super) url: String,
     pub(super) thumbnail: String,
@@ -32,11 +31,9 @@ pub(super) struct Picture {
     pub(super) height: u32,
     /// Its place in the task, from 1.
     pub(super) number: usize,
-    /// Its name as a reference.
     pub(super) reference: String,
 }
 
-/// A failure on a page.
 pub(super) struct Failure {
     /// The name of the text before `text`.
     pub(super) title: &'static str,
@@ -133,7 +130,6 @@ impl Tile<'_> {
 }
 
 impl<'a> Card<'a> {
-    /// The task in a grid.
     pub(super) fn tile(&self) -> Tile<'_> {
         Tile { card: self }
     }
@@ -179,7 +175,6 @@ impl<'a> Card<'a> {
         Ok(card)
     }
 
-    /// Says how far an unfinished task is.
     async fn describe(&mut self, visitor: &Visitor, unfinished: &[Unfinished]) {
         let studio = &visitor.studio;
         let elapsed = studio.shared.store.now().as_millis() - self.task.created_at().as_millis();
@@ -211,7 +206,6 @@ impl<'a> Card<'a> {
         preset.into_iter().chain(mask).chain(Setting::ALL.into_iter().filter_map(field)).collect()
     }
 
-    /// What the task was rendered with, for the reader: names of texts, and values.
     pub(super) fn rendered_with(&self) -> Vec<(&'static str, String)> {
         let TaskSettings { preset, render, .. } = &self.request.settings;
         let named = |name: &String| match name.as_str() {
@@ -226,7 +220,6 @@ impl<'a> Card<'a> {
         preset.into_iter().chain(given).collect()
     }
 
-    /// The seeds of its images.
     pub(super) fn seeds(&self) -> String {
         self.request.seeds(self.task.id).map(|seed| seed.to_string()).collect::<Vec<_>>().join(", ")
     }
@@ -246,7 +239,6 @@ impl<'a> Card<'a> {
         matches!(&self.task.status, Status::Failed(failure) if failure.cause == FailureCause::Cancelled)
     }
 
-    /// The name of its state on pages.
     pub(super) fn state_name(&self) -> &'static str {
         if self.is_cancelled() { "cancelled" } else { self.task.status.as_str() }
     }
@@ -257,7 +249,6 @@ impl<'a> Card<'a> {
         may.then_some(if self.waits { "cancel" } else { "stop" })
     }
 
-    /// Whether the person may delete it.
     pub(super) fn deletes(&self) -> bool {
         self.can_create && self.task.status.is_terminal() && (self.is_owner || self.is_mine)
     }
@@ -298,7 +289,6 @@ pub(super) fn name_of(people: &[Person], id: Id) -> String {
     people.iter().find(|person| person.id == id).map(|person| person.name.clone()).unwrap_or_default()
 }
 
-/// The words for the state of an unfinished task.
 pub(super) fn words(t: &Texts, progress: &TaskProgress) -> String {
     let mut words = match (progress.waits, progress.stage) {
         (true, _) if progress.position > 0 => t.count("waiting-place", progress.position),
@@ -323,7 +313,6 @@ pub(super) async fn url(visitor: &Visitor, name: &str) -> Result<String, FilesEr
     }
 }
 
-/// Cards of a page, newest first.
 pub(super) async fn cards(visitor: &Visitor, records: Vec<TaskRecord>) -> Result<Vec<Card<'_>>, PageError> {
     let is_unfinished = |record: &TaskRecord| !record.task.status.is_terminal();
     let unfinished = if records.iter().any(is_unfinished) {
@@ -353,7 +342,6 @@ pub(super) async fn cards(visitor: &Visitor, records: Vec<TaskRecord>) -> Result
     Ok(cards)
 }
 
-/// Tasks of one page.
 const PAGE: u32 = 16;
 
 /// The newest tasks before one, and where the next page begins: the visitor's own, or all for a viewer, who has none.
@@ -381,7 +369,6 @@ async fn page(
     Ok((cards(visitor, page.records).await?, page.older))
 }
 
-/// The card of one task.
 pub(super) async fn card(visitor: &Visitor, record: TaskRecord) -> Result<Card<'_>, PageError> {
     cards(visitor, vec![record]).await?.pop().ok_or_else(PageError::not_found)
 }

@@ -23,7 +23,6 @@ pub(super) enum Step {
     Day,
 }
 
-/// What the values are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Measure {
     /// Numbers of something.
@@ -36,7 +35,6 @@ pub(super) enum Measure {
 struct Bar {
     /// The time that it stands for.
     label: String,
-    /// Its value, in words.
     value: String,
     x: f64,
     y: f64,
@@ -123,7 +121,6 @@ impl Measure {
         }
     }
 
-    /// A round value of the axis.
     fn short(self, t: &Texts, value: i64) -> String {
         match self {
             Self::Millis if value % 1_000 == 0 => format!("{} s", t.number(value / 1_000)),

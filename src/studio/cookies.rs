@@ -45,7 +45,6 @@ impl Cookie {
         if context.https { self.name } else { without_prefix() }
     }
 
-    /// Its value in a request.
     pub(super) fn read<'a>(&self, headers: &'a HeaderMap, context: &RequestContext) -> Option<&'a str> {
         value(headers, self.name(context))
     }
@@ -65,7 +64,6 @@ impl Cookie {
         with_line(response, line)
     }
 
-    /// Deletes it.
     pub(super) fn remove(&self, response: Response<Body>, context: &RequestContext) -> Response<Body> {
         self.set(response, context, "", 0)
     }
@@ -94,7 +92,6 @@ pub(super) fn with_id_token(response: Response<Body>, context: &RequestContext, 
     }
 }
 
-/// Remembers the chosen language for a year.
 pub(super) fn with_language(response: Response<Body>, language: &str) -> Response<Body> {
     with_line(response, format!("{LANGUAGE}={language}; Path=/; Max-Age={YEAR_SECONDS}; HttpOnly; SameSite=Lax"))
 }
@@ -114,7 +111,6 @@ pub(super) fn has_unsent_form(headers: &HeaderMap, context: &RequestContext) -> 
     RETURN_TO.read(headers, context).is_some_and(|page| page.starts_with(UNSENT))
 }
 
-/// The page to which the sign-in leads, if one was remembered.
 pub(super) fn page_after_sign_in(headers: &HeaderMap, context: &RequestContext) -> Option<String> {
     let page = RETURN_TO.read(headers, context)?.trim_start_matches(UNSENT);
     let page = BASE64_URL_SAFE_NO_PAD.decode(page).ok()?;

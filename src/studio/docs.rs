@@ -11,7 +11,6 @@ use super::page::{Frame, html};
 use super::session::Visitor;
 use tintype_domain::request::GenerateRequest;
 
-/// The prompt of the examples.
 const PROMPT: &str = "A red fox in the snow at dawn";
 
 /// The operations of the API, read from its OpenAPI document.
@@ -25,14 +24,12 @@ struct Operation {
     method: String,
     path: String,
     summary: String,
-    /// Paragraphs.
     description: Vec<String>,
     inputs: Vec<Input>,
     /// The status of an answer, and its meaning.
     answers: Vec<(String, String)>,
 }
 
-/// A field of the body, or a parameter.
 #[derive(Debug)]
 struct Input {
     name: String,

@@ -17,7 +17,6 @@ use super::{RequestContext, SECOND_FACTOR, SIGN_IN, SIGN_OUT};
 use crate::files::FilesError;
 use tintype_store::StoreError;
 
-/// The name of the text for a picture in the bin.
 const IN_BIN: &str = "picture-in-bin";
 
 /// An error of a page. `crate::http` writes it, and logs its cause with the id of the request.
@@ -33,14 +32,12 @@ pub struct PageError {
     pub retry_after: Option<u64>,
     /// The page on which the person has to do something first.
     first: Option<&'static str>,
-    /// The page to which the sign-in leads.
     destination: Option<Box<Destination>>,
 }
 
 /// The answer of a handler.
 pub type PageResult = Result<Response<Body>, PageError>;
 
-/// A page to which a sign-in leads.
 #[derive(Debug, Clone)]
 struct Destination {
     context: RequestContext,
@@ -76,17 +73,14 @@ impl PageError {
         Self { retry_after: Some(seconds), ..Self::new(StatusCode::TOO_MANY_REQUESTS, "error-rate") }
     }
 
-    /// Too many requests of one kind.
     pub(super) fn busy() -> Self {
         Self::new(StatusCode::TOO_MANY_REQUESTS, "error-rate")
     }
 
-    /// Leads to the page on which people sign in.
     pub(super) fn signed_out() -> Self {
         Self { first: Some(SIGN_IN), ..Self::new(StatusCode::SEE_OTHER, "signed-out") }
     }
 
-    /// Leads to the page on which people set up a second factor.
     pub(super) fn without_factor() -> Self {
         Self { first: Some(SECOND_FACTOR), ..Self::new(StatusCode::SEE_OTHER, "factor-required") }
     }

@@ -45,12 +45,10 @@ pub async fn events(State(studio): State<Arc<Studio>>, visitor: Visitor) -> Page
     Ok(secured(response))
 }
 
-/// The event after which a page catches up.
 fn begin(studio: &Studio) -> Bytes {
     format!("event: begin\ndata: {}\n\n", json!({ "paused": studio.live.is_paused() })).into()
 }
 
-/// The next piece of a stream; `None` at its end.
 async fn next(studio: &Studio, watcher: &mut Watcher, t: &Texts) -> Option<Bytes> {
     tokio::select! {
         change = watcher.changes.recv() => match change {
@@ -67,7 +65,6 @@ async fn next(studio: &Studio, watcher: &mut Watcher, t: &Texts) -> Option<Bytes
     }
 }
 
-/// An event in the language of its reader.
 fn event(change: Change, t: &Texts) -> Bytes {
     let (name, data) = match change {
         Change::State(id) => ("task", json!({ "id": id })),

@@ -9,7 +9,6 @@ use http_body_util::BodyExt as _;
 use tintype_config::{MIN_UPLOAD_RATE, UPLOAD_GRACE};
 use tintype_system::clock::Clock;
 
-/// A body that arrives.
 pub(crate) struct ImageBody {
     body: Body,
     /// Longest pause.
@@ -30,7 +29,6 @@ pub(crate) enum Stopped {
 }
 
 impl ImageBody {
-    /// A body that begins to arrive.
     pub(crate) fn new(body: Body, idle: Duration, clock: &Clock) -> Self {
         Self { body, idle, clock: clock.clone(), begun: clock.elapsed(), bytes: 0 }
     }

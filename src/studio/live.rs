@@ -29,12 +29,10 @@ const MAX_WAITING: usize = 256;
 const TASKS_OF_NEWS: usize = 250;
 /// Most pages that watch in one process. Each holds a connection.
 pub(super) const MAX_WATCHERS: usize = 2_048;
-/// Most of them with one session.
 const MAX_WATCHERS_OF_SESSION: usize = 8;
 /// Most of them of one person.
 pub const MAX_WATCHERS_OF_PERSON: usize = 64;
 
-/// A change that pages of an account show.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Change {
     /// The task is new, was claimed, waits again, or has ended.
@@ -69,7 +67,6 @@ pub(super) enum Mark {
     Boards,
 }
 
-/// A message to the other processes of the cluster.
 #[derive(Debug, Serialize, Deserialize)]
 struct ClusterMessage {
     account: Id,
@@ -93,7 +90,6 @@ pub(super) struct TaskProgress {
     pub(super) left: Option<u64>,
     /// The stage that its present attempt has reported.
     pub(super) stage: Option<Stage>,
-    /// The number of its latest preview.
     pub(super) preview: Option<i64>,
 }
 
@@ -145,7 +141,6 @@ struct Watched {
     known: HashMap<Id, (Unfinished, TaskProgress)>,
 }
 
-/// A session with open pages.
 #[derive(Debug)]
 struct WatchedSession {
     person: Id,
@@ -235,7 +230,6 @@ impl Live {
         self.watched.locked().is_paused
     }
 
-    /// Watches until `stop`.
     pub(super) async fn run(&self, stop: CancellationToken) {
         let mut endings = self.shared.endings.subscribe();
         // An interval, because a new sleep for each turn would never end beside frequent news.

@@ -24,13 +24,11 @@ use tintype_system::clock::Timestamp;
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob: https:; \
                       connect-src 'self'; form-action 'self'; frame-ancestors 'none'; base-uri 'none'";
 
-/// A day.
 pub(super) const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// The byte order mark at the start of each table to download. Without it, Excel on Windows assumes an old code page.
 pub(super) const BYTE_ORDER_MARK: char = '\u{feff}';
 
-/// A page of HTML.
 pub(super) fn html(page: &impl Template) -> PageResult {
     let mut response = Response::new(Body::from(page.render()?));
     response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("text/html; charset=utf-8"));
@@ -166,7 +164,6 @@ pub(super) fn day_of_month(t: &Texts, at: Timestamp) -> Option<String> {
     Some(t.count_of("axis-day", i64::from(utc.day()), &month(t, utc)?))
 }
 
-/// The short name of a month.
 pub(super) fn month(t: &Texts, utc: DateTime) -> Option<String> {
     t.get("months").split(' ').nth(usize::try_from(utc.month() - 1).ok()?).map(str::to_owned)
 }
@@ -180,7 +177,6 @@ fn local(at: &Timestamp, in_utc: &str) -> String {
     format!("<time datetime=\"{at}\" data-local>{in_utc} UTC</time>")
 }
 
-/// The name of the text for a role.
 pub(super) fn role_text(role: impl Borrow<Role>) -> &'static str {
     match role.borrow() {
         Role::Viewer => "role-viewer",
@@ -212,7 +208,6 @@ pub(super) fn entry_text(entry: &LedgerEntry) -> &'static str {
     }
 }
 
-/// The frame of a signed-in page.
 #[derive(Debug)]
 pub(super) struct Frame<'a> {
     /// The name of the page in the menu.

@@ -4,14 +4,11 @@ use tintype_domain::model::{Id, Status, Surface};
 use tintype_domain::stored_reference::StoredReference;
 use tintype_store::{Result, Store};
 
-/// A reference on a page.
 #[derive(Debug, Clone)]
 pub(super) struct Chip {
-    /// The line of the form.
     pub(super) reference: String,
     /// The path of its thumbnail, unless it is elsewhere.
     pub(super) thumbnail: Option<String>,
-    /// The host of a URL.
     pub(super) host: String,
 }
 
@@ -27,7 +24,6 @@ impl Chip {
     }
 }
 
-/// The path of the thumbnail of a picture.
 pub(super) fn thumbnail(reference: StoredReference) -> String {
     match reference {
         StoredReference::Upload(id) => format!("/studio/uploads/{id}"),
@@ -40,9 +36,7 @@ pub(super) fn lines(text: &str) -> impl Iterator<Item = &str> {
     text.lines().map(str::trim).filter(|line| !line.is_empty())
 }
 
-/// A picture of the account.
 pub(super) struct Found {
-    /// The name of its file.
     pub(super) name: String,
     /// Its size in pixels.
     pub(super) width: u32,
@@ -51,7 +45,6 @@ pub(super) struct Found {
     pub(super) prompt: Option<String>,
 }
 
-/// Finds a picture of the account.
 pub(super) async fn find(store: &Store, account: Id, reference: StoredReference) -> Result<Option<Found>> {
     match reference {
         StoredReference::Upload(id) => {

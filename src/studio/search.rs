@@ -4,9 +4,7 @@ use serde::Deserialize;
 
 use super::page::last_of_page;
 
-/// Results of one page.
 pub(super) const PAGE: u32 = 50;
-/// Most characters of a search.
 const MAX_CHARS: usize = 100;
 
 /// A search, and the position in its results.
@@ -23,7 +21,6 @@ pub struct Search {
 }
 
 impl Search {
-    /// What the names have to contain.
     pub(super) fn text(&self) -> String {
         self.q.trim().chars().take(MAX_CHARS).collect()
     }

@@ -29,7 +29,6 @@ pub(super) const PROOF: &str = "proof";
 
 /// A signed-in person.
 pub struct Visitor {
-    /// The session.
     pub(super) session: Session,
     /// The hash by which the database knows the session.
     pub(super) token_hash: TokenHash,
@@ -46,17 +45,14 @@ pub struct Visitor {
 tintype_domain::opaque!(Visitor);
 
 impl Visitor {
-    /// The account of the person.
     pub(super) fn account_id(&self) -> Id {
         self.session.person.account_id
     }
 
-    /// The id of the person.
     pub(super) fn person_id(&self) -> Id {
         self.session.person.id
     }
 
-    /// The name of the person.
     pub(super) fn name(&self) -> &str {
         &self.session.person.name
     }
@@ -160,7 +156,6 @@ impl Visitor {
     }
 }
 
-/// A need of a request besides a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Need {
     /// The second factor, if the operator requires one.
@@ -249,7 +244,6 @@ impl<'a> Sender<'a> {
         self.early.account_id()
     }
 
-    /// An upload of the sender.
     pub(super) fn upload(&self) -> NewUpload {
         NewUpload { person_id: Some(self.early.person_id()), ..NewUpload::of(self.account_id(), Surface::Web) }
     }
@@ -290,11 +284,8 @@ pub(super) fn request_context(parts: &Parts) -> Result<RequestContext, PageError
 /// A form that a signed-in person sent from a page of the studio, with the person's rights when its last byte had arrived.
 #[derive(Debug)]
 pub struct Form {
-    /// The person.
     pub(super) visitor: Visitor,
-    /// Its fields.
     pub(super) fields: Fields,
-    /// The header of the request.
     pub(super) headers: HeaderMap,
 }
 
@@ -325,7 +316,6 @@ impl Form {
     }
 }
 
-/// The fields of a form.
 #[derive(Debug, Default)]
 pub(super) struct Fields(HashMap<String, String>);
 
@@ -368,7 +358,6 @@ impl Fields {
         Ok(now.saturating_add(DAY * days.ok_or_else(PageError::bad_request)?))
     }
 
-    /// A field with text in it.
     pub(super) fn text(&self, name: &str) -> &str {
         self.get(name).unwrap_or_default()
     }
@@ -401,7 +390,6 @@ pub(super) fn same(one: &str, other: &str) -> bool {
     one.len() == other.len() && differences == 0
 }
 
-/// Sets the cookie of a session.
 pub(super) fn with_session(response: Response<Body>, context: &RequestContext, token: &Token) -> Response<Body> {
     SESSION.set(response, context, token.reveal(), SESSION_LIFE.as_secs())
 }

@@ -13,9 +13,7 @@ use super::failures::setting_refusal;
 use super::session::{Fields, Visitor};
 use crate::service::presets::Presets;
 
-/// A setting that a form shows.
 pub(super) struct SettingField {
-    /// Its name in forms.
     pub(super) name: &'static str,
     /// The name of its words among the texts.
     pub(super) text: &'static str,
@@ -24,12 +22,10 @@ pub(super) struct SettingField {
     pub(super) value: String,
 }
 
-/// A preset that a form offers.
 pub(super) struct PresetOption {
     /// Its name in forms; empty for the default one.
     pub(super) name: String,
     pub(super) description: String,
-    /// The path of its sample.
     pub(super) sample: Option<String>,
     /// The names of the settings that people may change, separated by spaces.
     pub(super) opens: String,
@@ -87,7 +83,6 @@ pub(super) fn value_of(settings: &RenderSettings, setting: Setting) -> Option<St
     }
 }
 
-/// The name of the words for a setting.
 pub(super) fn text_of(setting: Setting) -> &'static str {
     match setting {
         Setting::Seed => "setting-seed",

@@ -11,7 +11,6 @@ use fluent_bundle::{FluentArgs, FluentResource, FluentValue};
 
 use super::cookies;
 
-/// A language of the studio.
 struct Language {
     /// As in `lang="en"`.
     code: &'static str,
@@ -19,7 +18,6 @@ struct Language {
     name: &'static str,
     /// What stands between the thousands of a number, and before its decimals.
     separators: [char; 2],
-    /// Its texts.
     texts: &'static str,
 }
 
@@ -112,7 +110,6 @@ impl Texts {
         self.with(name, &[("word", word), ("least", least), ("most", most)])
     }
 
-    /// Whether there is a text with this name.
     pub(super) fn has(&self, name: &str) -> bool {
         self.bundle.has_message(name)
     }

@@ -16,11 +16,9 @@ use tokio::task::JoinHandle;
 use super::messages::{ExportTraceServiceRequest, KeyValue, Resource, ResourceSpans, Scope, ScopeSpans, Span, Value};
 use tintype_outbound::{Proxies, client_builder, describe};
 
-/// Most spans in a request.
 const BATCH: usize = 512;
 /// A batch waits this long for more spans.
 const GATHER: Duration = Duration::from_secs(1);
-/// Time limit of one request.
 const SEND_LIMIT: Duration = Duration::from_secs(5);
 /// Bytes of an answer that are read.
 const MAX_ANSWER: usize = 64 * 1024;
@@ -82,7 +80,6 @@ impl Sending {
     }
 }
 
-/// The collector of traces.
 struct Collector {
     client: Client,
     url: String,
@@ -151,7 +148,6 @@ impl Collector {
     }
 }
 
-/// The attributes of this process.
 fn resource() -> Resource {
     let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
     let attributes = vec![

@@ -35,7 +35,6 @@ use tintype_system::clock::Clock;
 /// The target of spans that are in the log only.
 pub const UNTRACED: &str = "tintype::untraced";
 
-/// Name of the span of a request.
 const REQUEST: &str = "request";
 /// Finished spans that wait to be sent, about 1 KiB each. Beyond that they are lost.
 const QUEUE: usize = 4_096;
@@ -62,7 +61,6 @@ pub struct Tracing {
     clock: Clock,
 }
 
-/// A span that has not ended.
 struct Open {
     span: Span,
     /// When it was made. It cannot end earlier, also if the wall clock is set back.
@@ -125,7 +123,6 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for Tracing {
     }
 }
 
-/// The ids of a trace and of one of its spans.
 #[derive(Debug, Clone, Copy)]
 struct Ids {
     trace: [u8; 16],
@@ -156,7 +153,6 @@ impl Ids {
     }
 }
 
-/// The fields of a span.
 #[derive(Default)]
 struct Fields {
     attributes: Vec<KeyValue>,

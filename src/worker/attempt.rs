@@ -22,7 +22,6 @@ use tintype_domain::model::Surface;
 use tintype_engine::Progress;
 use tintype_store::{Claim, LeaseWrite, StoreError};
 
-/// The outcome of an attempt that completed its task.
 const COMPLETED: &str = "completed";
 /// The outcome of an attempt that failed and refunded its task.
 pub(super) const FAILED: &str = "failed";
@@ -43,7 +42,6 @@ pub(super) enum Start {
     Fetch(ReferenceSlot),
 }
 
-/// The outcome of an attempt.
 enum Attempt {
     /// The images or an error. The render slot, if the attempt had one, is held until the task has ended.
     Ended(Result<Vec<Bytes>, RenderError>, Option<RenderSlot>),
@@ -61,7 +59,6 @@ enum NotSaved {
     Task(StoreError),
 }
 
-/// A task that is ready to be rendered.
 struct Prepared {
     sources: Sources,
     slot: RenderSlot,
@@ -141,7 +138,6 @@ impl Worker {
         RELEASED
     }
 
-    /// Prepares a task and renders it in a slot.
     async fn attempt(&self, claim: &Claim, start: Start, slots: &RenderSlots, cancel: &CancellationToken) -> Attempt {
         let has_slot = matches!(start, Start::Render(_));
         let prepared = tokio::select! {

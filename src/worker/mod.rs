@@ -49,12 +49,10 @@ pub struct Worker {
     settings: WorkerSettings,
     policy: Arc<Policy>,
     renderer: Arc<dyn Renderer>,
-    /// Name of the engine.
     engine: String,
     slot_count: usize,
     pace: Arc<Pace>,
     reference_slots: Arc<ReferenceSlots>,
-    /// The attempts under way.
     held: RunningAttempts,
     turned_away: TurnedAway,
     /// Whether the engine was not available when it was asked last.

@@ -17,7 +17,6 @@ const SHARES: usize = 4;
 /// Smallest share of one account, where there are few render slots.
 const MIN_SHARE: usize = 2;
 
-/// The reference slots of one worker.
 #[derive(Debug)]
 pub(super) struct ReferenceSlots {
     total: usize,

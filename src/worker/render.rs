@@ -291,7 +291,6 @@ impl EngineRenderer {
         Ok(pictures.into_values().collect())
     }
 
-    /// The mask of a task, for its first reference.
     async fn mask(&self, claim: &Claim, first: Option<&Picture>) -> Result<Option<Mask>, RenderError> {
         if claim.request.settings.mask.is_none() {
             return Ok(None);

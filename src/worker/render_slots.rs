@@ -23,7 +23,6 @@ impl RenderSlots {
         self.semaphore.clone().acquire_owned().await.expect("the semaphore is never closed")
     }
 
-    /// Waits for a free slot and takes all free slots.
     pub(super) async fn acquire_all_free(&self) -> Vec<OwnedSemaphorePermit> {
         let mut permits = vec![self.acquire().await];
         while let Ok(permit) = self.semaphore.clone().try_acquire_owned() {
@@ -33,7 +32,6 @@ impl RenderSlots {
     }
 }
 
-/// A slot in which a task is rendered, until it is dropped.
 #[derive(Debug)]
 pub(super) struct RenderSlot {
     _permit: OwnedSemaphorePermit,

@@ -10,7 +10,6 @@ use tokio_util::sync::CancellationToken;
 use tintype_store::{AttemptProgress, Lease};
 use tintype_system::locked::Locked as _;
 
-/// The leases of the attempts under way.
 #[derive(Debug, Default)]
 pub(super) struct RunningAttempts(Mutex<HashMap<Lease, Attempt>>);
 
@@ -78,7 +77,7 @@ impl RunningAttempts {
         cancel.filter(|cancel| !cancel.is_cancelled()).inspect(|cancel| cancel.cancel()).is_some()
     }
 
-    /// Cancels all attempts and returns their leases.
+    /// Cancels all attempts that render, and returns the leases of all.
     pub(super) fn cancel_all(&self) -> Vec<Lease> {
         let held = self.0.locked();
         held.values().filter_map(|attempt| attempt.cancel.as_ref()).for_each(CancellationToken::cancel);
@@ -97,7 +96,6 @@ impl RunningAttempts {
         changed.collect()
     }
 
-    /// Notes what was reported.
     pub(super) fn reported(&self, reports: &[(Lease, AttemptProgress)]) {
         let mut held = self.0.locked();
         for (lease, progress) in reports {
@@ -119,7 +117,6 @@ impl RunningAttempts {
         new.collect()
     }
 
-    /// Notes which previews were reported.
     pub(super) fn shown(&self, previews: Vec<(Lease, Arc<Picture>)>) {
         let mut held = self.0.locked();
         for (lease, preview) in previews {

@@ -9,7 +9,6 @@ use tintype_engine::picture::Picture;
 use tintype_store::{Claim, StoreError};
 use tintype_system::sandbox::{DecodeError, Decoder};
 
-/// A picture of a task.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum TaskImage {
     /// The reference with this index, from 0.
@@ -19,7 +18,6 @@ pub(super) enum TaskImage {
 }
 
 impl TaskImage {
-    /// The name of its field in the API.
     fn field(self) -> String {
         match self {
             Self::Reference(index) => format!("reference_images[{index}]"),

@@ -7,7 +7,6 @@ use std::time::Duration;
 use tintype_domain::model::Id;
 use tintype_system::locked::Locked as _;
 
-/// Most tasks to remember.
 const MAX_TASKS: usize = 256;
 /// Wait after the first time. It doubles each time.
 const FIRST_DELAY: Duration = Duration::from_secs(2);
@@ -34,7 +33,6 @@ struct Task {
     rendered: u64,
 }
 
-/// The consequence for a task that was turned away.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Turn {
     /// Time to wait before it is tried again.
@@ -43,7 +41,6 @@ pub(super) struct Turn {
 }
 
 impl TurnedAway {
-    /// Notes that the engine rendered a task.
     pub(super) fn rendered_another(&self) {
         self.0.locked().rendered += 1;
     }

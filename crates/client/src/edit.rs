@@ -13,7 +13,6 @@ use super::{
 /// Time for a submit with files. The server gives up after 5 minutes.
 const UPLOAD_LIMIT: Duration = Duration::from_secs(6 * 60);
 
-/// The model that the server lists beside its presets.
 const MODEL_NAME: &str = "imgmodel";
 
 /// A reference image of an edit.
@@ -54,7 +53,6 @@ impl Choices {
         *self == Self::default()
     }
 
-    /// The fields of a form.
     fn fields(&self) -> Vec<(String, String)> {
         let all = serde_json::to_value(self).expect("our own types are always JSON");
         let fields = all.as_object().into_iter().flatten();
@@ -88,7 +86,6 @@ pub struct EditRequest {
     pub choices: Choices,
 }
 
-/// A task or a model.
 #[derive(Deserialize)]
 struct Named {
     id: String,
@@ -162,7 +159,6 @@ impl EditRequest {
         boundary
     }
 
-    /// The size whose nearest ratio is the one of the request.
     fn size(&self) -> Option<String> {
         self.aspect_ratio.as_ref().map(|ratio| ratio.replace(':', "x"))
     }

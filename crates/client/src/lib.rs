@@ -443,7 +443,6 @@ async fn success(response: Response) -> Result<Response, ClientError> {
     Err(refused(status, &body, retry_after))
 }
 
-/// The error of a response with this body.
 fn refused(status: StatusCode, body: &[u8], retry_after: Option<Duration>) -> ClientError {
     ClientError::Refused(match serde_json::from_slice::<ErrorBody>(body) {
         Ok(ErrorBody { error }) => Refusal {

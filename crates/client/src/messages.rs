@@ -104,7 +104,6 @@ fn too_long() -> ClientError {
     ClientError::NoAnswer("it is longer than 64 MiB".into())
 }
 
-/// The error of a stream.
 fn fault(error: sse_stream::Error) -> ClientError {
     match error {
         sse_stream::Error::Body(error) => match error.downcast() {

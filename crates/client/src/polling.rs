@@ -20,7 +20,6 @@ const FAILURE_WAITS: [Duration; 3] = [Duration::from_secs(2), Duration::from_sec
 /// Longest wait after a 429 that does not say how long.
 const LONGEST_THROTTLE: Duration = Duration::from_secs(60);
 
-/// The outcome of one poll.
 #[derive(Debug)]
 pub(super) enum Polled {
     Processing(Processing),

@@ -10,9 +10,7 @@ use super::{ClientError, seconds};
 static POLL_AFTER: HeaderName = HeaderName::from_static("x-poll-after");
 /// Estimated seconds until the task ends.
 static EXPECTED_WAIT: HeaderName = HeaderName::from_static("x-expected-wait");
-/// The place of the task in the queue.
 static QUEUE_POSITION: HeaderName = HeaderName::from_static("x-queue-position");
-/// The part of the work that is done.
 static PROGRESS: HeaderName = HeaderName::from_static("x-progress");
 /// The steps that are done, and all of them.
 static STEPS: HeaderName = HeaderName::from_static("x-steps");

@@ -7,7 +7,6 @@ use clap::Args;
 use super::environment::secret_in;
 use super::values::server_url;
 
-/// The default address of `tintype serve`.
 const DEFAULT_URL: &str = "http://127.0.0.1:8080";
 
 /// The server that a client calls, and the key that it sends.

@@ -17,7 +17,6 @@ use super::environment::{authorities_in, secret_in};
 
 /// The program that `--engine sd-server` runs unless another is named.
 pub(super) const DEFAULT_PROGRAM: &str = "sd-server";
-/// Most servers of one engine.
 const MAX_SERVERS: usize = 64;
 
 /// The engine that renders the images.
@@ -357,13 +356,9 @@ impl FromStr for EngineTarget {
 
 /// The engines that need no table.
 const KINDS: &str = "this release has: sketch, diffusion, openai:URL, sd-server:URL, sd-server, comfyui:URL";
-/// Longest name of an engine.
 const MAX_NAME: usize = 64;
 
 /// Checks the name of an engine, which shows in logs and metrics.
-///
-/// # Errors
-/// A message for the operator.
 pub(super) fn engine_name(text: &str) -> Result<String, String> {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_".contains(&byte);
     let begins = text.bytes().next().is_some_and(|byte| byte.is_ascii_alphanumeric());
@@ -375,7 +370,6 @@ pub(super) fn engine_name(text: &str) -> Result<String, String> {
     }
 }
 
-/// The refusal of a name that no table has.
 pub(super) fn unknown_engine(name: &str) -> String {
     match ServerKind::from_str(name, false) {
         Ok(kind) => format!("{kind} needs the URL of its server, such as {}", example(kind)),

@@ -46,7 +46,6 @@ struct Table {
     settings: EngineSettings,
 }
 
-/// The settings that a table may hold.
 pub(super) fn table_settings() -> Vec<Setting> {
     let command = Table::command();
     let settings = command.get_arguments().filter_map(|arg| {
@@ -76,9 +75,6 @@ impl FromStr for NamedEngine {
 
 impl NamedEngine {
     /// The engine of a table, from flags of [`Table`]. The environment is not for tables.
-    ///
-    /// # Errors
-    /// A message for the operator.
     pub(super) fn from_table(name: &str, flags: &[String]) -> Result<Self, String> {
         if !flags.iter().any(|flag| flag.starts_with("--kind=")) {
             return Err("kind is missing: set it to sketch, diffusion, openai, sd-server or comfyui".into());

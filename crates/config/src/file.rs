@@ -36,19 +36,15 @@ pub(super) enum FileOrigin {
     },
 }
 
-/// A config file that was read and checked.
 #[derive(Debug)]
 pub(super) struct ConfigFile {
     pub(super) path: PathBuf,
     pub(super) metadata: Metadata,
     pub(super) entries: Vec<FileSetting>,
-    /// The tables `[engine.NAME]`.
     pub(super) engines: Vec<EngineTable>,
-    /// The tables `[preset.NAME]`.
     pub(super) presets: Vec<PresetTable>,
 }
 
-/// A table `[engine.NAME]`.
 #[derive(Debug)]
 pub(super) struct EngineTable {
     pub(super) name: String,
@@ -57,7 +53,6 @@ pub(super) struct EngineTable {
     pub(super) argument: String,
 }
 
-/// One line of a config file.
 #[derive(Debug)]
 pub(super) struct FileSetting {
     pub(super) name: String,
@@ -65,7 +60,6 @@ pub(super) struct FileSetting {
     pub(super) value: Value,
 }
 
-/// The value of a setting.
 #[derive(Debug)]
 pub(super) enum Value {
     /// Whether a flag without a value is on.
@@ -231,12 +225,10 @@ pub(super) fn line_of(text: &str, offset: usize) -> usize {
     text[..offset.min(text.len())].matches('\n').count() + 1
 }
 
-/// The refusal of a line of a config file.
 pub(super) fn refusal(path: &Path, line: usize, reason: &str) -> String {
     format!("{}, line {line}: {reason}", path.display())
 }
 
-/// The tables of a config file.
 pub(super) fn parsed<'a>(path: &Path, text: &'a str) -> Result<Spanned<DeTable<'a>>, String> {
     DeTable::parse(text).map_err(|error| {
         // The rest of the message quotes the line, which may hold a secret.
@@ -297,7 +289,6 @@ fn unknown(name: &str, settings: &[Setting], list: &str) -> String {
     suggestion(name, settings.iter().map(|setting| setting.name.as_str()), list)
 }
 
-/// The refusal of a name that is none of these.
 pub(super) fn suggestion<'a>(name: &str, names: impl Iterator<Item = &'a str>, list: &str) -> String {
     match nearest(name, names) {
         Some(nearest) => format!("there is no setting {name:?}: did you mean {nearest:?}?"),

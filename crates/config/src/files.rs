@@ -145,7 +145,6 @@ impl DataSettings {
     }
 }
 
-/// Parses the lifetime of a signed URL.
 fn lifetime(text: &str) -> Result<Duration, String> {
     let lifetime = duration(text)?;
     match (MIN_LIFETIME..=MAX_LIFETIME).contains(&lifetime) {

@@ -8,7 +8,6 @@ use clap::Args;
 use super::environment::{secret_in, variable};
 use super::values::duration;
 
-/// The hub of Hugging Face.
 const DEFAULT_ENDPOINT: &str = "https://huggingface.co";
 const TOKEN: &str = "HF_TOKEN";
 

@@ -25,7 +25,7 @@ const UNIT_SETTINGS: &str = "/etc/tintype.env";
 const UNIT_DATA: &str = "/var/lib/tintype";
 /// Largest environment or command line that is read, in bytes.
 const MAX_BYTES: u64 = 4 * 1024 * 1024;
-/// The commands that run a server.
+/// The commands that run a server, those that know the most settings first.
 const SERVERS: [&str; 3] = ["serve", "api", "worker"];
 /// The settings of a process, not of an installation.
 const OF_PROCESS: [&str; 4] = ["data", "log", "log-format", "shutdown-delay"];
@@ -46,7 +46,6 @@ pub(super) struct Installation {
     directory: PathBuf,
 }
 
-/// A server process.
 #[derive(Debug)]
 struct Server {
     id: u32,
@@ -217,7 +216,6 @@ fn server(id: u32, trusted: &[u32]) -> Option<Server> {
     serves.then_some(Server { id, entry, arguments, directory })
 }
 
-/// A file in the directory of a process.
 fn within(entry: &File, name: &str) -> PathBuf {
     PathBuf::from(format!("/proc/self/fd/{}/{name}", entry.as_raw_fd()))
 }

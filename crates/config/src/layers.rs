@@ -23,7 +23,6 @@ const PREFIX: &str = "TINTYPE_";
 const TABLES: &str = "engine_table";
 /// The hidden flag of the commands that take presets.
 const PRESET_FILE: &str = "preset_file";
-/// Text in the place of a secret.
 const MASK: &str = "********";
 
 /// The command line after the environment and the config file were read.
@@ -110,7 +109,6 @@ impl Setting {
         Self { name: name.to_owned(), arg: arg.clone() }
     }
 
-    /// The name of its environment variable.
     pub(super) fn variable(&self) -> String {
         format!("{PREFIX}{}", self.name.to_uppercase().replace('-', "_"))
     }
@@ -143,7 +141,6 @@ impl Setting {
         matches.try_get_raw(id).ok()??.map(|value| value.to_str().map(str::to_owned)).collect()
     }
 
-    /// The text of an environment variable as a value.
     fn value_of_variable(&self, texts: Vec<String>) -> Value {
         match texts.first() {
             Some(text) if self.is_switch() => {
@@ -317,7 +314,6 @@ fn show_presets(file: &ConfigFile) -> Vec<ShownSetting> {
     file.presets.iter().flat_map(|table| table.entries.iter().map(|entry| show(table, entry))).collect()
 }
 
-/// An entry of a table.
 fn show_entry(
     table: &str,
     entry: &FileSetting,
@@ -339,7 +335,6 @@ fn preset_file(matches: &ArgMatches, file: Option<&ConfigFile>) -> Option<String
     PresetFile::new(path, named.is_some(), file).flag()
 }
 
-/// The data directory.
 fn data_of(matches: &ArgMatches) -> &Path {
     matches.try_get_one::<PathBuf>("data").ok().flatten().map_or(Path::new("."), PathBuf::as_path)
 }
@@ -358,7 +353,6 @@ fn partner<'a>(setting: &Setting, settings: &'a [Setting]) -> Option<&'a Setting
     settings.iter().find(|other| other.name == name)
 }
 
-/// The command line with the entries and the tables of the file.
 fn with_entries(arguments: &[OsString], entries: &[(&Setting, &FileSetting)], tables: &[EngineTable]) -> Vec<OsString> {
     let flags = entries.iter().flat_map(|(setting, entry)| setting.flags(&entry.value));
     let tables = tables.iter().map(|table| format!("--engine-table={}", table.argument));
@@ -518,7 +512,6 @@ fn unknown_variables(command: &Command) -> Vec<String> {
     unknown.map(message).collect()
 }
 
-/// The command that was named, with its values.
 pub(super) fn leaf<'a>(command: &'a Command, matches: &'a ArgMatches) -> (&'a Command, &'a ArgMatches) {
     match matches.subcommand() {
         Some((name, matches)) => {

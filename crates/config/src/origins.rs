@@ -2,7 +2,6 @@
 
 use clap::Args;
 
-/// Stands for every origin.
 const ANY: &str = "*";
 
 /// The flag for allowed origins.

@@ -150,7 +150,6 @@ impl PresetFile {
     }
 }
 
-/// A table `[preset.NAME]`.
 #[derive(Debug)]
 pub(super) struct PresetTable {
     pub(super) preset: Preset,
@@ -178,7 +177,6 @@ impl PresetTable {
         tables.iter().map(read).collect()
     }
 
-    /// The flag that passes the preset on.
     pub(super) fn flag(&self) -> String {
         let preset = serde_json::to_string(&self.preset).expect("presets are always JSON");
         format!("--preset-table={preset}")
@@ -237,12 +235,10 @@ fn one<T: FromStr>(found: &Found, key: &str, what: &str) -> Result<Option<T>, (u
     text.parse().map(Some).map_err(|_| (*line, format!("{key} must be {what}")))
 }
 
-/// Whether a text is a word that servers use for a quality.
 fn is_word(text: &str) -> bool {
     (1..=MAX_QUALITY).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'-')
 }
 
-/// The LoRAs of a table.
 fn loras(found: &Found) -> Result<Vec<Lora>, (usize, String)> {
     let Some((line, texts)) = found.get("lora") else { return Ok(Vec::new()) };
     if texts.len() > MAX_LORAS {

@@ -56,7 +56,6 @@ impl RedisSettings {
     }
 }
 
-/// Parses the time that a request waits.
 fn timeout(text: &str) -> Result<Duration, String> {
     let timeout = duration(text)?;
     match (Duration::from_millis(10)..=Duration::from_secs(10)).contains(&timeout) {

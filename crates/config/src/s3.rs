@@ -137,9 +137,6 @@ impl S3Settings {
     }
 
     /// Parses `s3://BUCKET/PREFIX` and takes the rest from the environment.
-    ///
-    /// # Errors
-    /// A message for the operator.
     pub(super) fn from_env(url: &str) -> Result<Self, String> {
         let settings = Self::parse(url, aws_variables()?)?;
         Ok(Self { authorities: aws_authorities()?, ..settings })

@@ -129,7 +129,6 @@ pub(super) fn network(text: &str) -> Result<IpNet, String> {
         .map_err(|_| format!("{text:?} is not a network such as 10.0.0.0/8"))
 }
 
-/// Parses a host name; rejects IP addresses.
 pub(super) fn domain(text: &str) -> Result<String, String> {
     match url::Host::parse(text.trim()) {
         Ok(url::Host::Domain(name)) => Ok(name),

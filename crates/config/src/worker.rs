@@ -79,7 +79,6 @@ impl WorkerSettings {
     }
 }
 
-/// Parses the duration of a lease.
 fn lease(text: &str) -> Result<Duration, String> {
     match duration(text)? {
         lease if (Duration::from_millis(300)..=TASK_TIME_LIMIT).contains(&lease) => Ok(lease),
@@ -87,7 +86,7 @@ fn lease(text: &str) -> Result<Duration, String> {
     }
 }
 
-/// Parses the time limit of an attempt, which has no meaning beyond that of its task.
+/// The time limit of an attempt, which has no meaning beyond that of its task.
 fn render_timeout(text: &str) -> Result<Duration, String> {
     match duration(text)? {
         limit if (Duration::from_secs(1)..=TASK_TIME_LIMIT).contains(&limit) => Ok(limit),

@@ -226,7 +226,6 @@ impl DataUrls {
     }
 }
 
-/// A letter of a string in JSON.
 enum Letter {
     Of(u8),
     /// The next one is escaped.

@@ -5,7 +5,6 @@ use std::str::FromStr;
 
 use serde::{Serialize, Serializer};
 
-/// Bytes of a marker.
 const MARKER_BYTES: usize = 16;
 
 /// A random value that a store of result files holds and its database knows. Written as 32 hexadecimal digits.

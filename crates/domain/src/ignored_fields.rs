@@ -2,7 +2,6 @@
 
 use std::fmt;
 
-/// Most names that are kept.
 const MAX_NAMES: usize = 10;
 /// Longest name that is shown whole, in characters as they are shown.
 const MAX_NAME_CHARS: usize = 40;

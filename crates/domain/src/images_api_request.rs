@@ -13,7 +13,6 @@ use crate::request::{self, AspectRatio, GenerateRequest, MAX_IMAGES, MAX_REFEREN
 
 /// Longest name of a model, in characters.
 pub const MAX_MODEL_CHARS: usize = 200;
-/// Most partial images of a stream.
 const MAX_PARTIAL_IMAGES: u8 = 3;
 /// Fields that are taken and change nothing: an engine of Tintype has no such choice.
 const WITHOUT_EFFECT: [&str; 6] = ["quality", "style", "moderation", "user", "safety_identifier", "input_fidelity"];

@@ -15,7 +15,6 @@ pub struct Claims {
     pub groups: Vec<String>,
 }
 
-/// The people whom a rule concerns.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum RuleSubject {
     /// Those with a verified e-mail address in this domain, and not below it. In the form that DNS uses.
@@ -85,7 +84,6 @@ impl JoinRule {
         }
     }
 
-    /// Whether it is about this account.
     fn is_about(&self, account: &Account) -> bool {
         self.account == account.name || self.account == account.id.as_str()
     }

@@ -52,7 +52,6 @@ pub(super) fn image_count(written: &str) -> Json {
     }
 }
 
-/// Whether a number in JSON is whole.
 fn is_whole(number: &str) -> bool {
     let (digits, exponent) = number.split_once(['e', 'E']).unwrap_or((number, "0"));
     let decimals = digits.split_once('.').map_or(0, |(_, decimals)| decimals.len());

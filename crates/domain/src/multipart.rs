@@ -133,7 +133,6 @@ impl Multipart {
     }
 }
 
-/// Reads the header of a part.
 fn part(header: &[u8]) -> Result<Piece, Malformed> {
     // Some programs name files in another encoding. The names of fields are ASCII, and those of files are not used.
     let header = String::from_utf8_lossy(header);

@@ -17,7 +17,6 @@ const MAX_ADDED_CHARS: usize = 8;
 /// The name that everyone knows here.
 const SERVICE: &str = "tintype";
 
-/// Common passwords, in lower case.
 static COMMON: LazyLock<HashSet<&'static str>> =
     LazyLock::new(|| include_str!("passwords/common.txt").lines().collect());
 

@@ -165,7 +165,6 @@ fn check_characters(text: &str) -> Result<(), UrlFault> {
     if text.contains('\\') { Err(UrlFault::Backslash) } else { Ok(()) }
 }
 
-/// The authority of a URL that starts with the scheme.
 fn authority(text: &str) -> &str {
     text.get(SCHEME.len()..).and_then(|rest| rest.split(['/', '?', '#']).next()).unwrap_or_default()
 }

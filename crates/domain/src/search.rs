@@ -9,7 +9,6 @@ use unicode_normalization::char::is_combining_mark;
 
 use super::model::Id;
 
-/// Most characters of a term.
 const MAX_CHARACTERS: usize = 40;
 /// Most terms of a search; the others do not count.
 const MAX_SOUGHT: usize = 16;

@@ -11,7 +11,6 @@ use crate::timestamp::Timestamp;
 pub const RECOVERY_CODES: usize = 10;
 /// Bytes of the secret: 160 bits, as RFC 4226 recommends.
 const SECRET_BYTES: usize = 20;
-/// Digits of a code of an app.
 const DIGITS: usize = 6;
 /// Characters of a recovery code without its dashes: 80 bits in base 32.
 const RECOVERY_CHARS: usize = 16;

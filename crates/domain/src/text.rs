@@ -32,9 +32,6 @@ pub fn account_name(text: &str) -> Result<String, InvalidText> {
 }
 
 /// Parses the name of a person; drops white space around it.
-///
-/// # Errors
-/// [`InvalidText`].
 pub(super) fn person_name(text: &str) -> Result<String, InvalidText> {
     checked("a person's name", text.trim(), 1, MAX_NAME_CHARS)
 }

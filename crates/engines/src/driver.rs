@@ -5,13 +5,9 @@ use std::fmt;
 use async_trait::async_trait;
 use tintype_engine::{Brief, CancellationToken, Device, Engine, EngineError, Picture, Progress};
 
-/// Renders with servers.
 #[async_trait]
 pub(super) trait Driver: fmt::Debug + Send + Sync + 'static {
     /// Renders one picture for each seed, in the order of the seeds. Dropping the future cancels the render.
-    ///
-    /// # Errors
-    /// One of [`EngineError`].
     async fn paint(&self, brief: Brief, progress: &Progress) -> Result<Vec<Picture>, EngineError>;
 
     /// Checks whether a server takes work.
@@ -37,7 +33,6 @@ pub(super) trait Driver: fmt::Debug + Send + Sync + 'static {
     async fn settle(&self) {}
 }
 
-/// The engine of a driver.
 #[derive(Debug)]
 pub(super) struct DriverEngine<D>(pub(super) D);
 

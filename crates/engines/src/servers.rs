@@ -73,12 +73,10 @@ struct Shared<S> {
     changed: Notify,
 }
 
-/// The state of one server.
 #[derive(Debug, Clone, Default)]
 struct ServerLoad {
     /// Calls under way.
     load: usize,
-    /// All calls so far.
     calls: u64,
     /// The reason why it is out of rotation, for the operator.
     outage: Option<String>,
@@ -98,7 +96,6 @@ impl From<&Brief> for BriefHash {
     }
 }
 
-/// How a server rejected work.
 #[derive(Debug)]
 struct Rejection {
     cause: String,
@@ -107,7 +104,6 @@ struct Rejection {
 }
 
 impl ServerLoad {
-    /// Notes that it rejected this work.
     fn note_rejection(&mut self, work: BriefHash) {
         self.rejected_at = Some(Instant::now());
         if !self.rejected.contains(&work) && self.rejected.len() < MAX_REJECTED {

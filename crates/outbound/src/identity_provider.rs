@@ -30,7 +30,6 @@ mod fields;
 mod id_token;
 mod metadata;
 
-/// Longest time for one answer of the provider.
 const ANSWER_LIMIT: Duration = Duration::from_secs(10);
 /// Most bytes of one answer.
 const MAX_ANSWER_BYTES: usize = 1 << 20;
@@ -78,7 +77,6 @@ pub struct ProviderSignIn {
     pub id_token: String,
 }
 
-/// The endpoints of the provider, and the keys that sign its tokens.
 #[derive(Debug)]
 struct Metadata {
     endpoints: Endpoints,
@@ -336,7 +334,6 @@ impl IdentityProvider {
         }
     }
 
-    /// The JSON object that the provider answers. `step` is for the log.
     async fn fields(&self, step: &str, request: RequestBuilder) -> Result<(StatusCode, Fields), ProviderError> {
         let (status, body) = self.body(step, request).await?;
         Ok((status, object(step, status, &body)?))
@@ -398,7 +395,6 @@ impl IdentityProvider {
     }
 }
 
-/// The JSON object of an answer.
 fn object(step: &str, status: StatusCode, body: &[u8]) -> Result<Fields, ProviderError> {
     let json = body.strip_prefix(b"\xEF\xBB\xBF").unwrap_or(body);
     // The reason may quote a token.

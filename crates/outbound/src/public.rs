@@ -158,7 +158,6 @@ impl PublicResolver {
         Self { reach, ..self }
     }
 
-    /// Replaces the addresses of this machine.
     #[cfg(test)]
     fn on_machine(self, own: fn() -> io::Result<Vec<IpAddr>>) -> Self {
         Self { own, ..self }

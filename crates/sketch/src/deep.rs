@@ -191,7 +191,6 @@ fn rays(painter: &mut SettingPainter<'_>, colour: Colour) {
     }
 }
 
-/// Paints seaweed, a coral or a rock.
 fn reef(painter: &mut SettingPainter<'_>, foot: (f32, f32), size: f32, water: Colour, haze: f32) {
     let palette = [hex(0x2f8f5a), hex(0xe2556f), hex(0xf08a4a), hex(0x8a5ac0), hex(0x3aa890), hex(0xe8b84a)];
     let colour = palette[painter.dice.index(6)].mix(water, 0.25 + haze);

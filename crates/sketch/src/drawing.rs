@@ -109,7 +109,6 @@ const SHIP: &str = r##"
 <path fill="#7a4a2a" d="M0 23l6 2.500h22L36 22q-1 9-6 12H8Q3 31 0 23z"/><path fill="#5c3620" d="M4.500 30h28q-1 2.500-2.500 4H8q-2-1.500-3.500-4z"/>
 <g fill="#2b1b12"><path d="M10 27.500h2v2h-2zM15 27.500h2v2h-2zM20 27.500h2v2h-2zM25 27.500h2v2h-2z"/></g>"##;
 
-/// A flying bird, for flocks.
 const GULL: &str = r##"
 <path fill="#5d6673" d="M1 9q6-4 11 1 3 3 5 6-2 3-4 3Q8 12 1 9z"/><path fill="#707a88" d="M35 6q-7-2-12 4-3 4-5 6 2 3 4 2 4-8 13-12z"/>
 <path fill="#4d5561" d="M10 22q3-5 8-6 5 0 8 2l4 .500-3 2q-4 5-10 4.500l-8 2.500z"/>"##;

@@ -98,7 +98,6 @@ fn document(width: f32, height: f32, elements: &str) -> String {
     format!(r#"<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}">{elements}</svg>"#)
 }
 
-/// People whose emoji show the full figure.
 fn is_full_figure(name: &str) -> bool {
     const FULL: &str = "🚶🏃💃🕺🏇🚴🚵🧘🏄🧜🧞🧎🧍🏂⛷🏌🏊🤽🚣🧗🤸⛹🏋🤾🤹🛀🛌🤺🕴🧟🧛👯🤼";
     name.chars().next().is_some_and(|first| FULL.contains(first)) && !name.starts_with("🧛")

@@ -140,7 +140,6 @@ impl Glyph {
     }
 }
 
-/// Determines the kind of an emoji.
 fn kind_of(emoji: &str) -> Kind {
     match emoji.trim_end_matches('\u{fe0f}') {
         "🌳" | "🌲" | "🌴" | "🎄" | "🎋" => return Kind::Tree,

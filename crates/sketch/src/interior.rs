@@ -107,7 +107,6 @@ fn frame(painter: &mut SettingPainter<'_>, window: (f32, f32), floor: f32) {
     }
 }
 
-/// Paints floor boards that run towards the viewer.
 fn boards(painter: &mut SettingPainter<'_>, floor: f32) {
     let (width, height) = (painter.canvas.width as f32, painter.canvas.height as f32);
     let wood =

@@ -8,7 +8,6 @@ use super::setting::{Ground, Stage};
 use super::sprite::Spot;
 use super::vocabulary::{Pose, Relation};
 
-/// Most sprites in one picture.
 const MAX_SPRITES: usize = 24;
 
 /// A subject and its position.

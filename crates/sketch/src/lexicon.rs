@@ -89,7 +89,6 @@ impl Lexicon {
     }
 }
 
-/// The words of one language for an emoji.
 struct Words<K> {
     emoji: &'static str,
     name: &'static str,
@@ -118,7 +117,6 @@ fn keep_better(index: &mut HashMap<u64, Candidate>, key: u64, candidate: Candida
     }
 }
 
-/// Number of emoji for each keyword.
 fn shared_keywords(words: &'static str) -> HashMap<u64, usize> {
     let mut shared = HashMap::new();
     for keyword in words_of(words).flat_map(|words| words.keywords) {

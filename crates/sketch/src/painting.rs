@@ -70,7 +70,6 @@ impl Painting {
         }
     }
 
-    /// Paints the subjects of the scene on the stage.
     fn people(&self, canvas: &mut Canvas, stage: &Stage, light: &Light, noise: &Noise, seed: u64) {
         let focus = self.references.first().map(|reference| (reference.focus.0, Some(reference.focus.1)));
         let frame = Frame { width: canvas.width as f32, height: canvas.height as f32, focus };

@@ -7,7 +7,6 @@ use tintype_engine::picture::Picture;
 
 /// Longest side of the thumbnail that is analysed.
 const THUMBNAIL: usize = 128;
-/// Colours in a palette.
 const COLOURS: usize = 6;
 
 /// An analysed reference picture.
@@ -102,7 +101,6 @@ pub fn recolour(canvas: &mut Canvas, references: &[Reference], strength: f32) {
     }
 }
 
-/// Interpolates between the points of a colour lattice.
 fn interpolated(lattice: &[Colour], side: usize, colour: Colour) -> Colour {
     let split = |level: f32| {
         let scaled = level * (side - 1) as f32;

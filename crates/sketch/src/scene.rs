@@ -7,9 +7,7 @@ use super::glyph::{Glyph, Kind};
 use super::prompt::{Prompt, Term};
 use super::vocabulary::{Hour, Meaning, Phenomenon, Pose, Relation, Setting, Style};
 
-/// Most subjects in one picture.
 const MAX_SUBJECTS: usize = 10;
-/// Most copies of one subject.
 const MAX_COUNT: u8 = 12;
 
 /// One or several things of a kind.

@@ -279,7 +279,6 @@ impl SettingPainter<'_> {
         }
     }
 
-    /// Paints a distant row of conifers.
     fn tree_line(&mut self, foot: f32, size: f32, distance: f32) {
         let unit = self.canvas.scale();
         let mut x = 0.0;

@@ -199,7 +199,6 @@ pub fn lock(directory: &Path, database: &Path, patience: Duration) -> Result<Dat
     Ok(DataLock { _files })
 }
 
-/// The lock file of the server on a database.
 fn lock_file_of(database: &Path) -> PathBuf {
     let mut name = database.as_os_str().to_owned();
     name.push(".lock");

@@ -11,7 +11,6 @@ use rustix::fs::statvfs;
 use crate::clock::Clock;
 use crate::locked::Locked as _;
 
-/// Interval at which the disks are checked.
 const CHECK_EVERY: Duration = Duration::from_millis(500);
 /// Free space required by default.
 const MIN_FREE: ByteSize = ByteSize::mib(64);

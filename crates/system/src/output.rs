@@ -45,7 +45,6 @@ pub enum Reason {
 /// Makes an event of the log of a number of dropped lines and the reason.
 pub type Report = fn(u64, Reason);
 
-/// One of the two streams.
 #[derive(Debug)]
 struct QueuedOutput {
     queue: Mutex<Queue>,
@@ -82,7 +81,6 @@ impl QueuedOutput {
         Ok(outlet)
     }
 
-    /// Queues a line, or drops it.
     fn push(&self, line: Vec<u8>) {
         let mut queue = self.queue.locked();
         let size = line.len() + LINE_OVERHEAD;
@@ -99,7 +97,6 @@ impl QueuedOutput {
         }
     }
 
-    /// Waits for the next entry.
     fn pop(&self) -> QueuedLine {
         let mut queue = self.queue.locked();
         queue.writes = false;
@@ -153,7 +150,6 @@ impl QueuedOutput {
     }
 }
 
-/// The event that reports dropped lines.
 fn reported(report: Option<Report>, lines: u64, reason: Reason) -> Vec<u8> {
     let Some(report) = report else { return Vec::new() };
     REPORT.set(Some(Vec::new()));

@@ -35,7 +35,6 @@ pub enum RootRight {
     WriteDestination,
 }
 
-/// The user that owns the data.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Owner {
     uid: u32,

@@ -14,7 +14,6 @@ use tokio::io::AsyncWriteExt as _;
 use super::{END, ResultFile, SIGNATURE, judge, not_copied};
 use crate::files::{FileName, Files};
 
-/// Concurrent requests to the bucket.
 const CONCURRENCY: usize = 16;
 
 /// Applies `work` to every file concurrently; returns the results in order.

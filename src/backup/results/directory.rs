@@ -12,7 +12,6 @@ use super::{END, ResultFile, SIGNATURE, judge};
 
 /// Files of a page that one thread handles. Several threads per page keep the disk busy.
 const FILES_PER_THREAD: usize = 16;
-/// Bytes copied at a time.
 const BUFFER_BYTES: usize = 256 * 1024;
 
 /// Applies `work` to every file on several threads; returns the results in order.
@@ -106,7 +105,6 @@ fn unreadable(path: &Path, error: &io::Error) {
     tracing::warn!(path = %path.display(), %error, "skipped an unreadable result file");
 }
 
-/// The side of a copy that failed.
 pub(super) enum CopyError {
     Read(io::Error),
     Write(io::Error),

@@ -15,7 +15,6 @@ use crate::files::{FileName, Files};
 use tintype_domain::model::{Id, TaskId};
 use tintype_store::{CompletedTask, Drift};
 
-/// Tasks per page.
 const PAGE: u32 = 256;
 
 /// Most drifts to report individually; further ones are only counted.
@@ -53,7 +52,6 @@ impl Check {
     }
 }
 
-/// A file that a completed task names.
 #[derive(Debug)]
 struct ResultFile {
     name: String,
@@ -71,7 +69,6 @@ impl ResultFile {
         }
     }
 
-    /// Path of the file in a directory.
     fn path(&self, directory: &Path) -> Result<PathBuf, String> {
         self.name().map(|name| directory.join(name.as_str()))
     }

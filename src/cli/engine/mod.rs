@@ -30,7 +30,6 @@ use tintype_system::clock::Clock;
 mod library;
 mod nodes;
 
-/// Time limit for a probe.
 const PROBE_LIMIT: Duration = Duration::from_secs(10);
 /// Time limit for the start of an engine that runs a process of its own, and for its first measurement.
 const START_LIMIT: Duration = Duration::from_secs(10 * 60);
@@ -121,7 +120,6 @@ fn known_json(engine: &NamedEngine, info: &EngineInfo) -> Value {
     })
 }
 
-/// What is known of an engine without asking it.
 fn known_text(engine: &NamedEngine, info: &EngineInfo) -> String {
     let always = match extra(engine) {
         extra if extra.is_empty() => String::new(),
@@ -197,12 +195,10 @@ struct Compared {
     mean_difference: f64,
     /// Largest difference of a channel, of 255.
     largest_difference: u8,
-    /// The render of the other picture.
     other: Option<Measured>,
 }
 
 impl Compared {
-    /// Compares two pictures of the same size.
     fn new(one: &Picture, picture: &Picture, relative: Distance, other: Option<Measured>) -> Self {
         let differences = one.as_rgb().iter().zip(picture.as_rgb()).map(|(a, b)| a.abs_diff(*b));
         let sum: u64 = differences.clone().map(u64::from).sum();
@@ -236,7 +232,6 @@ fn decode_seconds(measured: &Measured) -> f64 {
     measured.decodes.iter().map(Duration::as_secs_f64).sum()
 }
 
-/// The parts of a render on this machine, as JSON.
 fn measured_json(measured: &Measured) -> Value {
     json!({
         "processor": measured.processor,
@@ -248,7 +243,6 @@ fn measured_json(measured: &Measured) -> Value {
     })
 }
 
-/// The parts of a render on this machine.
 fn measured_text(measured: &Measured) -> String {
     let steps: Vec<_> = measured.steps.iter().map(|step| format!("{:.2}", step.as_secs_f64())).collect();
     format!(

@@ -55,7 +55,6 @@ Exit codes:
 
 const HOW_TO_GET_A_KEY: &str =
     "create one with `tintype key create --account NAME` on the server, and give it as --key or TINTYPE_KEY";
-/// The reasons for which a key is refused.
 const WHY_REFUSED: &str = "it is not one of this server, or was revoked, disabled or suspended, or has expired: \
     `tintype key list` there shows it";
 
@@ -80,7 +79,6 @@ pub(super) struct FollowArgs {
     pub(super) server: ClientSettings,
 }
 
-/// A failure: the exit code and a message.
 #[derive(Debug)]
 pub(super) struct Stop(pub(super) u8, pub(super) String);
 
@@ -266,7 +264,6 @@ fn look(url: &str) -> String {
     format!("curl -H \"Authorization: Bearer $TINTYPE_KEY\" {url}")
 }
 
-/// The command that continues where this one stopped.
 fn get_later(task_id: &TaskId, url: &str) -> String {
     format!("{} get {task_id} --url {url}", program().display())
 }
@@ -385,7 +382,6 @@ impl Report {
         }
     }
 
-    /// The message after Ctrl-C.
     fn interrupted(&self, url: &str) -> String {
         match &self.task_id {
             Some(id) if !self.images.is_empty() => {

@@ -6,15 +6,12 @@ use std::time::Duration;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use tintype_client::{Accepted, Processing, TaskId, Waiting};
 
-/// How often the bar moves.
 const TICK: Duration = Duration::from_millis(100);
-/// Length of the bar.
 const LENGTH: u64 = 1_000;
 /// The part of what is left that time alone can fill: a task that takes longer than expected leaves the bar short of its
 /// end.
 const FILLED_BY_TIME: f64 = 0.95;
 
-/// The bar.
 pub(super) struct WaitingBar {
     bar: ProgressBar,
     task_id: TaskId,
@@ -26,7 +23,6 @@ pub(super) struct WaitingBar {
 struct Estimate {
     /// Time since the bar was started.
     at: Duration,
-    /// The part of the work that was done.
     done: f64,
     /// Time in which the rest was expected; `None` if that was unknown.
     left: Option<Duration>,
@@ -53,7 +49,6 @@ impl Estimate {
 }
 
 impl WaitingBar {
-    /// The bar of a task that was just accepted.
     pub(super) fn new(target: ProgressDrawTarget, task: &Accepted) -> Self {
         let bar = ProgressBar::with_draw_target(Some(LENGTH), target);
         let waiting = Self { bar, task_id: task.task_id.clone(), known: Cell::new(None) };
@@ -63,7 +58,6 @@ impl WaitingBar {
         waiting
     }
 
-    /// Shows an event of the wait.
     pub(super) fn show_event(&self, event: Waiting<'_>) {
         match event {
             Waiting::Processing(state) => self.show(state),

@@ -17,13 +17,10 @@ use tintype_engines::models::catalogue::{self, is_usable};
 use tintype_store::{NewKey, Store};
 use tintype_system::data_dir::write_private;
 
-/// Name of the account that the first start creates.
 const FIRST_ACCOUNT: &str = "default";
 /// Credits of that account: enough for 500 images.
 const FIRST_CREDITS: i64 = 1_000;
-/// File of the first key in the data directory.
 const FIRST_KEY: &str = "first-key";
-/// File of the first sign-in link in the data directory.
 const FIRST_LINK: &str = "first-sign-in-link";
 const PROMPT: &str = "A red fox in the snow at dawn";
 
@@ -52,7 +49,6 @@ impl Handover {
     }
 }
 
-/// The first key.
 pub(super) struct FirstKey(Handover);
 
 impl FirstKey {
@@ -66,7 +62,6 @@ impl FirstKey {
         Ok(Some(Self(Handover::of(secret.reveal(), data, FIRST_KEY, shown)?)))
     }
 
-    /// Writes where the key is as an event of the log.
     pub(super) fn log(&self) {
         match &self.0 {
             Handover::Shown(_) => {}
@@ -159,7 +154,6 @@ impl FirstLink {
         Ok(Self { link: Handover::of(&link, data, FIRST_LINK, shown)?, command })
     }
 
-    /// The link, or where it is.
     pub(super) fn announce(&self) {
         let (command, minutes) = (&self.command, LINK_LIFE.as_secs() / 60);
         match &self.link {
@@ -179,7 +173,6 @@ impl FirstLink {
         }
     }
 
-    /// Writes where the link is as an event of the log.
     pub(super) fn log(&self) {
         match &self.link {
             Handover::Shown(_) => {}

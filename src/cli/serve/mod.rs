@@ -46,7 +46,6 @@ pub(super) struct ServeArgs {
     pub(super) server: ServerSettings,
 }
 
-/// The parts of the service that this process runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Role {
     Everything,
@@ -64,7 +63,6 @@ struct Parts {
     rendering: Option<Rendering>,
 }
 
-/// The sockets of a server process.
 struct Listeners {
     /// Sockets of the API; empty in a process without it.
     api: Vec<Listener>,
@@ -113,7 +111,6 @@ impl Listeners {
         Ok(Self { api, metrics, probe, certificate })
     }
 
-    /// The TCP addresses of the API.
     fn addresses(&self) -> std::io::Result<Vec<SocketAddr>> {
         self.api.iter().filter_map(|listener| listener.address().transpose()).collect()
     }
@@ -193,7 +190,6 @@ struct Started {
     lock: Option<DataLock>,
 }
 
-/// Takes the lock of the server on its data.
 fn lock(data: &Path, database: &Path) -> Result<DataLock, String> {
     if let Some(kind) = data_dir::network_file_system(data_dir::directory_of(database)) {
         tracing::warn!(
@@ -420,7 +416,6 @@ async fn work(
     if broken { Err(Failure(ended.into())) } else { Ok(()) }
 }
 
-/// Runs what an API needs beside its listeners.
 fn run_beside(api: &Arc<ApiState>, running: &mut JoinSet<()>, stop: &CancellationToken) {
     running.spawn(api.keys.clone().run(stop.clone()));
     running.spawn(api.studio.clone().run(stop.clone()));

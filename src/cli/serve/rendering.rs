@@ -30,15 +30,12 @@ pub(super) struct Chosen {
     model: EngineModel,
 }
 
-/// The parts of a process that renders.
 pub(super) struct Rendering {
     settings: WorkerSettings,
     data: PathBuf,
     shared: Arc<Shared>,
-    /// Decodes what the engines return.
     decoder: Decoder,
     pub(super) policy: Arc<Policy>,
-    /// One for each engine.
     members: Vec<Member>,
     /// Engines that cannot be used with the present models.
     refused: Vec<EngineModel>,
@@ -48,7 +45,6 @@ pub(super) struct Rendering {
     are_all: bool,
 }
 
-/// A worker with its engine.
 struct Member {
     worker: Arc<Worker>,
     engine: Arc<dyn Engine>,
@@ -78,14 +74,12 @@ async fn check_loras(engines: &NamedEngines, presets: &[Preset]) -> Result<(), S
     Ok(())
 }
 
-/// A worker that has ended.
 struct Ended {
     id: Id,
     engine: String,
     info: EngineInfo,
 }
 
-/// A worker that runs.
 struct Running {
     member: Member,
     /// Cancelled when it is to end.
@@ -136,7 +130,6 @@ pub(super) fn choose_at_start(settings: &WorkerSettings, data: &Path) -> Result<
     Ok(engines.into_iter().map(|engine| choose(engine, data)).collect::<Result<_, _>>()?)
 }
 
-/// The engines of the settings with the models that they would render with now.
 fn present(settings: &WorkerSettings, data: &Path) -> Result<Vec<(NamedEngine, EngineModel)>, String> {
     let engines = tintype_engines::configured(&settings.engine, data)?.into_iter();
     Ok(engines.map(|engine| (engine.clone(), EngineModel::of(&engine, data))).collect())
@@ -208,7 +201,6 @@ impl Rendering {
         Ok(rendering)
     }
 
-    /// Its workers.
     pub(super) fn workers(&self) -> impl Iterator<Item = &Arc<Worker>> {
         self.members.iter().map(|member| &member.worker)
     }
@@ -221,12 +213,10 @@ impl Rendering {
         check_loras(&named(self.members.iter()), &self.shared.presets.all()).await
     }
 
-    /// A message on each engine.
     pub(super) fn descriptions(&self) -> impl Iterator<Item = String> {
         self.members.iter().map(|member| member.info.description.clone())
     }
 
-    /// Builds an engine and its worker.
     fn member(&self, Chosen { engine, choice, model }: &Chosen) -> Result<Member, String> {
         let (settings, shared) = (&self.settings, &self.shared);
         let decoder = self.decoder.clone();

@@ -11,7 +11,6 @@ use crate::cli::{Failure, say, systemd};
 use tintype_config::{DataSettings, DatabaseUrl, ServerSettings};
 use tintype_store::{Store, postgres};
 
-/// A server that is ready.
 pub(super) struct Ready<'a> {
     pub(super) parts: &'a Parts,
     pub(super) server: &'a ServerSettings,
@@ -63,7 +62,6 @@ impl Ready<'_> {
         Ok(())
     }
 
-    /// Where the tasks are.
     fn database(&self) -> Result<String, Failure> {
         Ok(match self.data.database()? {
             DatabaseUrl::Sqlite(path) => format!("SQLite database {}", path.display()),
@@ -71,7 +69,6 @@ impl Ready<'_> {
         })
     }
 
-    /// Writes one event.
     fn log(&self) -> Result<(), Failure> {
         let engines: Vec<_> = self.parts.rendering.iter().flat_map(Rendering::descriptions).collect();
         let database = self.database()?;

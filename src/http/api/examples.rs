@@ -51,12 +51,10 @@ pub fn processing() -> Value {
     success(&task("processing", None, None, CREATED))
 }
 
-/// A task with its image.
 pub fn completed() -> Value {
     success(&task("completed", Some(URL), None, UPDATED))
 }
 
-/// A task that failed and was refunded.
 pub fn failed() -> Value {
     success(&task("failed", None, Some("The prompt violates the content policy."), UPDATED))
 }

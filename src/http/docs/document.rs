@@ -77,7 +77,6 @@ struct Refusal {
     operations: Operations,
 }
 
-/// The operations that can answer with an error.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Operations {
     All,
@@ -288,7 +287,6 @@ fn header(name: &'static str) -> (String, RefOr<Header>) {
     (name.into(), RefOr::Ref(Ref::new(format!("#/components/headers/{name}"))))
 }
 
-/// Describes the headers of every response.
 struct Headers;
 
 impl Modify for Headers {

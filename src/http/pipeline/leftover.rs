@@ -21,7 +21,6 @@ const MAX_DISCARDED: usize = MAX_EDIT_BODY as usize;
 const DISCARD_TIME_LIMIT: Duration = Duration::from_secs(30);
 const DISCARD_IDLE: Duration = Duration::from_secs(5);
 
-/// What is left of a body that its reader has dropped.
 #[derive(Default)]
 enum Left {
     /// Nothing: it was read to its end.

@@ -52,7 +52,6 @@ pub struct Deliverer {
     served: Mutex<Option<Id>>,
 }
 
-/// A delivery under way.
 struct Begun {
     claim: DeliveryClaim,
     _ticket: Ticket,

@@ -18,7 +18,6 @@ use tintype_domain::text;
 use tintype_store::EntryFilter;
 use tintype_system::clock::Timestamp;
 
-/// Entries of one page.
 const PAGE: u32 = 50;
 /// Most grants that the page shows.
 const GRANTS: u32 = 50;
@@ -61,7 +60,6 @@ impl PeriodQuery {
         Ok(EntryFilter { kind, from: day(&self.from)?, until })
     }
 
-    /// The filter as a query.
     fn query(&self) -> String {
         let pairs = [("kind", &self.kind), ("from", &self.from), ("until", &self.until)];
         let given = pairs.into_iter().filter(|(_, value)| !value.is_empty());

@@ -42,7 +42,6 @@ struct KeysPage<'a> {
     draft: Draft,
 }
 
-/// The name of the text for the state of a key.
 pub(in crate::studio) fn state_text(state: KeyState) -> &'static str {
     match state {
         KeyState::Active => "key-active",
@@ -53,7 +52,6 @@ pub(in crate::studio) fn state_text(state: KeyState) -> &'static str {
     }
 }
 
-/// The name of the text for a period.
 pub(in crate::studio) fn period_text(period: &Period) -> &'static str {
     match period {
         Period::Day => "key-per-day",
@@ -77,7 +75,6 @@ impl KeysPage<'_> {
         self.draft.refusal.or(self.closed)
     }
 
-    /// A limit in calls a minute.
     fn rate(&self, rate: &Option<u32>) -> String {
         match rate {
             None => self.frame.t.get("key-default").into_owned(),
@@ -96,7 +93,6 @@ impl KeysPage<'_> {
         ["submit_rate", "read_rate", "budget"].into_iter().any(|field| !self.draft.fields.text(field).is_empty())
     }
 
-    /// Whether a key has a budget of this period.
     fn is_period(&self, key: &ApiKey, period: &Period) -> bool {
         key.budget.is_some_and(|budget| budget.period == *period)
     }
@@ -180,13 +176,11 @@ fn new_key(fields: &Fields, secret: &KeySecret, now: Timestamp) -> Result<NewKey
     Ok(NewKey { name, submit_rate, read_rate, budget: budget(fields)?, expires_at, ..NewKey::new(secret) })
 }
 
-/// A limit in calls a minute; none if the field is empty.
 fn rate(text: &str) -> Result<Option<u32>, &'static str> {
     let text = text.trim();
     (!text.is_empty()).then(|| text.parse().map_err(|_| "key-rate-invalid")).transpose()
 }
 
-/// The budget of a key; none if the field is empty.
 fn budget(fields: &Fields) -> Result<Option<Budget>, &'static str> {
     let credits = fields.text("budget").trim();
     let invalid = |_: InvalidBudget| "key-budget-invalid";
@@ -199,7 +193,6 @@ async fn account_keys(visitor: &Visitor) -> Result<AccountKeys<'_>, PageError> {
     Ok(AccountKeys::of(visitor.account_id(), &studio.shared.store, &studio.limits).await?)
 }
 
-/// The name of the text that says why a key was refused.
 fn refusal_text(refusal: KeyRefusal) -> &'static str {
     match refusal {
         KeyRefusal::TooManySuspended => "key-account-struck",
@@ -208,7 +201,6 @@ fn refusal_text(refusal: KeyRefusal) -> &'static str {
     }
 }
 
-/// The page with the reason why a key was not changed.
 async fn refused(visitor: &Visitor, refusal: &'static str) -> PageResult {
     page(visitor, Draft::refused(refusal, Fields::default())).await
 }

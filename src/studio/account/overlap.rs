@@ -23,7 +23,6 @@ impl Overlap {
         chosen.unwrap_or(Self::USUAL)
     }
 
-    /// Whether a form suggests it.
     pub(in crate::studio) fn is_usual(self) -> bool {
         self.hours == Self::USUAL.hours
     }

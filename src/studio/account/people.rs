@@ -20,7 +20,6 @@ use tintype_domain::names::{InvalidName, new_person_name};
 use tintype_domain::person::{Person, Role};
 use tintype_store::{FoundPerson, Invitation, PersonChange, PersonCreation};
 
-/// The page.
 pub(super) const PEOPLE: &str = "/studio/people";
 
 /// People that one finds at a glance.
@@ -46,17 +45,14 @@ impl PeoplePage<'_> {
         person.id == self.frame.visitor.person_id()
     }
 
-    /// Whether there are too many people to find one at a glance.
     fn is_long(&self) -> bool {
         self.people.len() > FEW || self.next.is_some() || !self.q.is_empty()
     }
 
-    /// Whether the form suggests this role.
     fn is_drafted(&self, role: &Role) -> bool {
         role.as_str() == self.draft.fields.get("role").unwrap_or(Role::Member.as_str())
     }
 
-    /// Whether the form for an invitation suggests this role.
     fn is_usual(&self, role: &Role) -> bool {
         *role == Role::Member
     }

@@ -14,7 +14,6 @@ use crate::studio::page::{Frame, html, redirect};
 use crate::studio::session::{Form, Visitor};
 use tintype_domain::signed_tokens::{Fact, TICKET_LIFE};
 
-/// The page.
 const PAGE: &str = "/studio/secret";
 
 /// A secret, and what its page says.
@@ -40,7 +39,6 @@ struct SecretPage<'a> {
     secret: Secret,
 }
 
-/// Leads to the page that shows a secret.
 pub(in crate::studio) async fn show(visitor: &Visitor, secret: &Secret) -> PageResult {
     let json = serde_json::to_vec(secret).map_err(PageError::caused_by)?;
     let text = BASE64_URL_SAFE_NO_PAD.encode(json);

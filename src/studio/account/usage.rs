@@ -37,7 +37,6 @@ impl UsageQuery {
         }
     }
 
-    /// The word for it in a URL.
     fn word(&self) -> &'static str {
         match self.by() {
             UsageBy::Day => "day",
@@ -46,7 +45,6 @@ impl UsageQuery {
         }
     }
 
-    /// The heading of its first column.
     fn heading(&self) -> &'static str {
         match self.by() {
             UsageBy::Day => "usage-day",
@@ -80,7 +78,6 @@ struct UsagePage<'a> {
 }
 
 impl UsagePage<'_> {
-    /// The day, the key or the person of a row.
     fn name(&self, line: &UsageLine) -> String {
         if let Some(at) = line.day.as_deref().and_then(Timestamp::of_day) {
             return day(self.frame.t, at);
@@ -96,7 +93,6 @@ impl UsagePage<'_> {
         self.frame.t.get(text).into_owned()
     }
 
-    /// Whether these are the rows that are shown.
     fn is_shown(&self, by: &str) -> bool {
         self.query.word() == by
     }
@@ -107,7 +103,6 @@ impl UsagePage<'_> {
     }
 }
 
-/// The rows of the visitor's account.
 async fn lines(visitor: &Visitor, query: &UsageQuery) -> Result<Vec<UsageLine>, PageError> {
     visitor.require(Role::Owner)?;
     let studio = &visitor.studio;

@@ -24,7 +24,6 @@ const WEBHOOKS: &str = "/studio/webhooks";
 /// The names of the texts for a form with a wrong URL, or that chooses no event.
 const BAD_URL: &str = "webhook-url-invalid";
 const NO_EVENT: &str = "webhook-no-event";
-/// Deliveries of one page.
 const PAGE: u32 = 50;
 
 #[derive(Template)]
@@ -59,7 +58,6 @@ fn is_enabled(endpoint: &Endpoint) -> bool {
     endpoint.state() != EndpointState::Disabled
 }
 
-/// The state of an endpoint in words, as HTML.
 fn state(frame: &Frame<'_>, endpoint: &Endpoint) -> String {
     let since = |text| endpoint.failing_since.map(|at| text_with_time(frame.t, text, at)).unwrap_or_default();
     match (endpoint.state(), endpoint.disabled_for) {
@@ -87,7 +85,6 @@ impl WebhookPage<'_> {
         self.endpoint.events.kinds().contains(kind)
     }
 
-    /// The name of the text for the state of a delivery.
     fn delivery_state(&self, delivery: &Delivery) -> &'static str {
         match delivery.state() {
             DeliveryState::Waiting => "delivery-waiting",
@@ -96,7 +93,6 @@ impl WebhookPage<'_> {
         }
     }
 
-    /// The last outcome in words.
     fn outcome(&self, delivery: &Delivery) -> String {
         match (delivery.status, delivery.trouble) {
             (Some(status), _) => status.to_string(),
@@ -249,7 +245,6 @@ pub async fn change(Path((id, word)): Path<(String, String)>, form: Form) -> Pag
     Ok(if shows_it { to(&endpoint) } else { redirect(WEBHOOKS) })
 }
 
-/// Leads to the page of an endpoint.
 fn to(endpoint: &Endpoint) -> Response<Body> {
     redirect(&format!("{WEBHOOKS}/{}", endpoint.id))
 }

@@ -42,7 +42,6 @@ const USES: [(&str, &str); 4] =
 /// The names of the texts with example prompts.
 const EXAMPLES: [&str; 4] = ["example-1", "example-2", "example-3", "example-4"];
 
-/// A shape to choose.
 struct Shape {
     name: &'static str,
     /// The name of the text that says what it is for, if it is one of the few that most people use.
@@ -89,12 +88,10 @@ impl CreatePage<'_> {
         EXAMPLES.map(|name| self.frame.t.get(name))
     }
 
-    /// The preset that is chosen.
     fn preset(&self) -> Option<&PresetOption> {
         self.presets.iter().find(|preset| preset.chosen)
     }
 
-    /// Whether a preset takes masks.
     fn paints(&self) -> bool {
         self.presets.iter().any(|preset| preset.paints)
     }
@@ -115,7 +112,6 @@ fn usage(ratio: AspectRatio) -> Option<&'static str> {
     USES.iter().find(|(name, _)| *name == ratio.as_str()).map(|(_, text)| *text)
 }
 
-/// The form as the person filled it in.
 #[derive(Debug, Clone, Default)]
 struct FormValues {
     prompt: String,
@@ -250,7 +246,6 @@ pub async fn older(visitor: Visitor, Query(cursor): Query<Cursor>) -> PageResult
     html(&OlderCards { t: visitor.texts, cards, older })
 }
 
-/// A task of this account and the surface of the studio.
 async fn own(visitor: &Visitor, id: Id) -> Result<Option<TaskRecord>, StoreError> {
     visitor.studio.shared.store.find_record(visitor.account_id(), Surface::Web, id).await
 }
@@ -331,12 +326,10 @@ pub async fn submit(State(studio): State<Arc<Studio>>, request: Request) -> Page
     refuse(&visitor, &headers, filled, refusal, wait).await
 }
 
-/// What a form asks for.
 struct FormRequest {
     request: GenerateRequest,
     /// The engine that the task needs; `None` for any.
     engine: Option<String>,
-    /// The board that its pictures go to.
     board: Option<Id>,
 }
 
@@ -432,7 +425,6 @@ async fn refuse(
     Ok(response)
 }
 
-/// A person may create no task now.
 struct Barred {
     message: String,
     /// Seconds until the rate limit lets the person create one.

@@ -4,7 +4,6 @@ use serde_json::{Value, json};
 
 use tintype_domain::request::GenerateRequest;
 
-/// A call in several languages.
 #[derive(Debug)]
 pub(in crate::studio) struct Snippets {
     pub(in crate::studio) shell: String,
@@ -58,7 +57,6 @@ fn literal(value: &Value, escapes: Escapes) -> String {
     text
 }
 
-/// A word of a POSIX shell.
 fn quoted(text: &str) -> String {
     format!("'{}'", text.replace('\'', "'\\''"))
 }

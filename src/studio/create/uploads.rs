@@ -29,7 +29,6 @@ use tintype_domain::request::MAX_REFERENCES;
 use tintype_domain::stored_reference::StoredReference;
 use tintype_store::{TaskRecord, Upload};
 
-/// Uploads of one page.
 const PAGE: u32 = 48;
 
 impl From<UploadError> for PageError {
@@ -59,7 +58,6 @@ fn status(refusal: Refusal) -> StatusCode {
     }
 }
 
-/// The name of the text on why an upload was refused.
 fn text(refusal: Refusal) -> &'static str {
     match refusal {
         Refusal::TooLarge => "upload-too-large",
@@ -82,12 +80,10 @@ impl From<Stopped> for PageError {
     }
 }
 
-/// A body from a page, as it arrives.
 fn arriving(studio: &Studio, body: Body) -> ImageBody {
     ImageBody::new(body, studio.connections.body_idle, &studio.shared.clock)
 }
 
-/// What an upload is for.
 #[derive(Debug, Deserialize)]
 struct For {
     /// The picture of the account that the upload is a painted mask for.
@@ -135,7 +131,6 @@ async fn receive(studio: &Arc<Studio>, sender: &Sender<'_>, parts: &Parts, body:
     })
 }
 
-/// The picture of the account that a mask is for.
 async fn masked(studio: &Studio, account: Id, reference: &str) -> Result<Found, PageError> {
     let reference = StoredReference::parse(reference).ok_or_else(PageError::bad_request)?;
     let found = references::find(&studio.shared.store, account, reference).await?;
@@ -179,7 +174,6 @@ struct Reading<'a> {
     uploads: Vec<Upload>,
 }
 
-/// The part of a form that is being read.
 enum Part {
     Field(String, Vec<u8>),
     /// A file, from its first byte on: a browser sends an empty one where no file was chosen.
@@ -273,7 +267,6 @@ fn is_refusal(error: &PageError) -> bool {
     error.text.starts_with("upload-") || error.text.starts_with("mask-")
 }
 
-/// An upload on a page.
 struct Shown {
     id: Id,
     reference: String,
@@ -284,7 +277,6 @@ struct Shown {
     /// The name of the person whose upload it is, if the account has several and it is known: empty for someone who has
     /// left.
     author: Option<String>,
-    /// Whether the visitor may delete it.
     deletes: bool,
 }
 

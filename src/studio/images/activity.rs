@@ -10,7 +10,6 @@ use crate::studio::session::Visitor;
 use tintype_domain::model::{Id, Status, Surface};
 use tintype_store::TaskRecord;
 
-/// Tasks of one page.
 const PAGE: u32 = 50;
 
 #[derive(Template)]

@@ -34,11 +34,9 @@ pub struct PageQuery {
     all: String,
 }
 
-/// A deleted task.
 struct Deleted {
     id: Id,
     prompt: String,
-    /// The thumbnail of its first image, if it has any.
     thumbnail: Option<String>,
     /// The size of the thumbnail, in pixels.
     width: u32,

@@ -17,18 +17,14 @@ use tintype_domain::model::Id;
 use tintype_domain::stored_reference::StoredReference;
 use tintype_store::{Board, BoardWrite, GalleryFilter, MOST_COUNTED, TaskState};
 
-/// The page of all boards.
 const BOARDS: &str = "/studio/boards";
-/// What an empty board shows.
 const EMPTY: &str = r#"<svg xmlns="http://www.w3.org/2000/svg" width="1" height="1"/>"#;
 
-/// The boards that a person sees.
 pub(in crate::studio) async fn seen(visitor: &Visitor) -> tintype_store::Result<Vec<Board>> {
     let person = &visitor.session.person;
     visitor.studio.shared.store.boards(person.account_id, person.id).await
 }
 
-/// The number of pictures on a board, as a page shows it.
 pub(in crate::studio) fn count(board: &Board) -> String {
     board.images.map_or_else(|| format!("{MOST_COUNTED}+"), |count| count.to_string())
 }
@@ -69,7 +65,6 @@ pub async fn cover(visitor: Visitor, Path(id): Path<String>) -> PageResult {
     Ok(secured(response))
 }
 
-/// A name of a board that a person gave.
 fn name(form: &Form) -> Result<&str, PageError> {
     let name = form.fields.text("name").trim();
     // Shared pages show it to strangers, whom it must not mislead by the order of its characters.

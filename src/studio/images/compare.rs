@@ -23,12 +23,10 @@ pub struct Pair {
     before: Option<String>,
 }
 
-/// A picture that is compared.
 struct Compared {
     reference: StoredReference,
     url: String,
     thumbnail: String,
-    /// The prompt; an upload has none.
     prompt: Option<String>,
     width: u32,
     height: u32,

@@ -62,7 +62,6 @@ struct Chosen {
     task: Id,
     /// Its place among the pictures of the task, from 0.
     index: usize,
-    /// The name that it gets.
     name: String,
 }
 
@@ -152,7 +151,6 @@ async fn read(shared: &Shared, picture: &PictureFile, details: bool) -> io::Resu
     picture.with_details(&png).map(|png| Some(png.into())).map_err(io::Error::other)
 }
 
-/// The pictures of a task of the account.
 async fn pictures_of(shared: &Shared, account: Id, task: Id) -> tintype_store::Result<Vec<PictureFile>> {
     let found = shared.store.find_record(account, Surface::Web, task).await?;
     let of = |TaskRecord { task, request, .. }: &TaskRecord| match &task.status {

@@ -31,9 +31,7 @@ use tintype_system::clock::Timestamp;
 const HOME: &str = "/studio/gallery";
 /// The word for one's own tasks in a URL.
 const MINE: &str = "me";
-/// Tasks of one page.
 const PAGE: u32 = 48;
-/// Ids of one answer.
 const IDS: u32 = 500;
 /// Longest text to search for, in bytes; the rest does not count.
 const MAX_TEXT: usize = 1_000;
@@ -60,7 +58,6 @@ pub struct Search {
 }
 
 impl Search {
-    /// The filter, for a person.
     fn filter(&self, me: Id) -> GalleryFilter {
         let end = self.q.floor_char_boundary(MAX_TEXT);
         GalleryFilter {
@@ -81,7 +78,6 @@ impl Search {
         }
     }
 
-    /// The fields that are set, except the position in the results.
     fn fields(&self) -> impl Iterator<Item = (&'static str, &str)> {
         let fields = [
             ("q", &self.q),
@@ -102,7 +98,6 @@ impl Search {
         query(self.fields().chain([("before", before.as_str())]))
     }
 
-    /// The filters that are on, besides the words that are searched.
     fn narrowing(&self, t: &Texts, boards: &[Board], people: &[Person]) -> Vec<Narrowing> {
         let state = |value: &str| STATES.into_iter().find(|(state, _)| state.as_str() == value);
         let day = |value: &str| Timestamp::of_day(value).map(|at| day(t, at).into());
@@ -130,7 +125,6 @@ impl Search {
     }
 }
 
-/// The fields of a URL.
 fn query<'a, 'b>(fields: impl Iterator<Item = (&'a str, &'b str)>) -> String {
     url::form_urlencoded::Serializer::new(String::new()).extend_pairs(fields).finish()
 }
@@ -143,7 +137,6 @@ fn shortened(given: &str) -> Option<String> {
     is_long.then(|| query(set.map(|(name, value)| (name.as_ref(), value.as_ref()))))
 }
 
-/// The states with the names of their texts.
 const STATES: [(TaskState, &str); 4] = [
     (TaskState::Completed, "gallery-completed"),
     (TaskState::Processing, "gallery-processing"),
@@ -151,7 +144,6 @@ const STATES: [(TaskState, &str); 4] = [
     (TaskState::Cancelled, "cancelled"),
 ];
 
-/// A filter that is on.
 struct Narrowing {
     /// What it filters, for the reader.
     words: String,
@@ -190,7 +182,6 @@ impl GalleryPage<'_> {
         MAX_BOARD_NAME
     }
 
-    /// Most tasks that one request can be about.
     fn most_chosen(&self) -> usize {
         MAX_CHOSEN
     }
@@ -200,7 +191,6 @@ impl GalleryPage<'_> {
         self.board.is_some() && self.narrowing.len() == 1 && self.search.q.is_empty()
     }
 
-    /// Whether the gallery has no picture at all.
     fn is_new(&self) -> bool {
         let Search { q, before, board, starred, person, .. } = &self.search;
         let whole = self.narrowing.is_empty() && [q, before, board, starred, person].into_iter().all(String::is_empty);

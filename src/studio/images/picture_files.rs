@@ -52,12 +52,10 @@ fn is_device(stem: &str) -> bool {
     matches!(stem, "con" | "prn" | "aux" | "nul") || number.is_some_and(is_port)
 }
 
-/// One picture of a task.
 #[derive(Debug)]
 pub(super) struct PictureFile {
     /// The name under which it is stored.
     pub(super) stored: String,
-    /// The name that it gets.
     pub(super) name: String,
     /// The fields of a form that makes it again.
     fields: Map<String, Value>,
@@ -97,7 +95,6 @@ impl PictureFile {
         stem(self.field("prompt"))
     }
 
-    /// A field of the form that makes the picture again; empty if it has none.
     fn field(&self, name: &str) -> &str {
         self.fields.get(name).and_then(Value::as_str).unwrap_or_default()
     }

@@ -26,23 +26,19 @@ use tintype_domain::model::{Id, Status};
 use tintype_store::{GalleryFilter, NewSharedLink, SharedLink, SharedLinkCreation, Target, TaskRecord, TaskState};
 
 const LINKS: &str = "/studio/links";
-/// Links or tasks of one page.
 const PAGE: u32 = 48;
 /// The choice of a link without an end.
 const FOREVER: &str = "forever";
 
-/// A link in the list.
 struct Listed {
     link: SharedLink,
     url: String,
-    /// The name of its maker.
     maker: String,
     /// Whether it shows someone else's private board. An owner can revoke it, but does not see what it shows.
     is_hidden: bool,
 }
 
 impl Listed {
-    /// The page of what it shows.
     fn target(&self) -> String {
         match self.link.target {
             Target::Task(id) => format!("/studio/tasks/{id}"),
@@ -135,14 +131,11 @@ pub async fn revoke(Path(id): Path<String>, form: Form) -> PageResult {
     Ok(redirect(LINKS))
 }
 
-/// A picture that a link shows.
 struct Shown {
-    /// The path of its file.
     file: String,
     /// The size of its thumbnail, in pixels.
     width: u32,
     height: u32,
-    /// The prompt, if the link shows it.
     prompt: Option<String>,
 }
 

@@ -21,7 +21,6 @@ use tintype_store::{
 use tintype_system::clock::Timestamp;
 
 const ACCOUNTS: &str = "/studio/operator/accounts";
-/// Ledger entries of the page of an account.
 const ENTRIES: u32 = 20;
 /// Most days after which granted credits expire.
 const MAX_DAYS: u32 = 36_500;
@@ -67,7 +66,6 @@ impl AccountPage<'_> {
     }
 }
 
-/// The name of the text for the state of an account.
 fn account_state(account: &Account) -> &'static str {
     match (account.deleted_at, account.disabled_at) {
         (Some(_), _) => "account-deleted",
@@ -85,7 +83,6 @@ pub async fn accounts(operator: Operator, Query(search): Query<Search>) -> PageR
     html(&AccountsPage { frame: Frame::new("operator-accounts", visitor).await?, accounts, q, next })
 }
 
-/// The account with this id.
 pub(super) async fn find(visitor: &Visitor, id: &str) -> Result<Account, PageError> {
     let id: Id = id.parse().map_err(|_| PageError::not_found())?;
     let account = visitor.studio.shared.store.find_account(id.as_str()).await?;

@@ -12,7 +12,6 @@ use crate::studio::page::{Frame, html, last_of_page};
 use tintype_domain::model::Id;
 use tintype_store::{AuditEntry, Via};
 
-/// Entries of one page.
 const PAGE: u32 = 50;
 
 /// The account, and the position in the log.

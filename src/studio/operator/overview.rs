@@ -16,7 +16,6 @@ use crate::studio::page::{Frame, html, redirect, time};
 use tintype_store::{EngineState, Hour, QueueDepth, WORKER_SILENCE, WorkerReport};
 use tintype_system::clock::Timestamp;
 
-/// Hours in a chart.
 const HOURS: u32 = 24;
 /// Age from which the page shows the time of a report instead of its age.
 const LONG_AGO: Duration = Duration::from_secs(100);
@@ -51,14 +50,12 @@ impl OverviewPage<'_> {
     }
 }
 
-/// A worker as the page shows it.
 struct Worker {
     report: WorkerReport,
     seen_at: Timestamp,
     /// Mean time of an attempt, and for each of its images.
     mean: Option<String>,
     mean_of_image: Option<String>,
-    /// The name of the text for its state.
     state: &'static str,
 }
 

@@ -191,7 +191,6 @@ pub(super) fn unknown() -> PageError {
     PageError::forbidden("oidc-unknown")
 }
 
-/// The account is disabled.
 pub(super) fn disabled() -> PageError {
     PageError::forbidden("oidc-disabled")
 }

@@ -25,7 +25,6 @@ const MAX_PICTURES: u32 = 64;
 const MAX_SIDE: u32 = 4_096;
 /// Most steps of a picture.
 const MAX_STEPS: u32 = 10_000;
-/// Strongest guidance.
 const MAX_GUIDANCE: f64 = 1_000.0;
 
 const RENDER: u8 = 1;

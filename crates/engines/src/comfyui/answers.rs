@@ -20,7 +20,6 @@ const OF_THE_OPERATOR: [(&str, &str); 3] = [
     ("prompt_no_outputs", "give a workflow that saves a picture"),
 ];
 
-/// A file in a folder of the server.
 #[derive(Debug, Deserialize)]
 pub(super) struct File {
     filename: String,
@@ -31,7 +30,6 @@ pub(super) struct File {
 }
 
 impl File {
-    /// The query that fetches it.
     pub(super) fn query(&self) -> String {
         let parts = [("filename", &self.filename), ("subfolder", &self.subfolder), ("type", &self.folder)];
         url::form_urlencoded::Serializer::new(String::new()).extend_pairs(parts).finish()
@@ -80,7 +78,6 @@ struct DeviceStats {
 }
 
 impl Stats<'_> {
-    /// Whether ComfyUI answers so.
     pub(super) fn are_of_comfyui(&self) -> bool {
         self.system.is_some_and(|system| system.get().starts_with('{'))
     }
@@ -111,7 +108,6 @@ pub(super) struct Job<'a> {
 }
 
 impl Job<'_> {
-    /// The state of the run, if it is one that is known.
     pub(super) fn run(&self) -> Option<Run> {
         match self.status.as_deref()? {
             "pending" | "in_progress" => Some(Run::Unfinished),
@@ -209,7 +205,6 @@ pub(super) fn words(body: &[u8]) -> Words {
     Words { code, message: of_node.message.or(of_whole.message), advice: known.map(|(_, advice)| *advice) }
 }
 
-/// An error in one of the lists of errors.
 #[derive(Default, Deserialize)]
 struct ErrorEntry {
     #[serde(rename = "type", default)]
@@ -232,7 +227,6 @@ impl From<ErrorEntry> for Words {
     }
 }
 
-/// The first error of a node, if there are any.
 fn first_node_error(errors: &RawValue) -> Option<Words> {
     #[derive(Default, Deserialize)]
     struct Node<'a> {
@@ -247,7 +241,6 @@ fn first_node_error(errors: &RawValue) -> Option<Words> {
     Some(Words { code: kind, message: Some(parts.join(": ")), advice: None })
 }
 
-/// The words of an error that ended a run.
 fn error_words(details: Option<&RawValue>, otherwise: &str) -> Words {
     #[derive(Default, Deserialize)]
     struct Details {
@@ -287,7 +280,6 @@ fn file(outputs: Option<&RawValue>) -> Option<File> {
     found
 }
 
-/// The first value of a list or an object.
 fn first(json: Option<&RawValue>) -> Option<&RawValue> {
     let mut first = None;
     each_value(json, |value| {
@@ -296,7 +288,6 @@ fn first(json: Option<&RawValue>) -> Option<&RawValue> {
     first
 }
 
-/// The value of an object with this key.
 pub(super) fn member<'a>(object: &'a RawValue, key: &str) -> Option<&'a RawValue> {
     let mut found = None;
     each(Some(object), |its_key, value| {

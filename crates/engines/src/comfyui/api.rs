@@ -31,11 +31,9 @@ pub(super) const ANSWER_LIMIT: Duration = Duration::from_secs(10);
 /// Time for a cancellation. A server that is loading a model reads it only afterwards.
 const CANCEL_LIMIT: Duration = Duration::from_secs(180);
 
-/// One server.
 #[derive(Debug)]
 pub(super) struct ComfyServer {
     endpoint: Endpoint,
-    /// Kinds of nodes that the workflow needs.
     node_classes: Vec<String>,
 }
 
@@ -52,7 +50,6 @@ pub(super) enum Run {
     Gone,
 }
 
-/// A run that the server has queued.
 #[derive(Debug)]
 pub(super) struct Queued {
     /// The id that the server uses. An old one has chosen it.
@@ -130,9 +127,6 @@ impl ComfyServer {
     }
 
     /// Uploads a PNG, and returns the name by which the workflow finds it.
-    ///
-    /// # Errors
-    /// [`Fault`].
     pub(super) async fn upload(&self, name: String, png: Bytes, limit: Duration) -> Result<String, Fault> {
         let request = self.endpoint.request(Method::POST, "upload/image")?;
         let form = Form::new().part("image", png_part(&png, name)?).text("type", "input");
@@ -191,9 +185,6 @@ impl ComfyServer {
     }
 
     /// Fetches a file, if it is still there.
-    ///
-    /// # Errors
-    /// [`Fault`].
     pub(super) async fn fetch(&self, file: &File, limit: Duration) -> Result<Option<Vec<u8>>, Fault> {
         let request = self.endpoint.request(Method::GET, &format!("view?{}", file.query()))?;
         let answer = self.endpoint.send(request, MAX_FILE_BYTES, limit).await?;
@@ -235,7 +226,6 @@ impl ComfyServer {
     }
 }
 
-/// A segment of a path.
 fn encoded(segment: &str) -> String {
     url::form_urlencoded::byte_serialize(segment.as_bytes()).collect::<String>().replace('+', "%20")
 }

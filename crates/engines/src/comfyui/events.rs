@@ -27,10 +27,8 @@ const MAX_TEXT: usize = 64 * 1024;
 const MAX_UNSENT: usize = 64 * 1024;
 const OPEN_LIMIT: Duration = Duration::from_secs(2);
 
-/// The events of a client.
 pub(super) struct Events(Option<WebSocketStream<Upgraded>>);
 
-/// The matter of an event.
 #[derive(Debug, PartialEq, Eq)]
 enum EventKind {
     /// The first number of a node's steps is done, of the second in all.

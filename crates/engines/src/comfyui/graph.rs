@@ -9,7 +9,6 @@ use serde_json::{Map, Value};
 
 /// Largest file, in bytes.
 const MAX_FILE_BYTES: u64 = 4 * 1024 * 1024;
-/// Most nodes of a workflow.
 const MAX_NODES: usize = 2_000;
 
 /// The nodes of a workflow by their ids. No node links back to itself.
@@ -19,18 +18,13 @@ pub(super) struct Graph(pub(super) Map<String, Value>);
 /// An input of a node that is an output of another node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Link<'a> {
-    /// The name of the input.
     pub(super) key: &'a str,
     /// The id of the other node.
     pub(super) to: &'a str,
-    /// The number of the output.
     pub(super) output: u64,
 }
 
 /// Reads a file of a workflow or of its mapping. `name` stands for it in errors.
-///
-/// # Errors
-/// A message for the operator.
 pub(super) fn read(path: &Path, name: &str) -> Result<String, String> {
     let mut text = String::new();
     let mut file = File::open(path).map_err(|error| format!("cannot read {name}: {error}"))?.take(MAX_FILE_BYTES + 1);
@@ -43,9 +37,6 @@ pub(super) fn read(path: &Path, name: &str) -> Result<String, String> {
 
 impl Graph {
     /// The workflow in a text. `name` stands for it in errors.
-    ///
-    /// # Errors
-    /// A message for the operator.
     pub(super) fn parse(text: &str, name: &str) -> Result<Self, String> {
         let nodes: Map<String, Value> =
             serde_json::from_str(text).map_err(|error| format!("{name} is not a JSON object: {error}"))?;

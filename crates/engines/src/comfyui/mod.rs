@@ -95,7 +95,6 @@ pub(super) fn choose(urls: &[Url], settings: &EngineSettings) -> Result<EngineCh
     }))
 }
 
-/// The engine.
 #[derive(Debug)]
 struct ComfyUi {
     servers: Servers<ComfyServer>,
@@ -106,7 +105,6 @@ struct ComfyUi {
     ending: TaskTracker,
 }
 
-/// One picture of a brief.
 struct Order<'a> {
     work: BriefHash,
     prompt: &'a str,
@@ -129,7 +127,6 @@ struct Uploaded {
     mask: Option<String>,
 }
 
-/// The parts of a brief that are seen while it is rendered.
 #[derive(Clone, Copy)]
 struct Shown<'a> {
     steps: &'a Steps<'a>,
@@ -288,7 +285,6 @@ impl Submitted {
         answered.await.map_err(|error| EngineError::Temporary(error.to_string()))?
     }
 
-    /// Takes note that there is nothing to cancel.
     fn forget(&mut self) {
         self.has_ended = true;
     }

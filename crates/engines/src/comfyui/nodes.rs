@@ -89,7 +89,6 @@ pub struct Found {
     pub notes: Vec<String>,
 }
 
-/// An input of a node.
 type Input<'a> = (&'a str, &'a str);
 
 /// The prompt that a conditioning is made for.
@@ -133,7 +132,6 @@ pub fn find(path: &Path) -> Result<Found, String> {
     Ok(of(&Graph::parse(&read(path, &name)?, &name)?))
 }
 
-/// Finds the nodes of a workflow.
 pub(super) fn of(graph: &Graph) -> Found {
     let mut finder = Finder { graph, live: live(graph), found: Vec::new(), notes: Vec::new() };
     finder.all();
@@ -427,7 +425,6 @@ impl<'a> Finder<'a> {
         has_size
     }
 
-    /// Whether one sampler leaves steps to another.
     fn is_split(&self, samplers: &[&'a str]) -> bool {
         let value = |id: &str, key: &str| self.graph.input(id, key).and_then(|(_, _, value)| value.as_u64());
         samplers.iter().any(|id| {
@@ -436,7 +433,6 @@ impl<'a> Finder<'a> {
         })
     }
 
-    /// The nodes that load references and masks.
     fn pictures(&mut self) {
         let masks = self.masks();
         let users = self.live.iter().filter(|id| !masks.between.contains(*id));

@@ -28,7 +28,6 @@ impl<'a> Steps<'a> {
         });
     }
 
-    /// A picture is done.
     pub(super) fn done(&self, picture: usize) {
         self.change(picture, |(done, of)| {
             *of = (*of).max(1);

@@ -30,7 +30,6 @@ const KINDS: [&str; 13] = [
     "strength",
 ];
 
-/// A workflow that can be filled in.
 #[derive(Debug)]
 pub(super) struct Workflow {
     graph: Graph,
@@ -43,10 +42,8 @@ pub(super) struct Workflow {
 #[derive(Debug)]
 struct Mapping {
     kind: String,
-    /// The name of the input.
     key: String,
     node_ids: Vec<String>,
-    /// A fixed value.
     value: Value,
 }
 
@@ -63,7 +60,6 @@ struct NodeMapping {
     value: Value,
 }
 
-/// The values for one picture.
 #[derive(Debug)]
 pub(super) struct Values<'a> {
     pub(super) prompt: &'a str,
@@ -74,7 +70,6 @@ pub(super) struct Values<'a> {
     pub(super) model: Option<&'a str>,
     /// Names of uploaded references.
     pub(super) references: &'a [String],
-    /// The name of an uploaded mask.
     pub(super) mask: Option<&'a str>,
 }
 
@@ -106,9 +101,6 @@ impl From<NodeInputs> for Mapping {
 
 impl Workflow {
     /// Reads the files of a workflow and its mapping. Without one the nodes are found.
-    ///
-    /// # Errors
-    /// A message for the operator.
     pub(super) fn read(graph: &Path, mapping: Option<&Path>) -> Result<Self, String> {
         let read = |path: &Path, setting: &str| read(path, &format!("{setting} {}", path.display()));
         let mapping = mapping.map(|path| read(path, "--engine-workflow-nodes")).transpose()?;
@@ -139,7 +131,6 @@ impl Workflow {
         Ok(Self { graph, mappings, is_found: true })
     }
 
-    /// The nodes that were found, for the log.
     pub(super) fn found(&self) -> Option<String> {
         let entry =
             |mapping: &Mapping| format!("{} {} of {}", mapping.kind, mapping.key, mapping.node_ids.join(" and "));
@@ -180,7 +171,6 @@ impl Workflow {
         mappings.flat_map(|mapping| mapping.node_ids.iter().map(|node| (node, &mapping.key)))
     }
 
-    /// The settings that the workflow has nodes for.
     pub(super) fn settings(&self) -> Vec<Setting> {
         Setting::ALL.into_iter().filter(|setting| self.inputs_of(setting.as_str()).next().is_some()).collect()
     }
@@ -190,7 +180,6 @@ impl Workflow {
         self.inputs_of("image").count()
     }
 
-    /// Whether the workflow takes a mask.
     pub(super) fn takes_masks(&self) -> bool {
         self.max_references() > 0 && self.inputs_of("mask").next().is_some()
     }
@@ -201,7 +190,6 @@ impl Workflow {
         first.is_some_and(|first| self.inputs_of("mask").any(|mask| mask == first))
     }
 
-    /// Kinds of nodes that the server must have.
     pub(super) fn node_classes(&self) -> Vec<String> {
         let mut classes: Vec<_> = self.graph.ids().map(|id| self.graph.class(id).to_owned()).collect();
         classes.sort();

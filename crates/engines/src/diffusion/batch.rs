@@ -23,7 +23,6 @@ use tintype_system::locked::Locked as _;
 /// The pictures of a task, or why there are none.
 type RenderResult = Result<Vec<Picture>, EngineError>;
 
-/// A task that waits for its turn.
 #[derive(Debug)]
 struct Waiting {
     brief: Brief,
@@ -51,7 +50,6 @@ impl Waiting {
     }
 }
 
-/// The child and the tasks that wait for it.
 #[derive(Debug)]
 pub(super) struct Renderer {
     pub supervisor: Supervisor<Link>,
@@ -67,7 +65,6 @@ pub(super) struct Renderer {
 struct Turn {
     link: Link,
     pipes: OwnedMutexGuard<Pipes>,
-    /// The number of the child.
     number: u64,
 }
 
@@ -83,7 +80,6 @@ impl Renderer {
         Self { supervisor, shared, clock: Clock::system(), waiting: Mutex::default(), most: AtomicU32::new(u32::MAX) }
     }
 
-    /// Has a task wait for a turn.
     pub(super) fn wait(
         &self,
         brief: Brief,

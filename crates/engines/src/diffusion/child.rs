@@ -48,7 +48,6 @@ const PREVIEW_EVERY: Duration = Duration::from_secs(1);
 /// Previews take at most this part of a render, as a divisor.
 const PREVIEW_SHARE: u32 = 20;
 
-/// The model of a child and its limits.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Setup {
@@ -76,7 +75,6 @@ pub(super) struct Setup {
     pub work: Work,
 }
 
-/// The work of a child.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum Work {
     /// It renders the orders that it reads.
@@ -146,9 +144,7 @@ pub fn main(arguments: &[OsString]) -> ExitCode {
     }
 }
 
-/// The end of a child that cannot go on.
 struct End {
-    /// The status with which the process exits.
     status: u8,
     /// For the operator.
     message: String,
@@ -221,7 +217,6 @@ fn run(setup: &Setup) -> Result<(), End> {
     Ok(Painter { pipeline, clock }.paint_all(&orders)?)
 }
 
-/// Loads the runtime.
 fn runtime(setup: &Setup) -> Result<Runtime, Error> {
     let device = match setup.runtime {
         EngineRuntime::Rten => return Ok(Runtime::Rten),
@@ -348,7 +343,6 @@ fn read(input: &mut impl io::Read) -> io::Result<Message> {
     Message::read(&body).map_err(invalid)
 }
 
-/// Sends an event to the parent.
 fn send(event: &Event) -> io::Result<()> {
     let frame = event.frame().map_err(io::Error::other)?;
     let mut output = io::stdout().lock();

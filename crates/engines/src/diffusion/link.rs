@@ -14,7 +14,6 @@ use tokio::sync::{Mutex, OwnedMutexGuard};
 /// Time for a child that computes to stop between two steps. The worker abandons a render a moment later.
 const CANCEL_PATIENCE: Duration = Duration::from_millis(1_500);
 
-/// The connection to one child.
 #[derive(Debug, Clone)]
 pub(super) struct Link {
     pipes: Arc<Mutex<Pipes>>,
@@ -85,12 +84,10 @@ impl Link {
         }
     }
 
-    /// The model, once it is open.
     pub(super) fn loaded(&self) -> Option<&Loaded> {
         self.loaded.get()
     }
 
-    /// Waits until the child is free.
     pub(super) async fn take(&self) -> OwnedMutexGuard<Pipes> {
         self.pipes.clone().lock_owned().await
     }
@@ -100,9 +97,6 @@ impl Pipes {
     /// Has the child render an order, whose number this function chooses, unless `cancelled` ends first. `after` is
     /// called for every event and returns the longest time until the next one. After `gives_up` the child stops when its
     /// step is done, however long that takes. If the future is dropped before its end, the child must be replaced.
-    ///
-    /// # Errors
-    /// [`OrderError`].
     pub(super) async fn render(
         &mut self,
         order: Order,

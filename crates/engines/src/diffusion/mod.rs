@@ -189,7 +189,6 @@ fn start(program: &Path) -> Start {
     Start { launcher: program.to_owned(), program: program.to_owned(), name, environment: Vec::new(), has_input: true }
 }
 
-/// The engine.
 #[derive(Debug)]
 struct Diffusion {
     renderer: Arc<Renderer>,

@@ -36,7 +36,6 @@ pub fn default_model(data: &Path) -> Option<String> {
     usable.map(|found| found.name).min_by_key(|name| (rank(name), name.clone()))
 }
 
-/// The model of the settings.
 #[derive(Debug, Clone)]
 pub(super) struct ModelRequest {
     /// The name, the folder or the file.
@@ -153,7 +152,6 @@ impl ModelRequest {
         }
     }
 
-    /// The library that the runtime needs.
     fn library(&self) -> Result<Option<PathBuf>, String> {
         let (found, command) = match self.runtime {
             EngineRuntime::Rten => return Ok(None),
@@ -172,7 +170,6 @@ impl ModelRequest {
         found.map(Some).ok_or_else(missing)
     }
 
-    /// The settings that the model takes.
     pub(super) fn taken_settings(&self) -> Vec<Setting> {
         // A model that takes one reference begins with it; one that takes more sees them while it renders.
         let begins_with_reference = self.max_references() == 1;
@@ -275,7 +272,6 @@ impl ModelRequest {
         if all.is_empty() { String::new() } else { format!(" with {}", all.join(" and ")) }
     }
 
-    /// Advice when the memory did not suffice.
     pub(super) fn more_memory(&self) -> String {
         let gib = self.memory_bytes as f64 / (1_u64 << 30) as f64;
         match self.is_on_processor() {

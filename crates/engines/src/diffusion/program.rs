@@ -34,7 +34,6 @@ const FIRST_STEPS: u32 = 2;
 const PATIENCE_FACTOR: f64 = 10.0;
 const SHORTEST_PATIENCE: Duration = Duration::from_secs(60);
 
-/// The parts of the engine that its children share.
 #[derive(Debug)]
 pub(super) struct Shared {
     pub request: ModelRequest,
@@ -49,7 +48,6 @@ pub(super) struct Shared {
     pub program: PathBuf,
 }
 
-/// LoRA files beside the engine's own.
 #[derive(Debug, Default)]
 struct Loras {
     /// The files of the child that was started last.
@@ -80,7 +78,6 @@ impl Shared {
         loras.is_empty() || self.loras.locked().opened.iter().any(|opened| opened == loras)
     }
 
-    /// Remembers that the model opens with these LoRA files.
     pub(super) fn opened(&self, loras: &[Lora]) {
         let mut known = self.loras.locked();
         if known.opened.len() == MOST_OPENED {
@@ -94,7 +91,6 @@ impl Shared {
         self.loras.locked().opened.retain(|opened| opened != loras);
     }
 
-    /// Gives the next child these LoRA files.
     pub(super) fn give_next(&self, loras: Vec<Lora>) {
         self.loras.locked().next = loras;
     }
@@ -206,7 +202,6 @@ pub(super) struct Watch<'a> {
     is_usual: bool,
     clock: Clock,
     begun: Duration,
-    /// Pictures of the order.
     pictures: u32,
     /// The plan of the task, if the order may be given up for a smaller size.
     plan: Option<Plan>,

@@ -64,7 +64,6 @@ struct Point {
     decode: Option<f64>,
 }
 
-/// A task to be planned.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Plan {
     /// Width of the picture in pixels.
@@ -174,7 +173,6 @@ impl Speed {
         }
     }
 
-    /// Whether a step was measured at this size.
     pub(super) fn has_measured(&self, pixels: u64) -> bool {
         self.points.iter().any(|point| point.pixels == pixels)
     }

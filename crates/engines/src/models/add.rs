@@ -26,7 +26,6 @@ pub fn name_of(path: &Path) -> Option<String> {
     is_name(&name).then_some(name)
 }
 
-/// A model that is on this machine.
 struct Found {
     folder: PathBuf,
     /// The name of its file in the folder, if it is a single one.

@@ -101,7 +101,6 @@ fn read_blocks(open: &mut File, mut take: impl FnMut(&[u8])) -> io::Result<()> {
     }
 }
 
-/// Hashes a file that is being downloaded.
 fn checksums(open: &mut File, file: &RemoteFile) -> io::Result<Checksums> {
     let mut checksums = Checksums::new(file.bytes);
     read_blocks(open, |block| checksums.update(block, file))?;
@@ -231,7 +230,6 @@ impl<'a> Part<'a> {
         Ok(Self { file, path, target, open, written, checksums })
     }
 
-    /// Begins again.
     fn clear(&mut self, watch: &dyn Watch) -> Result<(), String> {
         let cleared = self.open.set_len(0).and_then(|()| self.open.seek(SeekFrom::Start(0)));
         cleared.map_err(|error| failed(&self.path, &error))?;

@@ -22,7 +22,6 @@ use tintype_system::disk::Disk;
 const LIBRARIES: &str = "libraries";
 /// Store of PyPI's files.
 pub const STORE: &str = "https://files.pythonhosted.org";
-/// Name of the wheel while it is fetched.
 const WHEEL: &str = "wheel.zip";
 /// Beginning of the names of the libraries in a wheel. The others are for Python.
 const LIBRARY: &str = "onnxruntime/capi/lib";
@@ -43,7 +42,6 @@ struct Catalogue {
     build: Vec<Build>,
 }
 
-/// A build of the library.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Build {
@@ -77,7 +75,6 @@ pub fn version() -> &'static str {
     &CATALOGUE.version
 }
 
-/// The folder of the library.
 fn folder(data_dir: &Path, target: Target) -> PathBuf {
     data_dir.join(LIBRARIES).join(format!("onnxruntime-{}-{}", version(), target.name()))
 }

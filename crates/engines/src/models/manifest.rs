@@ -199,9 +199,6 @@ pub(super) fn open(folder: &Path, name: &str) -> rustix::io::Result<File> {
 }
 
 /// Writes a file in the folder of a model, whole or not at all.
-///
-/// # Errors
-/// A message for the operator.
 pub(super) fn write(folder: &Path, name: &str, text: &str) -> Result<(), String> {
     let (path, new) = (folder.join(name), folder.join(format!(".{name}.new")));
     let write = || {

@@ -181,11 +181,8 @@ impl Installed {
 /// A file that holds a whole model.
 #[derive(Debug)]
 struct Single {
-    /// The absolute path of its folder.
     folder: PathBuf,
-    /// Its name there.
     file: String,
-    /// The class of its pipeline.
     pipeline: &'static str,
 }
 

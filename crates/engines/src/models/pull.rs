@@ -405,9 +405,6 @@ pub(super) struct Index {
 
 impl Index {
     /// The class of the pipeline.
-    ///
-    /// # Errors
-    /// A message for the operator.
     pub(super) fn pipeline_class(self) -> Result<String, String> {
         let class = match self._class_name {
             serde_json::Value::String(class) => class,
@@ -425,7 +422,6 @@ impl Index {
     }
 }
 
-/// Syncs a folder and those in it.
 pub(super) fn sync(folder: &Path) -> io::Result<()> {
     for entry in fs::read_dir(folder)? {
         let entry = entry?;
@@ -456,7 +452,6 @@ pub fn verify(installed: &Installed, watch: &dyn Watch) -> Result<Vec<(String, S
     Ok(damaged)
 }
 
-/// Compares a file with the manifest.
 fn check(folder: &Path, file: &ModelFile, watch: &dyn Watch) -> Result<(), String> {
     let text = |error: io::Error| error.to_string();
     let mut open = File::open(folder.join(&file.path)).map_err(text)?;

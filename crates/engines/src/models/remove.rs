@@ -82,7 +82,6 @@ pub fn can_remove(data_dir: &Path, name: &str) -> bool {
     is_name(name) && places.iter().any(|place| fs::symlink_metadata(place).is_ok())
 }
 
-/// Where a model is while it is removed.
 fn half_removed(data_dir: &Path, name: &str) -> PathBuf {
     directory(data_dir).join(format!(".{name}.gone"))
 }

@@ -20,7 +20,6 @@ const BASE64: GeneralPurpose = GeneralPurpose::new(
     GeneralPurposeConfig::new().with_decode_padding_mode(DecodePaddingMode::Indifferent),
 );
 
-/// The file of one picture.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum File {
     Bytes(Vec<u8>),

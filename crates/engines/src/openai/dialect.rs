@@ -13,7 +13,6 @@ use tintype_config::{EngineProfile, EngineSettings};
 const DEFAULT_MODEL: &str = "gpt-image-1";
 /// References of one task; no profile takes fewer unless its model does.
 const MAX_REFERENCES: usize = 4;
-/// Pictures of one call at OpenAI.
 const MAX_PICTURES: usize = 10;
 
 /// The dialect that an engine speaks, with its model.
@@ -46,7 +45,6 @@ impl Family {
     }
 }
 
-/// How a server takes references.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum References {
     /// As repeated parts of this name at `/images/edits`.
@@ -108,7 +106,6 @@ impl Dialect {
         if self.is_openai() { 8 } else { 2 }
     }
 
-    /// The settings that the server takes.
     pub(super) fn settings(&self) -> Vec<Setting> {
         match self.profile {
             EngineProfile::OpenAi => Vec::new(),
@@ -150,7 +147,6 @@ impl Dialect {
         }
     }
 
-    /// Whether the server takes a LoRA.
     pub(super) fn takes_lora(&self) -> bool {
         self.profile == EngineProfile::VllmOmni
     }

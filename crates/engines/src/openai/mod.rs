@@ -67,9 +67,6 @@ const MAX_NAME: usize = 100;
 const MAX_REST: usize = 1024 * 1024;
 
 /// Describes the engine without connecting.
-///
-/// # Errors
-/// A message for the operator.
 pub(super) fn choose(urls: &[Url], settings: &EngineSettings) -> Result<EngineChoice, String> {
     let dialect = Dialect::new(settings, urls);
     let model = dialect.model.as_deref().map_or_else(String::new, |model| format!("{model} at "));
@@ -98,7 +95,6 @@ pub(super) fn choose(urls: &[Url], settings: &EngineSettings) -> Result<EngineCh
     Ok(EngineChoice::new(info, build))
 }
 
-/// Servers with OpenAI's Images API.
 #[derive(Debug)]
 struct ImagesApi {
     servers: Servers<ImagesServer>,
@@ -270,11 +266,9 @@ struct ImagesServer {
     endpoint: Endpoint,
     /// Whether it has one set of models and says at `/health` how it is: a server for a data centre.
     has_health: bool,
-    /// The model to ask for.
     model: Option<String>,
 }
 
-/// A list of models.
 #[derive(Deserialize)]
 struct Models {
     data: Vec<Model>,

@@ -76,7 +76,6 @@ impl ServerError {
         })
     }
 
-    /// The error in an object.
     fn of(error: &Value) -> Self {
         let names = [&error["code"], &error["type"], &error["inner_error"]["code"], &error["innererror"]["code"]];
         let names = names.into_iter().filter_map(text).collect();

@@ -26,7 +26,6 @@ const ANSWER_LIMIT: Duration = Duration::from_secs(10);
 /// Time for a body with reference pictures, or an answer with a picture.
 const PICTURE_LIMIT: Duration = Duration::from_secs(60);
 
-/// One server.
 #[derive(Debug)]
 pub(super) struct Api {
     endpoint: Endpoint,
@@ -61,7 +60,6 @@ struct Model {
 }
 
 impl Capabilities {
-    /// The file name of the model.
     pub(super) fn model(&self) -> &str {
         &self.model.name
     }
@@ -82,7 +80,6 @@ impl Capabilities {
     }
 }
 
-/// A job as the server sees it.
 #[derive(Debug)]
 pub(super) enum Job {
     /// It waits or is being rendered.
@@ -95,7 +92,6 @@ pub(super) enum Job {
     Gone,
 }
 
-/// The outcome of the cancellation of a job.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Cancellation {
     /// The job will not be rendered, or has been.
@@ -233,7 +229,6 @@ impl Api {
         }
     }
 
-    /// The error of a failed job.
     pub(super) fn failed(&self, words: &Words) -> EngineError {
         self.endpoint.failed(words)
     }

@@ -22,7 +22,6 @@ const DEVICE_VARIABLES: [&str; 3] = ["CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICE
 
 const ASK_WHILE_STARTING: Duration = Duration::from_millis(250);
 
-/// The program.
 #[derive(Debug)]
 pub(super) struct SdServerProgram {
     arguments: Vec<OsString>,

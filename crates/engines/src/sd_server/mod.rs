@@ -107,7 +107,6 @@ fn is_no_table((_, value): &(&str, Option<&Value>)) -> bool {
     value.is_some_and(|value| !value.is_object())
 }
 
-/// The engine.
 #[derive(Debug)]
 struct SdServer {
     places: Servers<ServerSlot>,
@@ -155,7 +154,6 @@ impl servers::Server for ServerSlot {
 }
 
 impl ServerSlot {
-    /// Starts a child on a device.
     fn child(device: Option<String>, settings: &EngineSettings, context: &EngineContext) -> Result<Self, String> {
         let program = settings.engine_program.display();
         let name =

@@ -48,7 +48,6 @@ pub(super) enum ReferenceUse {
     },
 }
 
-/// One running server.
 #[derive(Debug)]
 pub(super) struct Server {
     api: Api,
@@ -146,7 +145,6 @@ impl Server {
         Ok(pictures)
     }
 
-    /// Waits for the end of a job.
     async fn ended(&self, id: &str, index: usize, report: &Report<'_>) -> Result<Job, EngineError> {
         let (began, mut missed) = (Instant::now(), 0);
         loop {
@@ -167,7 +165,6 @@ impl Server {
         }
     }
 
-    /// The one picture of a job that has ended.
     async fn picture(&self, ended: Job, brief: &Brief) -> Result<Picture, EngineError> {
         let name = self.api.name();
         let files = match ended {

@@ -45,9 +45,6 @@ pub trait Program: Send + Sync + 'static {
     type Link: Clone + Send + Sync + 'static;
 
     /// Prepares the start of a child.
-    ///
-    /// # Errors
-    /// A message for the operator.
     fn next(&self) -> Result<Next<Self::Link>, String>;
 
     /// Waits until the child has started, and has it render something small, so that no task waits for what the program
@@ -216,7 +213,6 @@ impl<L: Clone + Send + Sync + 'static> Supervisor<L> {
     }
 }
 
-/// The end of a child.
 #[derive(Debug)]
 enum End {
     /// It was to start again.

@@ -22,7 +22,6 @@ const MAX_LINES: u32 = 500;
 /// Lines that explain the end of a child.
 const LAST_LINES: usize = 3;
 
-/// The output of one child.
 #[derive(Debug, Default, Clone)]
 pub(super) struct Output {
     inner: Arc<Inner>,
@@ -37,7 +36,6 @@ struct Inner {
     steps: watch::Sender<Option<(u32, u32)>>,
 }
 
-/// The pipe that a line came from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Pipe {
     Output,

@@ -5,7 +5,6 @@ use serde_json::Value;
 use super::fields::{Fields, kind, text};
 use tintype_domain::joining::Claims;
 
-/// The claims that the rules need.
 pub(super) struct NeededClaims<'a> {
     /// The verified e-mail address.
     pub email: bool,
@@ -14,7 +13,6 @@ pub(super) struct NeededClaims<'a> {
 }
 
 impl NeededClaims<'_> {
-    /// Whether the claims lack one of them.
     pub(super) fn is_more_than(&self, claims: &Fields) -> bool {
         (self.email && !has_email(claims)) || self.groups.is_some_and(|name| !has_groups(claims, name))
     }

@@ -2,7 +2,6 @@
 
 use serde_json::{Map, Value};
 
-/// A JSON object of a provider.
 pub(super) type Fields = Map<String, Value>;
 
 /// The type of a field, without its value: for the log, which gets no tokens.

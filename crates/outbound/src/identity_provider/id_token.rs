@@ -45,7 +45,6 @@ impl From<String> for Fault {
     }
 }
 
-/// A token whose signature holds.
 #[derive(Debug)]
 pub(super) struct Signed {
     /// Its claims.
@@ -55,7 +54,6 @@ pub(super) struct Signed {
 }
 
 impl Signed {
-    /// Checks the signature of a token with the keys of the provider.
     pub(super) fn read(token: &str, keys: &[CoreJsonWebKey]) -> Result<Self, Fault> {
         let parts: Vec<&str> = token.split('.').collect();
         let [header, payload, signature] = parts[..] else {

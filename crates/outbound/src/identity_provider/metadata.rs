@@ -14,7 +14,6 @@ use super::fields::{Fields, kind, text};
 /// The members of a key that are read.
 const KEY_TEXTS: [&str; 9] = ["kty", "use", "kid", "alg", "n", "e", "crv", "x", "y"];
 
-/// The endpoints of a provider.
 #[derive(Debug, Clone)]
 pub(super) struct Endpoints {
     pub authorization: Url,

@@ -11,7 +11,6 @@ const MAX_ENCODINGS: usize = 3;
 /// Buffer of the decompressor for Brotli, in bytes.
 const BUFFER: usize = 16 * 1024;
 
-/// An encoding that can be undone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Encoding {
     Gzip,
@@ -19,7 +18,6 @@ pub(super) enum Encoding {
     Brotli,
 }
 
-/// Why a body cannot be decoded.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum EncodingError {
     #[error("more than {MAX_ENCODINGS} content encodings")]

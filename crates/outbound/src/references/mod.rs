@@ -186,7 +186,6 @@ pub struct References {
     downloads: Semaphore,
 }
 
-/// The answer of a server.
 enum DownloadResponse {
     Body(Response),
     Elsewhere(ReferenceUrl),

@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use reqwest::StatusCode;
 
-/// Most tries at one reference.
 const MAX_TRIES: u32 = 4;
 /// Longest pause that a server may ask for. One that asks for more gets no further try.
 const MAX_ASKED: Duration = Duration::from_secs(5);

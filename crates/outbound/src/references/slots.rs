@@ -20,12 +20,10 @@ pub(super) struct Slots<K> {
 }
 
 impl<K: Eq + Hash> Slots<K> {
-    /// With `each` slots for each owner.
     pub(super) fn new(each: usize) -> Self {
         Self { each, owners: Mutex::default() }
     }
 
-    /// Waits for a slot of `owner`; dropping the permit releases it.
     pub(super) async fn take(&self, owner: impl Into<K>) -> OwnedSemaphorePermit {
         let slots = {
             let mut owners = self.owners.locked();
@@ -36,7 +34,6 @@ impl<K: Eq + Hash> Slots<K> {
         slots.acquire_owned().await.expect("the semaphore is never closed")
     }
 
-    /// Owners in the map.
     #[cfg(test)]
     pub(super) fn len(&self) -> usize {
         self.owners.locked().len()

@@ -249,7 +249,6 @@ fn take_ready(ready: &Arc<Mutex<Vec<Child>>>) -> Option<Child> {
     None
 }
 
-/// What a decoder process answers.
 #[derive(Debug, Default)]
 struct Answer {
     header: Vec<u8>,
