@@ -80,7 +80,7 @@ pub(super) struct LowBalanceArgs {
     #[command(flatten)]
     account: OneAccountArgs,
     /// Credits, or none
-    #[arg(value_name = "N|none", value_parser = threshold)]
+    #[arg(value_name = "N|none", allow_negative_numbers = true, value_parser = threshold)]
     threshold: OrNone<i64>,
 }
 

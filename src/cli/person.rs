@@ -169,7 +169,7 @@ async fn add(args: AddArgs, data: &DataSettings) -> Outcome {
 async fn create(store: &Store, account: &Account, name: &str, role: Role) -> Result<Person, Failure> {
     match store.create_person(account.id, name, role).await? {
         PersonCreation::Created(person) => Ok(person),
-        PersonCreation::NameTaken => Err(Failure(format!("there is a person named {name:?} already"))),
+        PersonCreation::NameTaken => Err(Failure(format!("a person named {name:?} already exists"))),
         PersonCreation::NotPossible => {
             Err(Failure(format!("the account {} takes no more people, or was deleted", account.name)))
         }

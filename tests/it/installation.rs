@@ -61,6 +61,9 @@ fn commands_use_the_settings_of_the_running_server() {
     assert!(!keys[0]["revoked_at"].is_null(), "{keys}");
     let settings = run(directory.path(), &["doctor", "--json"]).check("settings");
     assert!(settings["detail"].as_str().expect("text").starts_with("the running server's (process "), "{settings}");
+    // A mistake that has nothing to do with the settings does not mention them.
+    let errors = run(directory.path(), &["account", "create"]).errors();
+    assert!(errors.contains("<NAME>") && !errors.contains("the settings are"), "{errors}");
     server.stop();
     let missing = run(directory.path(), &["account", "list"]);
     assert!(missing.errors().contains("other.db"), "{missing:?}");

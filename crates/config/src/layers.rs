@@ -6,6 +6,7 @@ use std::error::Error as _;
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 
+use clap::error::{ContextKind, ContextValue};
 use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, ArgMatches, Command};
 use rustix::process::geteuid;
@@ -269,7 +270,14 @@ pub fn read(command: Command, arguments: &[OsString]) -> Result<CommandLine, Set
         let note = |(setting, entry): &(&Setting, &FileSetting)| {
             format!("--{} is set in {}", setting.long(), place(file.as_ref(), entry))
         };
-        let origin = adopted.origin.iter().map(|origin| format!("the settings are {origin}"));
+        // Only the value of a setting may come from elsewhere: other mistakes are on the command line.
+        let at_fault = match error.get(ContextKind::InvalidArg) {
+            Some(ContextValue::String(arg)) => arg.split(' ').next().and_then(|flag| flag.strip_prefix("--")),
+            _ => None,
+        };
+        let is_setting = settings.iter().any(|setting| Some(setting.long()) == at_fault);
+        let origin = adopted.origin.iter().filter(|_| is_setting);
+        let origin = origin.map(|origin| format!("the settings are {origin}"));
         SettingsError::Usage(error, taking_part.map(note).chain(origin).collect())
     })?;
     let of_command = leaf(&known, &matches).1;
