@@ -4,7 +4,6 @@
 //! allowed only to this machine, and the client neither follows redirects nor uses a proxy.
 
 use std::collections::HashMap;
-use std::net::IpAddr;
 use std::time::Duration;
 
 use base64::Engine as _;
@@ -13,10 +12,11 @@ use reqwest::Client;
 use reqwest::header::{AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderValue};
 use serde::Deserialize;
 use serde_json::json;
-use url::{Host, Url};
+use url::Url;
 
 use super::Subject;
 use super::file::Unreachable;
+use tintype_domain::address::is_this_machine;
 use tintype_engine::picture::Picture;
 use tintype_outbound::{Proxies, client_builder};
 
@@ -36,15 +36,9 @@ impl Endpoint {
     /// A message for the operator: the URL is invalid, or it uses plain HTTP to another machine.
     pub(super) fn parse(text: &str) -> Result<Self, String> {
         let url = Url::parse(text).map_err(|error| format!("moderation: the url is not valid: {error}"))?;
-        let here = match url.host() {
-            Some(Host::Domain(name)) => name == "localhost",
-            Some(Host::Ipv4(address)) => IpAddr::from(address).is_loopback(),
-            Some(Host::Ipv6(address)) => IpAddr::from(address).is_loopback(),
-            None => false,
-        };
         match url.scheme() {
             "https" => Ok(Self(url)),
-            "http" if here => Ok(Self(url)),
+            "http" if is_this_machine(&url) => Ok(Self(url)),
             _ => Err("moderation: the url must begin with https://, or be http:// on this machine".into()),
         }
     }

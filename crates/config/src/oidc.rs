@@ -6,6 +6,7 @@ use clap::{Args, ValueEnum};
 
 use super::environment::{authorities_in, secret_in};
 use super::values::base_url;
+use tintype_domain::address::is_this_machine;
 use tintype_domain::joining::{JoinRule, JoinRules};
 use tintype_domain::provider::OidcProvider;
 
@@ -99,13 +100,7 @@ impl OidcSettings {
 fn issuer(text: &str) -> Result<String, String> {
     base_url(text)?;
     let url = url::Url::parse(text).map_err(|error| error.to_string())?;
-    let is_local = match url.host() {
-        Some(url::Host::Domain(name)) => name == "localhost",
-        Some(url::Host::Ipv4(address)) => address.is_loopback(),
-        Some(url::Host::Ipv6(address)) => address.is_loopback(),
-        None => false,
-    };
-    if url.scheme() == "http" && !is_local {
+    if url.scheme() == "http" && !is_this_machine(&url) {
         return Err(
             "a provider on another machine needs https: without it, anyone on the network could sign in as any user"
                 .into(),

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use bytesize::ByteSize;
 use ipnet::IpNet;
+use tintype_domain::address::is_this_machine;
 
 /// Parses `60` or `60/min`.
 ///
@@ -110,13 +111,9 @@ pub fn server_url(text: &str) -> Result<String, String> {
     if text.contains("://") {
         return base_url(text);
     }
-    let url = url::Url::parse(&format!("http://{text}"));
-    let local = match url.as_ref().ok().and_then(url::Url::host) {
-        Some(url::Host::Domain(name)) => name == "localhost" || name.ends_with(".localhost"),
-        Some(url::Host::Ipv4(address)) => address.is_loopback(),
-        Some(url::Host::Ipv6(address)) => address.is_loopback(),
-        None => false,
-    };
+    let is_local =
+        |url: url::Url| is_this_machine(&url) || url.domain().is_some_and(|name| name.ends_with(".localhost"));
+    let local = url::Url::parse(&format!("http://{text}")).is_ok_and(is_local);
     base_url(&format!("{}://{text}", if local { "http" } else { "https" }))
         .map_err(|_| format!("{text:?} is not the URL of a server, such as http://127.0.0.1:8080"))
 }

@@ -1,4 +1,4 @@
-//! Classification of public IP addresses.
+//! Classification of public IP addresses, and of URLs of this machine.
 //!
 //! The rows are the IANA special-purpose address registries (RFC 6890, as kept at
 //! <https://www.iana.org/assignments/iana-ipv4-special-registry> and `iana-ipv6-special-registry`), read strictly:
@@ -8,6 +8,7 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use ipnet::{Ipv4Net, Ipv6Net};
+use url::{Host, Url};
 
 /// IPv4 blocks that are not public.
 const SPECIAL_V4: [Ipv4Net; 19] = [
@@ -60,6 +61,16 @@ const fn v4([a, b, c, d]: [u8; 4], prefix_len: u8) -> Ipv4Net {
 /// The last two groups are zero in every block above.
 const fn v6([a, b, c, d, e, f]: [u16; 6], prefix_len: u8) -> Ipv6Net {
     Ipv6Net::new_assert(Ipv6Addr::new(a, b, c, d, e, f, 0, 0), prefix_len)
+}
+
+/// Whether a URL leads to this machine, so that no network sees what is sent there.
+pub fn is_this_machine(url: &Url) -> bool {
+    match url.host() {
+        Some(Host::Domain(name)) => name == "localhost",
+        Some(Host::Ipv4(ip)) => ip.is_loopback(),
+        Some(Host::Ipv6(ip)) => ip.is_loopback(),
+        None => false,
+    }
 }
 
 /// Whether `ip` is a globally routable unicast address, as far as the address alone can tell.

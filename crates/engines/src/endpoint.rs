@@ -13,6 +13,7 @@ use url::Url;
 
 use super::EngineContext;
 use tintype_config::EngineSettings;
+use tintype_domain::address::is_this_machine;
 use tintype_outbound::{Proxies, asked_wait, client_builder, describe, trust};
 
 /// Less than a probe may take: a host that does not connect is down, and a server that connects and says nothing is slow.
@@ -172,13 +173,7 @@ impl Endpoint {
 
     /// Whether the key would travel unencrypted over a network.
     fn exposes_key(&self) -> bool {
-        let here = match self.base.host() {
-            Some(url::Host::Domain(name)) => name == "localhost",
-            Some(url::Host::Ipv4(address)) => address.is_loopback(),
-            Some(url::Host::Ipv6(address)) => address.is_loopback(),
-            None => false,
-        };
-        self.key.is_some() && self.base.scheme() == "http" && !here
+        self.key.is_some() && self.base.scheme() == "http" && !is_this_machine(&self.base)
     }
 
     /// A request to a path below the base URL, such as `images/generations`.

@@ -10,6 +10,7 @@ use url::Url;
 
 use super::manifest::{Source, is_sha256};
 use super::selection::RemoteFile;
+use tintype_domain::address::is_this_machine;
 use tintype_outbound::{Proxies, client_builder};
 
 /// The headers in which the hub tells the cause of a refusal.
@@ -140,16 +141,13 @@ impl Hub {
     ) -> Result<Self, String> {
         let unusable = |reason: &str| format!("HF_ENDPOINT {endpoint:?} {reason}");
         let url = Url::parse(endpoint).map_err(|error| unusable(&format!("is not a URL: {error}")))?;
-        let host = url.host().ok_or_else(|| unusable("names no host"))?;
+        if url.host().is_none() {
+            return Err(unusable("names no host"));
+        }
         if !["https", "http"].contains(&url.scheme()) || !url.username().is_empty() || url.password().is_some() {
             return Err(unusable("must begin with https:// and hold no password"));
         }
-        let loopback = match host {
-            url::Host::Domain(name) => name == "localhost",
-            url::Host::Ipv4(ip) => ip.is_loopback(),
-            url::Host::Ipv6(ip) => ip.is_loopback(),
-        };
-        if url.scheme() == "http" && token.is_some() && !loopback {
+        if url.scheme() == "http" && token.is_some() && !is_this_machine(&url) {
             return Err(unusable("is plain HTTP, so anyone on the network could read the token: use https://"));
         }
         let builder = client_builder(authorities, Proxies::FromEnvironment).map_err(|error| error.to_string())?;
