@@ -1,8 +1,5 @@
 //! Checks and copies result files in a bucket, many at the same time.
 
-use std::fs::DirBuilder;
-use std::io::ErrorKind;
-use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
@@ -11,6 +8,7 @@ use object_store::{GetRange, GetResult};
 use tokio::fs::File;
 use tokio::io::AsyncWriteExt as _;
 
+use super::directory::create;
 use super::{END, ResultFile, SIGNATURE, judge, not_copied};
 use crate::files::{FileName, Files};
 
@@ -49,17 +47,9 @@ pub(super) async fn download(files: &Files, file: &ResultFile, to: &Path) -> Res
     let Some((name, found)) = open(files, file).await else { return Ok(None) };
     let path = to.join(name.as_str());
     let unwritable = |error: std::io::Error| format!("cannot write {}: {error}", path.display());
-    let day = path.parent().unwrap_or(to);
-    match DirBuilder::new().mode(0o700).create(day) {
-        Err(error) if error.kind() != ErrorKind::AlreadyExists => return Err(unwritable(error)),
-        _ => {}
-    }
-    let made = std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path);
-    let mut target = match made {
-        // A task may name a file twice.
-        Err(error) if error.kind() == ErrorKind::AlreadyExists => return Ok(Some(day.to_owned())),
-        made => File::from_std(made.map_err(unwritable)?),
-    };
+    let day = path.parent().map(Path::to_owned);
+    let Some(target) = create(&path).map_err(unwritable)? else { return Ok(day) };
+    let mut target = File::from_std(target);
     let mut body = found.into_stream();
     loop {
         match body.try_next().await {
@@ -73,7 +63,7 @@ pub(super) async fn download(files: &Files, file: &ResultFile, to: &Path) -> Res
         }
     }
     target.sync_all().await.map_err(unwritable)?;
-    Ok(Some(day.to_owned()))
+    Ok(day)
 }
 
 /// Copies a file into a bucket. An existing file of that name is the same file, because names are unique.

@@ -81,23 +81,26 @@ pub(super) fn copy_file(from: &Path, to: &Path) -> Result<(), String> {
         }
     };
     let unwritable = |error: io::Error| format!("cannot write {}: {error}", to.display());
-    let day = to.parent().unwrap_or(to);
-    match DirBuilder::new().mode(0o700).create(day) {
-        Err(error) if error.kind() != ErrorKind::AlreadyExists => return Err(unwritable(error)),
+    let Some(target) = create(to).map_err(unwritable)? else { return Ok(()) };
+    match pour(source, &target) {
+        Ok(()) => target.sync_all().map_err(unwritable),
+        Err(CopyError::Read(error)) => {
+            unreadable(from, &error);
+            fs::remove_file(to).map_err(unwritable)
+        }
+        Err(CopyError::Write(error)) => Err(unwritable(error)),
+    }
+}
+
+/// Creates a result file, and the directory of its day; `None` if it exists, as a task may name a file twice.
+pub(super) fn create(path: &Path) -> io::Result<Option<File>> {
+    match DirBuilder::new().mode(0o700).create(path.parent().unwrap_or(path)) {
+        Err(error) if error.kind() != ErrorKind::AlreadyExists => return Err(error),
         _ => {}
     }
-    match OpenOptions::new().write(true).create_new(true).mode(0o600).open(to) {
-        // A task may name a file twice.
-        Err(error) if error.kind() == ErrorKind::AlreadyExists => Ok(()),
-        Err(error) => Err(unwritable(error)),
-        Ok(target) => match pour(source, &target) {
-            Ok(()) => target.sync_all().map_err(unwritable),
-            Err(CopyError::Read(error)) => {
-                unreadable(from, &error);
-                fs::remove_file(to).map_err(unwritable)
-            }
-            Err(CopyError::Write(error)) => Err(unwritable(error)),
-        },
+    match OpenOptions::new().write(true).create_new(true).mode(0o600).open(path) {
+        Err(error) if error.kind() == ErrorKind::AlreadyExists => Ok(None),
+        made => made.map(Some),
     }
 }
 

@@ -31,7 +31,7 @@ impl Busy {
         // The server may run as another user, and must see the lock.
         drop(locked.set_permissions(Permissions::from_mode(0o644)));
         match locked.try_lock() {
-            Ok(()) if is_at(&path, &locked) => Ok(Self { path, _locked: locked }),
+            Ok(()) if leads_to(&path, &locked) => Ok(Self { path, _locked: locked }),
             // Locked by another command, or removed by one that has just ended.
             Ok(()) | Err(TryLockError::WouldBlock) => {
                 Err(format!("another command is adding or removing {name}: wait for its end"))
@@ -49,7 +49,7 @@ impl Drop for Busy {
 }
 
 /// Whether a path still leads to an open file.
-fn is_at(path: &Path, open: &File) -> bool {
+pub(super) fn leads_to(path: &Path, open: &File) -> bool {
     let inode = |about: fs::Metadata| about.ino();
     let (there, own) = (fs::metadata(path).map(inode), open.metadata().map(inode));
     matches!((there, own), (Ok(there), Ok(own)) if there == own)

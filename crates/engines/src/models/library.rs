@@ -108,10 +108,6 @@ pub async fn install(hub: &Hub, data_dir: &Path, target: Target, watch: &dyn Wat
     let target_folder = folder(data_dir, target);
     let name = target_folder.file_name().unwrap_or_default().to_string_lossy().into_owned();
     let staging = target_folder.with_file_name(format!(".{name}.part"));
-    if fs::symlink_metadata(&staging).is_ok_and(|found| !found.is_dir()) {
-        return Err(format!("{} is a symbolic link or a file: remove it", staging.display()));
-    }
-    data_dir::create(&staging)?;
     let _lock = lock(&staging, &name)?;
     let free = Disk::new(vec![staging.clone()], None, Clock::system()).free();
     let needed = build.bytes.saturating_mul(MAX_RATIO / 2);

@@ -4,13 +4,13 @@
 use std::collections::BTreeMap;
 use std::fs::{self, File, TryLockError};
 use std::io::{self, ErrorKind};
-use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use bytesize::ByteSize;
 use futures::{StreamExt as _, TryStreamExt as _};
 use serde::{Deserialize, Serialize};
 
+use super::busy::leads_to;
 use super::catalogue::{self, CatalogueModel};
 use super::download::{self, Watch, fetch, part_of};
 use super::hub::{Hub, HubError, is_git_sha1};
@@ -141,10 +141,6 @@ pub async fn begin(
         };
     }
     let staging = staging(data_dir, &name);
-    if fs::symlink_metadata(&staging).is_ok_and(|found| !found.is_dir()) {
-        return Err(format!("{} is a symbolic link or a file: remove it", staging.display()));
-    }
-    data_dir::create(&staging)?;
     let lock = lock(&staging, &name)?;
     let earlier = Plan::read(&staging, &name).filter(|(_, source)| source.repository == repository);
     let (plan, source) = match earlier {
@@ -275,8 +271,12 @@ async fn check_pipeline(hub: &Hub, plan: &Plan, source: &Source, staging: &Path)
     Ok(())
 }
 
-/// Locks the folder of an unfinished pull.
+/// Creates and locks the folder of an unfinished pull.
 pub(super) fn lock(staging: &Path, name: &str) -> Result<File, String> {
+    if fs::symlink_metadata(staging).is_ok_and(|found| !found.is_dir()) {
+        return Err(format!("{} is a symbolic link or a file: remove it", staging.display()));
+    }
+    data_dir::create(staging)?;
     let unusable = |error: io::Error| format!("cannot use {}: {error}", staging.display());
     let busy = || format!("another command is fetching {name}: wait for its end");
     let folder = File::open(staging).map_err(unusable)?;
@@ -286,8 +286,7 @@ pub(super) fn lock(staging: &Path, name: &str) -> Result<File, String> {
         Err(TryLockError::Error(error)) => return Err(unusable(error)),
     }
     // A pull that ended in between has given the folder its final name.
-    let own = folder.metadata().map_err(unusable)?.ino();
-    if fs::metadata(staging).map_or(true, |found| found.ino() != own) { Err(busy()) } else { Ok(folder) }
+    if leads_to(staging, &folder) { Ok(folder) } else { Err(busy()) }
 }
 
 /// Empties the folder of an unfinished pull that cannot be continued.
