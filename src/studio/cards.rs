@@ -344,21 +344,13 @@ pub(super) async fn cards(visitor: &Visitor, records: Vec<TaskRecord>) -> Result
 
 const PAGE: u32 = 16;
 
-/// The newest tasks before one, and where the next page begins: the visitor's own, or all for a viewer, who has none.
+/// The visitor's own latest tasks, or the account's for a viewer, who cannot create any.
 pub(super) async fn latest(visitor: &Visitor, before: Option<Id>) -> Result<(Vec<Card<'_>>, Option<Id>), PageError> {
-    page(visitor, visitor.can_create().then_some(visitor.person_id()), before).await
+    latest_of(visitor, visitor.can_create().then_some(visitor.person_id()), before).await
 }
 
-/// The newest tasks of the account before one, and where the next page begins.
-pub(super) async fn latest_of_account(
-    visitor: &Visitor,
-    before: Option<Id>,
-) -> Result<(Vec<Card<'_>>, Option<Id>), PageError> {
-    page(visitor, None, before).await
-}
-
-/// The newest tasks of a person or of the account.
-async fn page(
+/// The newest tasks of a person or of the account before one, and where the next page begins.
+pub(super) async fn latest_of(
     visitor: &Visitor,
     person: Option<Id>,
     before: Option<Id>,

@@ -96,17 +96,17 @@ pub(super) fn with_language(response: Response<Body>, language: &str) -> Respons
     with_line(response, format!("{LANGUAGE}={language}; Path=/; Max-Age={YEAR_SECONDS}; HttpOnly; SameSite=Lax"))
 }
 
-/// Remembers the page requested before the sign-in.
-pub(super) fn remember_page(response: Response<Body>, context: &RequestContext, page: &str) -> Response<Body> {
-    RETURN_TO.set(response, context, &BASE64_URL_SAFE_NO_PAD.encode(page), RETURN_SECONDS)
+/// Remembers the page requested before the sign-in, or one with a form that had no effect, because the session has ended.
+pub(super) fn remember_page(
+    response: Response<Body>,
+    context: &RequestContext,
+    page: &str,
+    has_unsent_form: bool,
+) -> Response<Body> {
+    let mark = if has_unsent_form { UNSENT.to_string() } else { String::new() };
+    RETURN_TO.set(response, context, &(mark + &BASE64_URL_SAFE_NO_PAD.encode(page)), RETURN_SECONDS)
 }
 
-/// Remembers the page with a form that had no effect, because the session has ended.
-pub(super) fn remember_unsent_form(response: Response<Body>, context: &RequestContext, page: &str) -> Response<Body> {
-    RETURN_TO.set(response, context, &format!("{UNSENT}{}", BASE64_URL_SAFE_NO_PAD.encode(page)), RETURN_SECONDS)
-}
-
-/// Whether the sign-in leads to a page with a form that had no effect.
 pub(super) fn has_unsent_form(headers: &HeaderMap, context: &RequestContext) -> bool {
     RETURN_TO.read(headers, context).is_some_and(|page| page.starts_with(UNSENT))
 }

@@ -9,7 +9,7 @@ use axum::http::request::Parts;
 use axum::http::{Method, Response, StatusCode, header};
 use axum::response::IntoResponse;
 
-use super::cookies::{referring_page, remember_page, remember_unsent_form, studio_page};
+use super::cookies::{referring_page, remember_page, studio_page};
 use super::page::{html, redirect};
 use super::session::request_context;
 use super::texts::Texts;
@@ -87,29 +87,26 @@ impl PageError {
 
     /// This error for a request that may be for a page: the sign-in then leads to that page. Only a request for a page
     /// accepts HTML; `Sec-Fetch-Dest` would say so too, but browsers send it over HTTPS alone.
-    pub(super) fn leading_to(mut self, parts: &Parts) -> Self {
+    pub(super) fn leading_to(self, parts: &Parts) -> Self {
         let accepts_html =
             parts.headers.get(header::ACCEPT).is_some_and(|kinds| kinds.as_bytes().starts_with(b"text/html"));
         let is_page = parts.method == Method::GET && accepts_html;
-        if self.first == Some(SIGN_IN)
-            && is_page
-            && let Ok(context) = request_context(parts)
-        {
-            let page = studio_page(&parts.uri.to_string());
-            self.destination = page.map(|page| Box::new(Destination { context, page, has_unsent_form: false }));
-        }
-        self
+        let page = studio_page(&parts.uri.to_string()).filter(|_| is_page);
+        self.with_destination(parts, page, false)
     }
 
     /// This error for a form on a page of the studio: the sign-in reports that the form had no effect, and leads back to
     /// its page. A sign-out needs no repetition.
-    pub(super) fn with_unsent_form(mut self, parts: &Parts) -> Self {
+    pub(super) fn with_unsent_form(self, parts: &Parts) -> Self {
+        let page = referring_page(&parts.headers).filter(|_| parts.uri.path() != SIGN_OUT);
+        self.with_destination(parts, page, true)
+    }
+
+    fn with_destination(mut self, parts: &Parts, page: Option<String>, has_unsent_form: bool) -> Self {
         if self.first == Some(SIGN_IN)
-            && parts.uri.path() != SIGN_OUT
-            && let Ok(context) = request_context(parts)
+            && let (Some(page), Ok(context)) = (page, request_context(parts))
         {
-            let page = referring_page(&parts.headers);
-            self.destination = page.map(|page| Box::new(Destination { context, page, has_unsent_form: true }));
+            self.destination = Some(Box::new(Destination { context, page, has_unsent_form }));
         }
         self
     }
@@ -146,11 +143,8 @@ impl IntoResponse for PageError {
     fn into_response(self) -> Response<Body> {
         if let Some(page) = self.first {
             let response = redirect(page);
-            return match self.destination.as_deref() {
-                Some(Destination { context, page, has_unsent_form: true }) => {
-                    remember_unsent_form(response, context, page)
-                }
-                Some(Destination { context, page, has_unsent_form: false }) => remember_page(response, context, page),
+            return match self.destination {
+                Some(to) => remember_page(response, &to.context, &to.page, to.has_unsent_form),
                 None => response,
             };
         }

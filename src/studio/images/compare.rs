@@ -4,7 +4,7 @@ use askama::Template;
 use axum::extract::Query;
 use serde::Deserialize;
 
-use crate::studio::cards::{Card, latest_of_account, url};
+use crate::studio::cards::{Card, latest_of, url};
 use crate::studio::error::{PageError, PageResult};
 use crate::studio::page::{Frame, html, redirect};
 use crate::studio::references::{Found, find, thumbnail};
@@ -52,7 +52,7 @@ pub async fn compare(visitor: Visitor, Query(pair): Query<Pair>) -> PageResult {
         None => None,
     };
     let before = pair.before.as_deref().map(str::parse).transpose().map_err(|_| PageError::bad_request())?;
-    let (cards, older) = if b.is_none() { latest_of_account(&visitor, before).await? } else { (Vec::new(), None) };
+    let (cards, older) = if b.is_none() { latest_of(&visitor, None, before).await? } else { (Vec::new(), None) };
     html(&ComparePage { frame: Frame::new("compare", &visitor).await?, a, b, cards, older })
 }
 
