@@ -34,10 +34,9 @@ const SPECIAL_V4: [Ipv4Net; 19] = [
 ];
 
 /// The only IPv6 block handed out as global unicast, RFC 4291. Everything outside it is refused without a row of its
-/// own: loopback and unspecified (RFC 4291), IPv4-mapped and IPv4-compatible (RFC 4291), local-use NAT64
-/// 64:ff9b:1::/48 (RFC 8215), discard-only 100::/64 (RFC 6666), segment routing 5f00::/16 (RFC 9602), unique local
-/// fc00::/7 (RFC 4193), link-local fe80::/10 (RFC 4291), site-local fec0::/10 (RFC 3879), and
-/// multicast ff00::/8 (RFC 4291).
+/// own: loopback and unspecified (RFC 4291), IPv4-mapped and IPv4-compatible (RFC 4291), local-use NAT64 64:ff9b:1::/48
+/// (RFC 8215), discard-only 100::/64 (RFC 6666), segment routing 5f00::/16 (RFC 9602), unique local fc00::/7 (RFC
+/// 4193), link-local fe80::/10 (RFC 4291), site-local fec0::/10 (RFC 3879), and multicast ff00::/8 (RFC 4291).
 const GLOBAL_UNICAST_V6: Ipv6Net = v6([0x2000, 0, 0, 0, 0, 0], 3);
 
 /// IPv6 blocks within [`GLOBAL_UNICAST_V6`] that are not public.

@@ -1,5 +1,5 @@
-//! Takes the pictures out of a JSON body while it arrives: a data URL may have many megabytes, and the rest of the body a
-//! few hundred bytes.
+//! Takes the pictures out of a JSON body while it arrives: a data URL may have many megabytes, and the rest of the body
+//! a few hundred bytes.
 
 use std::mem;
 

@@ -25,7 +25,8 @@ pub const MAX_WAITING: u32 = 10_000;
 const SECRET_BYTES: usize = 32;
 const SECRET_PREFIX: &str = "whsec_";
 
-/// The URL of an endpoint. Its path and query may hold a secret of the receiver, so its `Debug` output has the origin alone.
+/// The URL of an endpoint. Its path and query may hold a secret of the receiver, so its `Debug` output has the origin
+/// alone.
 #[derive(Clone, PartialEq, Eq)]
 pub struct EndpointUrl {
     text: String,
@@ -117,7 +118,8 @@ impl Serialize for EndpointUrl {
     }
 }
 
-/// The secret that signs what is sent to an endpoint: `whsec_` and the base64 of its bytes. Its `Debug` output hides it.
+/// The secret that signs what is sent to an endpoint: `whsec_` and the base64 of its bytes. Its `Debug` output hides
+/// it.
 #[derive(Clone, PartialEq, Eq)]
 pub struct SigningSecret(String);
 

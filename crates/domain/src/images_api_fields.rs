@@ -30,8 +30,8 @@ impl Fields {
         Ok(Self { rest: rest.into_iter().filter(|(_, value)| *value != Json::Null).collect() })
     }
 
-    /// Reads the fields of a form besides its `images`, which are in their order. A field without text counts as absent, as
-    /// some programs send every field.
+    /// Reads the fields of a form besides its `images`, which are in their order. A field without text counts as
+    /// absent, as some programs send every field.
     pub fn of_form(fields: Vec<(String, String)>, images: Vec<String>) -> Result<Self, InvalidCall> {
         let typed = |(name, text): (String, String)| {
             let value = match text.parse::<f64>() {

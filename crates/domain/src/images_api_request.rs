@@ -83,8 +83,8 @@ pub struct ImagesCall {
 pub struct SentPicture {
     /// Stands for the picture among the fields. No caller can guess it.
     pub mark: String,
-    /// Stands for the picture among the references of the task until it is stored. The same bytes have the same name, and
-    /// no URL is one.
+    /// Stands for the picture among the references of the task until it is stored. The same bytes have the same name,
+    /// and no URL is one.
     pub name: String,
 }
 
@@ -163,8 +163,8 @@ impl ImagesCall {
         Ok(Self { kind, request, model, settings, format, as_urls, stream, auto_size, named_size, ignored })
     }
 
-    /// Identifies the choices of the call: two bodies with the same meaning have the same digest. `salt` makes the prompts
-    /// of one key useless for guesses at those of another.
+    /// Identifies the choices of the call: two bodies with the same meaning have the same digest. `salt` makes the
+    /// prompts of one key useless for guesses at those of another.
     pub fn digest(&self, salt: &[u8]) -> [u8; 32] {
         let choices = serde_json::to_vec(self).expect("a call is always JSON");
         Sha256::new().chain_update(salt).chain_update(choices).finalize().into()

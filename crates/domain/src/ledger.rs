@@ -1,7 +1,7 @@
 //! The rules of credits: charges, refunds, grants and expiry. Nothing here reads or writes a database.
 //!
-//! A store locks the account, loads it, calls one of these functions and writes its result. Credits that expire are part of
-//! the balance; each of their grants keeps count of what is left of it.
+//! A store locks the account, loads it, calls one of these functions and writes its result. Credits that expire are
+//! part of the balance; each of their grants keeps count of what is left of it.
 
 use std::time::Duration;
 
@@ -63,8 +63,8 @@ pub struct Debit {
     pub low: Option<i64>,
 }
 
-/// Tasks of an account that were stopped while a worker held them, within [`STOPS_WITHIN`]. They return all their credits,
-/// though they have cost time of an engine and may have shown previews, so they are limited.
+/// Tasks of an account that were stopped while a worker held them, within [`STOPS_WITHIN`]. They return all their
+/// credits, though they have cost time of an engine and may have shown previews, so they are limited.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Stops {
     /// Credits that they have returned.

@@ -74,8 +74,8 @@ impl Id {
         Timestamp::from_millis(leading - TIME_OFFSET)
     }
 
-    /// A number of 63 bits that rises with ids: 42 bits of the time and the first 21 random ones. Ids of one millisecond
-    /// may share it.
+    /// A number of 63 bits that rises with ids: 42 bits of the time and the first 21 random ones. Ids of one
+    /// millisecond may share it.
     pub fn rank(self) -> i64 {
         let number = self.0.iter().fold(0_u128, |number, character| {
             let digit = digit(*character).expect("an Id contains only its alphabet");

@@ -1,4 +1,5 @@
-//! Reads a form of the type `multipart/form-data` (RFC 7578) piece by piece, in memory that does not grow with its parts.
+//! Reads a form of the type `multipart/form-data` (RFC 7578) piece by piece, in memory that does not grow with its
+//! parts.
 
 use bytes::{Buf as _, Bytes, BytesMut};
 use memchr::memmem;

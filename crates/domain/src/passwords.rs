@@ -49,8 +49,8 @@ pub fn check_password(password: &str, names: &[&str]) -> Result<(), InvalidPassw
     if is_common(&text) { Err(InvalidPassword::Common) } else { Ok(()) }
 }
 
-/// Whether a text in lower case is a common password, or what people make of one: twice, beside another one, with digits and
-/// signs around it, or with letters replaced by signs; or one block or step repeated.
+/// Whether a text in lower case is a common password, or what people make of one: twice, beside another one, with
+/// digits and signs around it, or with letters replaced by signs; or one block or step repeated.
 fn is_common(text: &str) -> bool {
     let chars: Vec<char> = text.chars().collect();
     let repeats = |block: usize| chars.iter().zip(&chars[block..]).all(|(one, next)| one == next);

@@ -160,8 +160,8 @@ pub struct GenerateRequest {
     /// Number of images, 1 if omitted. Each costs 2 credits.
     #[schema(required = false, minimum = 1, maximum = 4, example = 2)]
     pub n: u8,
-    /// Public https URLs of PNG, JPEG or WebP reference images; none if omitted. The service downloads them when it works
-    /// on the task, and the task fails if it cannot.
+    /// Public https URLs of PNG, JPEG or WebP reference images; none if omitted. The service downloads them when it
+    /// works on the task, and the task fails if it cannot.
     #[schema(required = false, value_type = Vec<ReferenceImage>, max_items = 4)]
     pub reference_images: Vec<String>,
     /// How the images are rendered: of OpenAI's API, the studio and presets.
@@ -201,8 +201,8 @@ impl TaskSettings {
     }
 }
 
-/// The URL of a reference image: https, a public host name in its ASCII form, the usual port, no user name. A server may
-/// be set up to allow other ports.
+/// The URL of a reference image: https, a public host name in its ASCII form, the usual port, no user name. A server
+/// may be set up to allow other ports.
 #[derive(Debug, utoipa::ToSchema)]
 #[schema(
     value_type = String, format = "uri", max_length = 4_096, example = "https://example.com/fox.jpg",

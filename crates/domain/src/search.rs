@@ -1,8 +1,9 @@
-//! Terms for the search of prompts. A prompt and a search are split in the same way, so that they meet. Terms in an index
-//! can only be removed as they were made, so a change of the split needs a migration that indexes every prompt again.
+//! Terms for the search of prompts. A prompt and a search are split in the same way, so that they meet. Terms in an
+//! index can only be removed as they were made, so a change of the split needs a migration that indexes every prompt
+//! again.
 //!
-//! A term begins with a tag of its account. The entries of an index therefore belong to one account each, and the words of
-//! others change neither the answer to a search nor the work that it takes.
+//! A term begins with a tag of its account. The entries of an index therefore belong to one account each, and the words
+//! of others change neither the answer to a search nor the work that it takes.
 
 use unicode_normalization::UnicodeNormalization as _;
 use unicode_normalization::char::is_combining_mark;
@@ -82,9 +83,9 @@ impl Split {
     }
 }
 
-/// The words of a text, each once: in lower case, without accents, and in the plain forms of their letters. Each symbol is
-/// a word by itself, so a sequence of emoji is found by all of its parts: the persons of a family, the tone of a skin. A
-/// flag is one word. The selectors that choose between text and picture count as accents.
+/// The words of a text, each once: in lower case, without accents, and in the plain forms of their letters. Each symbol
+/// is a word by itself, so a sequence of emoji is found by all of its parts: the persons of a family, the tone of a
+/// skin. A flag is one word. The selectors that choose between text and picture count as accents.
 fn words(text: &str) -> Vec<String> {
     let mut split = Split::default();
     let plain = text.chars().flat_map(char::to_lowercase).nfkd().filter(|character| !is_combining_mark(*character));

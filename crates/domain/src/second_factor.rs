@@ -1,5 +1,5 @@
-//! The second factor of a person: the codes of an authenticator app (TOTP, RFC 6238), and recovery codes for the day on which
-//! the app is lost.
+//! The second factor of a person: the codes of an authenticator app (TOTP, RFC 6238), and recovery codes for the day on
+//! which the app is lost.
 
 use sha2::{Digest as _, Sha256};
 use totp_rs::{Builder, Secret, Totp};
@@ -99,7 +99,8 @@ pub enum TypedCode {
 }
 
 impl TypedCode {
-    /// Reads a code; `None` if the text does not have the format of one. White space, dashes and letter case do not count.
+    /// Reads a code; `None` if the text does not have the format of one. White space, dashes and letter case do not
+    /// count.
     pub fn parse(text: &str) -> Option<Self> {
         let is_mark = |char: &char| char.is_whitespace() || *char == '-';
         let code: String = text.chars().filter(|char| !is_mark(char)).take(RECOVERY_CHARS + 1).collect();
@@ -117,8 +118,8 @@ crate::opaque!(TypedCode);
 /// A code to use up: it works once.
 #[derive(Clone, PartialEq, Eq)]
 pub enum FactorCode {
-    /// The code of a step, computed with this secret. It works while the secret is the person's, and no code of this step
-    /// or a later one was used.
+    /// The code of a step, computed with this secret. It works while the secret is the person's, and no code of this
+    /// step or a later one was used.
     Step(FactorSecret, i64),
     /// The recovery code with this hash.
     Recovery(TokenHash),

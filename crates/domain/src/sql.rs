@@ -1,18 +1,11 @@
-//! Ids, times and secrets as values of database columns. Only the crate of a type can implement a trait of another crate for it,
-//! so this stands here and not in the store, which alone turns it on.
+//! Ids, times and secrets as values of database columns. Only the crate of a type can implement a trait of another
+//! crate for it, so this stands here and not in the store, which alone turns it on.
 
 mod sqlite {
     use rusqlite::types::{FromSql, FromSqlError, FromSqlResult, ToSql, ToSqlOutput, ValueRef};
 
     use crate::model::Id;
-    use crate::second_factor::FactorSecret;
     use crate::timestamp::Timestamp;
-
-    impl FromSql for FactorSecret {
-        fn column_result(value: ValueRef<'_>) -> FromSqlResult<Self> {
-            Self::from_bytes(value.as_blob()?).ok_or(FromSqlError::InvalidType)
-        }
-    }
 
     impl ToSql for Id {
         fn to_sql(&self) -> rusqlite::Result<ToSqlOutput<'_>> {

@@ -1,12 +1,13 @@
-//! References to pictures that the service has: what an account uploaded, or what an earlier task of it made. They stand
-//! among the URLs of a request, which always begin with `https:`.
+//! References to pictures that the service has: what an account uploaded, or what an earlier task of it made. They
+//! stand among the URLs of a request, which always begin with `https:`.
 
 use std::fmt;
 
 use crate::model::Id;
 use crate::request::MAX_IMAGES;
 
-/// A picture of the account that a task uses as a reference. Displays as it is stored: `upload:ID`, or `result:ID/NUMBER`.
+/// A picture of the account that a task uses as a reference. Displays as it is stored: `upload:ID`, or
+/// `result:ID/NUMBER`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StoredReference {
     /// An upload.

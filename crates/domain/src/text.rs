@@ -24,9 +24,6 @@ pub struct InvalidText {
 }
 
 /// Parses the name of an account; drops white space around it.
-///
-/// # Errors
-/// [`InvalidText`].
 pub fn account_name(text: &str) -> Result<String, InvalidText> {
     checked("an account's name", text.trim(), 1, MAX_NAME_CHARS)
 }
@@ -37,25 +34,16 @@ pub(super) fn person_name(text: &str) -> Result<String, InvalidText> {
 }
 
 /// Parses the label of a key; drops white space around it.
-///
-/// # Errors
-/// [`InvalidText`].
 pub fn key_label(text: &str) -> Result<String, InvalidText> {
     checked("a key's label", text.trim(), 0, MAX_LABEL_CHARS)
 }
 
 /// Parses the note of a ledger entry; drops white space around it.
-///
-/// # Errors
-/// [`InvalidText`].
 pub fn ledger_note(text: &str) -> Result<String, InvalidText> {
     checked("a note", text.trim(), 0, MAX_NOTE_CHARS)
 }
 
 /// Parses a note that an entry must have; drops white space around it.
-///
-/// # Errors
-/// [`InvalidText`].
 pub fn ledger_reason(text: &str) -> Result<String, InvalidText> {
     checked("a note", text.trim(), 1, MAX_NOTE_CHARS)
 }
@@ -70,9 +58,6 @@ pub fn csv_field(text: &str) -> String {
 }
 
 /// Parses the reason for failing a task; drops white space around it.
-///
-/// # Errors
-/// [`InvalidText`].
 pub fn failure_reason(text: &str) -> Result<String, InvalidText> {
     checked("a reason", text.trim(), 1, MAX_REASON_CHARS)
 }

@@ -11,9 +11,9 @@ pub struct UnknownWord {
     pub text: String,
 }
 
-/// Defines an enum and the word of each of its variants, such as `enum Role: "role" { Viewer = "viewer", … }`. The words
-/// are displayed, serialised and read. Another text is an [`UnknownWord`](crate::words::UnknownWord) or, in an enum such
-/// as `Action or Unknown`, this variant.
+/// Defines an enum and the word of each of its variants, such as `enum Role: "role" { Viewer = "viewer", … }`. The
+/// words are displayed, serialised and read. Another text is an [`UnknownWord`](crate::words::UnknownWord) or, in an
+/// enum such as `Action or Unknown`, this variant.
 #[macro_export]
 macro_rules! words {
     ($(#[$about:meta])* $vis:vis enum $name:ident: $what:literal { $($variants:tt)+ }) => {
