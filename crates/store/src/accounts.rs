@@ -1,6 +1,6 @@
 //! Accounts and their credits.
 
-use super::driver::{Row, Store, Transaction};
+use super::driver::{Store, Transaction, from_row};
 use super::ledger::{self, NewEntry};
 use super::{AuditedChange, EntryFilter, NewKey, Result, StoreError, keys};
 use crate::failure::Done;
@@ -70,29 +70,13 @@ pub(crate) const ON_POSTGRES: &str = "id, name, coalesce(
         (SELECT balance FROM ledger WHERE account_id = accounts.id ORDER BY ledger.id DESC LIMIT 1), 0) AS balance,
     low_balance, admin, disabled_at, deleted_at";
 
-pub(crate) fn account(row: &Row) -> Result<Account> {
-    Ok(Account {
-        id: row.get("id")?,
-        name: row.get("name")?,
-        credits: row.get("balance")?,
-        low_balance: row.get("low_balance")?,
-        admin: row.get("admin")?,
-        disabled_at: row.get("disabled_at")?,
-        deleted_at: row.get("deleted_at")?,
-    })
-}
+from_row! { pub(crate) fn account(row) -> Account {
+    id, name, credits: row.get("balance")?, low_balance, admin, disabled_at, deleted_at,
+} }
 
-pub(crate) fn entry(row: &Row) -> Result<LedgerEntry> {
-    Ok(LedgerEntry {
-        id: row.get("id")?,
-        kind: row.word("kind")?,
-        amount: row.get("amount")?,
-        balance: row.get("balance")?,
-        task_id: row.get::<Option<Id>>("task_id")?.map(TaskId),
-        note: row.get("note")?,
-        created_at: row.get("created_at")?,
-    })
-}
+from_row! { pub(crate) fn entry(row) -> LedgerEntry {
+    id, kind, amount, balance, task_id: row.get::<Option<Id>>("task_id")?.map(TaskId), note, created_at,
+} }
 
 /// Adds an account without credits, unless its name is taken. Returns whether it is an administrator, as the condition
 /// `admin` says.
@@ -257,16 +241,20 @@ impl Store {
     /// [`Store::create_account`] with a rank. The first account is an administrator in any case.
     pub async fn create_account_as(&self, name: &str, credits: i64, rank: Rank) -> Result<AccountCreation> {
         let name = name.to_owned();
-        let create = async move |begun: &Transaction<'_>| create(begun, &name, credits, rank).await;
-        self.change(Effect::CreateAccount, create, AuditedChange::of_creation).await
+        self.change(Effect::CreateAccount, AuditedChange::of_creation, async move |begun| {
+            create(begun, &name, credits, rank).await
+        })
+        .await
     }
 
     /// Creates the first account, which is an administrator, with its first key; does nothing if any account exists.
     pub async fn create_first_account(&self, name: &str, credits: i64, key: NewKey) -> Result<Option<Account>> {
         let name = name.to_owned();
-        let create = async move |begun: &Transaction<'_>| create_first(begun, &name, credits, &key).await;
         let audited = |first: &Option<Account>| AuditedChange::of_creation(&AccountCreation::Created(first.clone()?));
-        self.change(Effect::CreateFirstAccount, create, audited).await
+        self.change(Effect::CreateFirstAccount, audited, async move |begun| {
+            create_first(begun, &name, credits, &key).await
+        })
+        .await
     }
 
     /// Finds an account by name or id.
@@ -286,9 +274,8 @@ impl Store {
     /// Changes an account and returns it; `None` if it does not exist. A deleted account stays as it is, and so does
     /// one that has unfinished tasks and would be deleted.
     pub async fn change_account(&self, id: Id, new: AccountChange) -> Result<Option<Account>> {
-        let change = async move |begun: &Transaction<'_>| change(begun, id, new).await;
         let audited = move |account: &Option<Account>| AuditedChange::of_account(new, account.as_ref());
-        self.change(Effect::ChangeAccount, change, audited).await
+        self.change(Effect::ChangeAccount, audited, async move |begun| change(begun, id, new).await).await
     }
 
     /// Adds credits and returns the new balance; `None` if the account does not exist. An amount is an error if it is
@@ -324,14 +311,14 @@ impl Store {
     ) -> Result<GrantOutcome> {
         let note = note.map(str::to_owned);
         let audited_note = note.clone();
-        let grant = async move |begun: &Transaction<'_>| {
-            grant(begun, account_id, newest, amount, note.as_deref(), expires_at).await
-        };
         let audited = move |outcome: &GrantOutcome| {
             let is_granted = matches!(outcome, GrantOutcome::Granted(_));
             is_granted.then(|| AuditedChange::of_grant(account_id, amount, audited_note.as_deref(), expires_at))
         };
-        self.change(Effect::Grant, grant, audited).await
+        self.change(Effect::Grant, audited, async move |begun| {
+            grant(begun, account_id, newest, amount, note.as_deref(), expires_at).await
+        })
+        .await
     }
 
     /// [`Store::grant_until`], unless the newest grant of the account is another one than the entry `newest`. So a form
@@ -351,10 +338,9 @@ impl Store {
     /// those that expire last. `None` if the account does not exist. An amount that is not positive is an error.
     pub async fn take(&self, account_id: Id, amount: i64, note: &str) -> Result<Option<TakeOutcome>> {
         let (note, audited_note) = (note.to_owned(), note.to_owned());
-        let take = async move |begun: &Transaction<'_>| take(begun, account_id, amount, &note).await;
         let audited =
             move |taking: &Option<TakeOutcome>| AuditedChange::of_taking(account_id, amount, &audited_note, *taking);
-        self.change(Effect::Grant, take, audited).await
+        self.change(Effect::Grant, audited, async move |begun| take(begun, account_id, amount, &note).await).await
     }
 
     /// Ledger entries of an account, newest first, older than the entry `before`.

@@ -10,7 +10,7 @@ use std::iter::Peekable;
 use serde::Serialize;
 use serde::de::IgnoredAny;
 
-use super::driver::{Row, Snapshot, at_once};
+use super::driver::{Snapshot, at_once, from_row};
 use super::{Result, StoreError};
 use tintype_domain::model::{CREDITS_PER_IMAGE, EntryKind, Id, TaskId};
 use tintype_domain::text::counted;
@@ -84,13 +84,7 @@ async fn add_up_entries(snapshot: &impl Snapshot, run: &mut AuditRun) -> Result<
     loop {
         let rows = snapshot.query(page, &[&last.0, &last.1, &PAGE]).await?;
         for row in &rows {
-            let entry = AccountEntry {
-                id: row.get("id")?,
-                account_id: row.get("account_id")?,
-                amount: row.get("amount")?,
-                balance: row.get("balance")?,
-                task_id: row.get("task_id")?,
-            };
+            let entry = account_entry(row)?;
             last = (entry.account_id.to_string(), entry.id);
             run.add_up(&entry);
         }
@@ -134,56 +128,28 @@ async fn compare_accounts<S: Snapshot>(snapshot: &S, run: &mut AuditRun) -> Resu
     let sums = if S::KEEPS_SUMS { ", balance, unfinished" } else { "" };
     for row in snapshot.query(&format!("SELECT id{sums} FROM accounts ORDER BY id"), &[]).await? {
         // Every entry was checked against those before it, so the balance of an account is right if they are.
-        let stored = S::KEEPS_SUMS.then(|| Ok::<_, StoreError>((row.get("balance")?, row.number("unfinished")?)));
+        let stored = S::KEEPS_SUMS.then(|| Ok::<_, StoreError>((row.get("balance")?, row.get("unfinished")?)));
         run.compare_account(row.get("id")?, stored.transpose()?);
     }
     Ok(())
 }
 
-fn grant(row: &Row) -> Result<Grant> {
-    let (source, expiry): (Option<Id>, Option<Id>) = (row.get("source")?, row.get("expiry")?);
-    Ok(Grant {
-        entry_id: row.get("entry_id")?,
-        account_id: row.get("account_id")?,
-        amount: row.get("amount")?,
-        remaining: row.get("remaining")?,
-        lapsed: row.get("lapsed")?,
-        source: source.zip(row.get("brought")?),
-        expiry: expiry.zip(row.get("expired")?),
-    })
-}
+from_row! { fn account_entry(row) -> AccountEntry { id, account_id, amount, balance, task_id } }
 
-fn task(row: &Row) -> Result<Task> {
-    Ok(Task {
-        id: row.get("id")?,
-        account_id: row.get("account_id")?,
-        status: row.get("status")?,
-        has_images: row.get("has_images")?,
-        cost: row.get::<i64>("n")? * CREDITS_PER_IMAGE,
-    })
-}
+from_row! { fn grant(row) -> Grant {
+    entry_id, account_id, amount, remaining, lapsed, source: row.get::<Option<_>>("source")?.zip(row.get("brought")?),
+    expiry: row.get::<Option<_>>("expiry")?.zip(row.get("expired")?),
+} }
 
-fn entry(row: &Row) -> Result<TaskEntry> {
-    Ok(TaskEntry {
-        id: row.get("id")?,
-        task_id: row.get("task_id")?,
-        account_id: row.get("account_id")?,
-        kind: row.word("kind")?,
-        amount: row.get("amount")?,
-        key_id: row.get("key_id")?,
-    })
-}
+from_row! { fn task(row) -> Task {
+    id, account_id, status, has_images, cost: row.get::<i64>("n")? * CREDITS_PER_IMAGE,
+} }
 
-fn queued(row: &Row) -> Result<Queued> {
-    Ok(Queued {
-        task_id: row.get("task_id")?,
-        account_id: row.get("account_id")?,
-        key_id: row.get("key_id")?,
-        reference_count: row.get("reference_count")?,
-        references: row.get("reference_images")?,
-        taken: row.get("taken")?,
-    })
-}
+from_row! { fn entry(row) -> TaskEntry { id, task_id, account_id, kind, amount, key_id } }
+
+from_row! { fn queued(row) -> Queued {
+    task_id, account_id, key_id, reference_count, references: row.get("reference_images")?, taken,
+} }
 
 /// The totals of an account.
 #[derive(Debug, Default)]
@@ -407,8 +373,8 @@ impl AuditRun {
         }
         if (remaining + lapsed).saturating_add(held) > amount {
             let fault = format!(
-                "of the {} granted by entry {entry_id}, {remaining} are left, {lapsed} lapsed and unfinished tasks took \
-                 {held}",
+                "of the {} granted by entry {entry_id}, {remaining} are left, {lapsed} lapsed and unfinished tasks \
+                 took {held}",
                 credits_of(amount)
             );
             self.drift(account_id, None, fault);

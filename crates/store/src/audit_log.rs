@@ -5,7 +5,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::driver::{Row, Store, Transaction, of_account};
+use super::driver::{Store, Transaction, from_row, of_account};
 use super::tasks::upper;
 use super::{
     AccountChange, AccountCreation, Credential, Ended, EndpointChange, EndpointCreation, FactorRemoval, KeyChange,
@@ -74,8 +74,8 @@ impl Actor {
 }
 
 words! {
-    /// A change that the audit log knows. During a rolling upgrade, a newer process of the cluster may record one that this
-    /// version lacks.
+    /// A change that the audit log knows. During a rolling upgrade, a newer process of the cluster may record one that
+    /// this version lacks.
     pub enum Action or Unknown {
         /// An account was created. The detail is its opening balance.
         CreateAccount = "audit-create-account",
@@ -111,11 +111,11 @@ words! {
         ChangeBudget = "audit-change-budget",
         /// A key was rotated. The detail is the id of the new key.
         RotateKey = "audit-rotate-key",
-        /// A person opened an account in the studio. The detail is its opening balance, and the provider of the person's
-        /// identity.
+        /// A person opened an account in the studio. The detail is its opening balance, and the provider of the
+        /// person's identity.
         SignUp = "audit-sign-up",
-        /// A person was added, or joined by a rule or an invitation. The detail is the role, and the provider of the person's
-        /// identity or "by invitation".
+        /// A person was added, or joined by a rule or an invitation. The detail is the role, and the provider of the
+        /// person's identity or "by invitation".
         AddPerson = "audit-add-person",
         /// An invitation was made. The detail is the role and the number of people that it lets in.
         Invite = "audit-invite",
@@ -439,21 +439,11 @@ pub(crate) async fn record(begun: &Transaction<'_>, actor: &Actor, audited: &Aud
     Ok(())
 }
 
-fn entry(row: &Row) -> Result<AuditEntry> {
-    let actor = Actor {
-        name: row.get("actor")?,
-        person_id: row.get("person_id")?,
-        via: row.word("via")?,
-        source: row.get("source")?,
-    };
-    let audited = AuditedChange {
-        action: row.word("action")?,
-        account_id: row.get("account_id")?,
-        subject: row.get("subject")?,
-        detail: row.get("detail")?,
-    };
-    Ok(AuditEntry { id: row.get("id")?, actor, audited, account: row.get("account")? })
-}
+from_row! { fn actor(row) -> Actor { name: row.get("actor")?, person_id, via, source } }
+
+from_row! { fn change(row) -> AuditedChange { action, account_id, subject, detail } }
+
+from_row! { fn entry(row) -> AuditEntry { id, actor: actor(row)?, audited: change(row)?, account } }
 
 /// The audit log.
 impl Store {
@@ -489,9 +479,9 @@ impl Store {
 
     /// Deletes the entries from before `cutoff`. Returns their number.
     pub async fn delete_audit_entries(&self, cutoff: Timestamp) -> Result<usize> {
-        let delete = async move |begun: &Transaction<'_>| {
+        self.write(Effect::DeleteAuditEntries, async move |begun| {
             Ok(begun.execute("DELETE FROM audit_log WHERE id < $1", &[&Id::floor(cutoff)]).await? as usize)
-        };
-        self.write(Effect::DeleteAuditEntries, delete).await
+        })
+        .await
     }
 }

@@ -10,11 +10,12 @@ use tintype_system::clock::Timestamp;
 /// The budget of a key, if it has one.
 pub(crate) fn budget(row: &Row) -> Result<Option<Budget>> {
     let Some(credits) = row.get("budget")? else { return Ok(None) };
-    Ok(Some(Budget { credits, period: row.word("budget_period")? }))
+    Ok(Some(Budget { credits, period: row.get("budget_period")? }))
 }
 
-/// The budget of the key $1 and what its line has spent of it on tasks from the id of its period on: that of the day $2,
-/// the week $4 or the month $6, and below the next. A refund is summed with the charge of its task, whenever it came.
+/// The budget of the key $1 and what its line has spent of it on tasks from the id of its period on: that of the day
+/// $2, the week $4 or the month $6, and below the next. A refund is summed with the charge of its task, whenever it
+/// came.
 const ALLOWANCE: &str = "
     SELECT k.budget, k.budget_period, (
         SELECT CAST(coalesce(-sum(l.amount), 0) AS bigint) FROM api_keys line JOIN ledger l ON l.key_id = line.id
@@ -70,18 +71,12 @@ impl Store {
 
 #[cfg(test)]
 mod tests {
-    use rusqlite::Connection;
-
     use super::*;
-    use crate::sqlite::SCHEMA;
+    use crate::sqlite::plans;
 
     #[test]
     fn what_a_key_has_spent_is_read_from_indexes_alone() {
-        let connection = Connection::open_in_memory().expect("a database");
-        connection.execute_batch(SCHEMA.in_force).expect("valid SQL");
-        let mut plan = connection.prepare(&format!("EXPLAIN QUERY PLAN {ALLOWANCE}")).expect("valid SQL");
-        let steps = plan.query_map(["ada", "a", "b", "c", "d", "e", "f"], |row| row.get::<_, String>(3));
-        let mut steps: Vec<_> = steps.expect("a plan").map(|step| step.expect("a step")).collect();
+        let mut steps = plans::steps(&plans::empty(), ALLOWANCE);
         steps.retain(|step| step.starts_with("S") && !step.contains(" k "));
         assert_eq!(
             steps,

@@ -1,5 +1,5 @@
-//! Calls of OpenAI's dialect and of tools (MCP). Their clients repeat a call by themselves; a repeated call finds the task of
-//! the attempt before instead of being charged again.
+//! Calls of OpenAI's dialect and of tools (MCP). Their clients repeat a call by themselves; a repeated call finds the
+//! task of the attempt before instead of being charged again.
 
 use std::time::Duration;
 
@@ -129,8 +129,8 @@ pub(crate) async fn record(begun: &Transaction<'_>, task_id: Id, key_id: Id, cal
     begun.execute(sql, &[&task_id, &key_id, &digest.as_slice(), &idempotency, &attempt, holder]).await.map(drop)
 }
 
-/// Calls of OpenAI's dialect and of tools. [`Store::submit_before`](super::Store::submit_before) writes them down with their
-/// tasks.
+/// Calls of OpenAI's dialect and of tools. [`Store::submit_before`](super::Store::submit_before) writes them down with
+/// their tasks.
 impl Store {
     /// Finds the task of an earlier attempt at a call, with the same key. With an idempotency key, returns its task.
     /// Otherwise attaches to an undelivered task of an earlier attempt with the same digest, preferring one no call
@@ -145,8 +145,8 @@ impl Store {
             let same = row.get::<Vec<u8>>("digest")? == digest;
             return Ok(if same { Attachment::Task(row.get("task_id")?) } else { Attachment::OtherChoices });
         }
-        // The lock makes concurrent attempts wait for each other; the update repeats the conditions, because the row may
-        // have changed before the lock.
+        // The lock makes concurrent attempts wait for each other; the update repeats the conditions, because the row
+        // may have changed before the lock.
         let sql = format!(
             "WITH free AS MATERIALIZED (
                  SELECT task_id AS id FROM calls WHERE {UNDELIVERED} ORDER BY holder IS NOT NULL, task_id LIMIT 1 {}

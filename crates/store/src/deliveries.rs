@@ -1,5 +1,5 @@
-//! Deliveries of events to endpoints. The method that causes an event queues it in the same commit, such as the end of a
-//! task or the suspension of a key.
+//! Deliveries of events to endpoints. The method that causes an event queues it in the same commit, such as the end of
+//! a task or the suspension of a key.
 //!
 //! A transaction that locks an endpoint and deliveries to it locks the endpoint first; others wait for no lock on a
 //! delivery while they hold one.
@@ -7,7 +7,7 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use super::driver::{Driver, Each, Parameter, Row, Store, Transaction, array, ids, millis};
+use super::driver::{Driver, Each, Parameter, Row, Store, Transaction, array, from_row, ids, millis};
 use super::endpoints::{self, ENDPOINT, endpoint};
 use super::tasks::{TASK, task, upper};
 use super::{Action, Actor, AuditedChange, Result, StoreError, audit_log};
@@ -169,19 +169,9 @@ async fn add(begun: &Transaction<'_>, endpoint_id: Id, event: &NewEvent<'_>) -> 
 /// The columns of a [`Delivery`].
 const DELIVERY: &str = "id, endpoint_id, event_id, type, attempts, next_attempt_at, delivered_at, status, trouble";
 
-fn delivery(row: &Row) -> Result<Delivery> {
-    Ok(Delivery {
-        id: row.get("id")?,
-        endpoint_id: row.get("endpoint_id")?,
-        event_id: row.get("event_id")?,
-        kind: row.word("type")?,
-        attempts: row.number("attempts")?,
-        next_attempt_at: row.get("next_attempt_at")?,
-        delivered_at: row.get("delivered_at")?,
-        status: row.some_number("status")?,
-        trouble: row.some_word("trouble")?,
-    })
-}
+from_row! { fn delivery(row) -> Delivery {
+    id, endpoint_id, event_id, kind: row.get("type")?, attempts, next_attempt_at, delivered_at, status, trouble,
+} }
 
 /// Locks an endpoint, unless it is disabled; `false` if it is or does not exist.
 async fn lock_enabled(begun: &Transaction<'_>, id: Id) -> Done<bool> {
@@ -248,10 +238,7 @@ fn due(now: &str) -> String {
     )
 }
 
-fn due_endpoint(row: &Row) -> Result<DueEndpoint> {
-    let (id, account_id) = (row.get("id")?, row.get("account_id")?);
-    Ok(DueEndpoint { id, account_id, is_failing: row.get("is_failing")? })
-}
+from_row! { fn due_endpoint(row) -> DueEndpoint { id, account_id, is_failing } }
 
 /// The columns of a [`DeliveryClaim`] with a delivery `d`. The old secret is among them while it still signs at `now`.
 fn claim_columns(now: &str) -> String {
@@ -269,14 +256,14 @@ fn claimed(row: &Row, tasks: &HashMap<Id, Task>) -> Result<DeliveryClaim> {
         Some(text) => serde_json::from_str(&text).map_err(|_| invalid("data"))?,
         None => event::of_task(tasks.get(&event_id).ok_or_else(|| invalid("task"))?),
     };
-    let mut secrets = vec![row.word("secret")?];
-    secrets.extend(row.some_word::<SigningSecret>("old_secret")?);
+    let mut secrets = vec![row.get("secret")?];
+    secrets.extend(row.get::<Option<SigningSecret>>("old_secret")?);
     Ok(DeliveryClaim {
         id: row.get("delivery_id")?,
-        attempt: row.number("attempts")?,
+        attempt: row.get("attempts")?,
         endpoint: endpoint(row)?,
         secrets,
-        event: Event { id: event_id, kind: row.word("type")?, happened_at: row.get("happened_at")?, data },
+        event: Event { id: event_id, kind: row.get("type")?, happened_at: row.get("happened_at")?, data },
     })
 }
 
@@ -432,14 +419,13 @@ async fn give_up(begun: &Transaction<'_>, endpoint_id: Id, most: i64) -> Done<us
 
 /// Deletes and gives up as [`Store::trim_deliveries`] says, some rows in each of some transactions.
 async fn trim(store: &Store, cutoff: Timestamp, most: i64) -> Result<usize> {
-    let delete = async move |begun: &Transaction<'_>| delete(begun, cutoff).await;
-    let mut trimmed = store.write(Effect::TrimDeliveries, delete).await?;
+    let mut trimmed = store.write(Effect::TrimDeliveries, async move |begun| delete(begun, cutoff).await).await?;
     let crowded = "SELECT endpoint_id FROM deliveries WHERE next_attempt_at IS NOT NULL
         GROUP BY endpoint_id HAVING count(*) > $1";
     for row in store.driver.read_apart(crowded.into(), &[&most]).await? {
         let endpoint_id = row.get("endpoint_id")?;
-        let give_up = async move |begun: &Transaction<'_>| give_up(begun, endpoint_id, most).await;
-        trimmed += store.write(Effect::TrimDeliveries, give_up).await?;
+        trimmed +=
+            store.write(Effect::TrimDeliveries, async move |begun| give_up(begun, endpoint_id, most).await).await?;
     }
     Ok(trimmed)
 }
@@ -450,19 +436,18 @@ impl Store {
     /// endpoint, unless one waits to be sent so. Returns its delivery; `None` if the endpoint is disabled or does not
     /// exist.
     pub async fn test_endpoint(&self, id: Id) -> Result<Option<Id>> {
-        let test = async move |begun: &Transaction<'_>| test(begun, id).await;
-        self.write(Effect::AddDelivery, test).await
+        self.write(Effect::AddDelivery, async move |begun| test(begun, id).await).await
     }
 
     /// Sends a delivery that has ended once more, as a new delivery of the same event, or one that waits at once;
     /// before all others and without regard to the wait of the endpoint. While the event waits to be sent so, that is
     /// enough. Returns the delivery that is sent; `None` if there is none, or its endpoint is disabled.
     pub async fn replay_delivery(&self, id: Id) -> Result<Option<Id>> {
-        let replay = async move |begun: &Transaction<'_>| replay(begun, id).await;
         let audited = move |(replayed, account_id): &(Option<Id>, Option<Id>)| {
             AuditedChange::of_replay(id, *replayed, *account_id)
         };
-        Ok(self.change(Effect::AddDelivery, replay, audited).await?.0)
+        let done = self.change(Effect::AddDelivery, audited, async move |begun| replay(begun, id).await);
+        Ok(done.await?.0)
     }
 
     /// The delivery with this id.
@@ -499,8 +484,7 @@ impl Store {
         let rows = match &self.driver {
             Driver::Sqlite(_) => {
                 let wanted = wanted.to_owned();
-                let claim = async move |begun: &Transaction<'_>| claim_each(begun, &wanted, lease).await;
-                self.write(Effect::ClaimDelivery, claim).await?
+                self.write(Effect::ClaimDelivery, async move |begun| claim_each(begun, &wanted, lease).await).await?
             }
             Driver::Postgres(_) => {
                 let (endpoints, rooms) = wanted.iter().map(|(id, room)| (*id, i64::from(*room))).unzip();
@@ -515,11 +499,11 @@ impl Store {
 
     /// Ends the attempt of this number at a delivery.
     pub async fn end_attempt(&self, delivery: Id, attempt: u32, end: AttemptEnd) -> Result<AttemptWrite> {
-        let end = async move |begun: &Transaction<'_>| match end {
+        self.write(Effect::EndDelivery, async move |begun| match end {
             AttemptEnd::Delivered { status } => delivered(begun, delivery, attempt, status).await,
             AttemptEnd::Failed(failure) => failed(begun, delivery, attempt, failure).await,
-        };
-        self.write(Effect::EndDelivery, end).await
+        })
+        .await
     }
 
     /// Deletes the deliveries that were written before `cutoff`, and gives up the oldest of more than `most_waiting`
@@ -537,6 +521,6 @@ impl Store {
     /// Number of deliveries that wait for an attempt or its end.
     pub async fn waiting_deliveries(&self) -> Result<u64> {
         let sql = "SELECT count(*) AS waiting FROM deliveries WHERE next_attempt_at IS NOT NULL";
-        Ok(self.driver.find(sql, &[], |row| row.number("waiting")).await?.unwrap_or(0))
+        Ok(self.driver.find(sql, &[], |row| row.get("waiting")).await?.unwrap_or(0))
     }
 }

@@ -1,23 +1,28 @@
 //! What both databases do with the same statement.
 //!
-//! SQL is written once, as PostgreSQL takes it, with the parameters `$1`, `$2` and so on. A parameter whose type does not
-//! follow from its first use needs a `CAST`.
+//! SQL is written once, as PostgreSQL takes it, with the parameters `$1`, `$2` and so on. A parameter whose type does
+//! not follow from its first use needs a `CAST`.
 
 use std::borrow::Cow;
+use std::convert::Infallible;
 use std::path::PathBuf;
 use std::pin::pin;
-use std::str::FromStr;
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use rusqlite::types::{ToSqlOutput, Value, ValueRef};
+use rusqlite::types::{FromSql as _, ToSqlOutput, Value, ValueRef};
 
 use super::postgres::{self, PostgresStore};
 use super::sqlite::{self, SqliteStore};
-use super::{Actor, Audit, AuditedChange, Cause, Result, Right, StoreError, audit_log};
+use super::{Action, Actor, Audit, AuditedChange, Cause, Result, Right, StoreError, Via, audit_log};
 use crate::failure::{Attempts, Done, Failure};
-use tintype_domain::model::Id;
+use tintype_domain::budget::Period;
+use tintype_domain::endpoint::{AddedBy, DisabledFor, EndpointUrl, SigningSecret, Trouble};
+use tintype_domain::event::{EventType, Subscription};
+use tintype_domain::model::{EntryKind, Id, Surface};
+use tintype_domain::person::Role;
+use tintype_domain::request::{AspectRatio, TaskSettings};
 use tintype_system::clock::Timestamp;
 use tintype_system::fault::{Effect, Faults, Point};
 use tintype_system::locked::Locked as _;
@@ -81,48 +86,69 @@ fn invalid(column: &str, error: impl std::fmt::Display) -> StoreError {
     StoreError::other(format!("the column {column} contains an invalid value: {error}"))
 }
 
+/// A value that a column holds in another form.
+pub(crate) trait Column: Sized {
+    /// The form, which both databases return.
+    type Raw: rusqlite::types::FromSql + for<'a> tokio_postgres::types::FromSql<'a>;
+
+    fn read(raw: Self::Raw) -> std::result::Result<Self, impl std::fmt::Display>;
+}
+
+/// Reads columns of these types from this form.
+macro_rules! columns {
+    ($raw:ty, $read:expr; $($type:ty),+ $(,)?) => {$(
+        impl Column for $type {
+            type Raw = $raw;
+
+            fn read(raw: $raw) -> std::result::Result<Self, impl std::fmt::Display> {
+                $read(raw)
+            }
+        }
+    )+};
+}
+
+columns!(Self, Ok::<Self, Infallible>; bool, i64, f32, String, Vec<u8>, Id, Timestamp);
+// Numbers whose width differs from that of the domain type, words of enums, and JSON.
+columns!(i64, Self::try_from; u8, u16, u32, u64, usize);
+columns!(String, |word: String| word.parse::<Self>(); Action, AddedBy, AspectRatio, DisabledFor, EndpointUrl, EntryKind,
+    EventType, Period, Role, SigningSecret, Subscription, Surface, Trouble, Via);
+columns!(String, |json: String| serde_json::from_str::<Self>(&json); TaskSettings, Vec<String>);
+
+impl<T: Column> Column for Option<T> {
+    type Raw = Option<T::Raw>;
+
+    fn read(raw: Self::Raw) -> std::result::Result<Self, impl std::fmt::Display> {
+        raw.map(T::read).transpose()
+    }
+}
+
 impl Row {
     /// The value of a column.
-    pub(crate) fn get<T>(&self, column: &str) -> Result<T>
-    where
-        T: rusqlite::types::FromSql + for<'a> tokio_postgres::types::FromSql<'a>,
-    {
-        match self {
-            Self::Postgres(row) => Ok(row.try_get(column)?),
+    pub(crate) fn get<T: Column>(&self, column: &str) -> Result<T> {
+        let raw = match self {
+            Self::Postgres(row) => row.try_get(column)?,
             Self::Sqlite(columns, values) => {
                 let place = columns.iter().position(|name| name == column);
                 let value = place.and_then(|place| values.get(place)).map(ValueRef::from);
                 let value = value.ok_or_else(|| StoreError::other(format!("no column is called {column}")))?;
-                T::column_result(value).map_err(|error| invalid(column, error))
+                T::Raw::column_result(value).map_err(|error| invalid(column, error))?
             }
-        }
-    }
-
-    /// A column with the word of an enum variant.
-    pub(crate) fn word<T: FromStr<Err: std::fmt::Display>>(&self, column: &str) -> Result<T> {
-        self.get::<String>(column)?.parse().map_err(|error| invalid(column, error))
-    }
-
-    /// A number whose width differs from that of the domain type.
-    pub(crate) fn number<T: TryFrom<i64, Error: std::fmt::Display>>(&self, column: &str) -> Result<T> {
-        self.get::<i64>(column)?.try_into().map_err(|error| invalid(column, error))
-    }
-
-    /// [`Row::word`], if there is one.
-    pub(crate) fn some_word<T: FromStr<Err: std::fmt::Display>>(&self, column: &str) -> Result<Option<T>> {
-        self.get::<Option<String>>(column)?.map(|word| word.parse()).transpose().map_err(|error| invalid(column, error))
-    }
-
-    /// [`Row::number`], if there is one.
-    pub(crate) fn some_number<T: TryFrom<i64, Error: std::fmt::Display>>(&self, column: &str) -> Result<Option<T>> {
-        self.get::<Option<i64>>(column)?.map(T::try_from).transpose().map_err(|error| invalid(column, error))
-    }
-
-    /// A column with JSON.
-    pub(crate) fn json<T: serde::de::DeserializeOwned>(&self, column: &str) -> Result<T> {
-        serde_json::from_str(&self.get::<String>(column)?).map_err(|error| invalid(column, error))
+        };
+        T::read(raw).map_err(|error| invalid(column, error))
     }
 }
+
+/// Defines the function that reads a value from a row. A field without an expression has the column of its name.
+macro_rules! from_row {
+    ($vis:vis fn $name:ident($row:ident) -> $type:ident { $($field:ident $(: $value:expr)?),+ $(,)? }) => {
+        $vis fn $name($row: &crate::driver::Row) -> crate::Result<$type> {
+            Ok($type { $($field: $crate::driver::from_row!(@field $row $field $($value)?)),+ })
+        }
+    };
+    (@field $row:ident $field:ident) => { $row.get(stringify!($field))? };
+    (@field $row:ident $field:ident $value:expr) => { $value };
+}
+pub(crate) use from_row;
 
 /// Prepares a statement for SQLite, which takes `$1` for the name of a parameter.
 fn prepare<'a>(
@@ -367,6 +393,17 @@ pub(crate) enum Driver {
     Postgres(Arc<PostgresStore>),
 }
 
+/// What either database does by the same expression.
+macro_rules! with_store {
+    ($driver:expr, $store:ident => $done:expr) => {
+        match &$driver {
+            $crate::driver::Driver::Sqlite($store) => $done,
+            $crate::driver::Driver::Postgres($store) => $done,
+        }
+    };
+}
+pub(crate) use with_store;
+
 /// A store in one of the databases, for one caller.
 #[derive(Debug, Clone)]
 pub struct Store {
@@ -391,10 +428,7 @@ impl Store {
         }
     }
 
-    /// Checks a SQLite file for damage.
-    ///
-    /// # Errors
-    /// [`StoreError`] with the first damage found.
+    /// Checks a SQLite file for damage. The error names the first.
     pub fn check_integrity(&self) -> Result<()> {
         match &self.driver {
             Driver::Sqlite(store) => store.check_integrity(),
@@ -404,9 +438,6 @@ impl Store {
 
     /// Begins a new write-ahead log of SQLite. After a failed sync the kernel may report pages of the log as clean that
     /// never reached the disk, so no answer may depend on the old log.
-    ///
-    /// # Errors
-    /// [`StoreError`].
     pub fn begin_new_log(&self) -> Result<()> {
         match &self.driver {
             Driver::Sqlite(store) => store.begin_new_log(),
@@ -414,10 +445,8 @@ impl Store {
         }
     }
 
-    /// Checks that an acknowledged write survives a power cut. Of SQLite that is known.
-    ///
-    /// # Errors
-    /// A message for the operator.
+    /// Checks that an acknowledged write survives a power cut; of SQLite that is known. An error is a message for the
+    /// operator.
     pub async fn check_durability(&self) -> std::result::Result<(), String> {
         match &self.driver {
             Driver::Sqlite(_) => Ok(()),
@@ -427,9 +456,6 @@ impl Store {
 
     /// Copies all rows of `source`, whose audit is `expected`, into this empty database on PostgreSQL. `progress` is
     /// called with the number of rows of each batch.
-    ///
-    /// # Errors
-    /// [`StoreError`]; nothing was changed, unless the outcome is unknown.
     pub async fn import(
         &self,
         source: &sqlite::Snapshot,
@@ -504,7 +530,7 @@ impl Store {
 
     /// [`Store::write`] of a change that the audit log records in the same transaction, if someone acts and
     /// `audited` finds that it changed something.
-    pub(crate) async fn change<T, W, D>(&self, effect: impl Into<Option<Effect>>, mut work: W, audited: D) -> Result<T>
+    pub(crate) async fn change<T, W, D>(&self, effect: impl Into<Option<Effect>>, audited: D, mut work: W) -> Result<T>
     where
         T: Send + Sync + 'static,
         W: AsyncFnMut(&Transaction<'_>) -> Done<T> + Send + 'static,

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use tokio::try_join;
 
-use super::driver::{Parameter, Row, Transaction, ids};
+use super::driver::{Parameter, Row, Transaction, from_row, ids};
 use super::ledger::{self, NewEntry};
 use super::upkeep::KEEP_FAILED_PROMPT;
 use super::{
@@ -57,19 +57,10 @@ pub(super) fn select_lost(condition: &str, locking: &str) -> String {
     )
 }
 
-fn lost(row: &Row) -> Result<LostLease> {
-    let n: Option<i64> = row.get("n")?;
-    Ok(LostLease {
-        task_id: row.get("task_id")?,
-        account_id: row.get("account_id")?,
-        key_id: row.get("key_id")?,
-        person_id: row.get("person_id")?,
-        taken: row.get("taken")?,
-        lost_leases: row.get("lost_leases")?,
-        held_since: row.get("held_since")?,
-        task: n.map(|n| Ok::<_, StoreError>((row.word("surface")?, n))).transpose()?,
-    })
-}
+from_row! { fn lost(row) -> LostLease {
+    task_id, account_id, key_id, person_id, taken, lost_leases, held_since,
+    task: row.get::<Option<_>>("surface")?.zip(row.get("n")?),
+} }
 
 /// Locks the row of the queue that meets a condition.
 async fn find(begun: &Transaction<'_>, condition: &str, parameters: &[&dyn Parameter]) -> Done<Option<LostLease>> {

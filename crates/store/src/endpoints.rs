@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::driver::{Parameter, Row, Store, Transaction, of_account};
+use super::driver::{Parameter, Store, Transaction, from_row, of_account};
 use super::{Action, AuditedChange, Result, ledger};
 use crate::failure::Done;
 use tintype_domain::endpoint::{AddedBy, DisabledFor, Endpoint, EndpointUrl, SigningSecret};
@@ -56,18 +56,9 @@ pub enum EndpointChange {
 pub(super) const ENDPOINT: &str = "endpoints.id, endpoints.account_id, endpoints.url, endpoints.events,
     endpoints.added_by, endpoints.failing_since, endpoints.disabled_at, endpoints.disabled_for";
 
-pub(super) fn endpoint(row: &Row) -> Result<Endpoint> {
-    Ok(Endpoint {
-        id: row.get("id")?,
-        account_id: row.get("account_id")?,
-        url: row.word("url")?,
-        events: row.word("events")?,
-        added_by: row.word("added_by")?,
-        failing_since: row.get("failing_since")?,
-        disabled_at: row.get("disabled_at")?,
-        disabled_for: row.some_word("disabled_for")?,
-    })
-}
+from_row! { pub(super) fn endpoint(row) -> Endpoint {
+    id, account_id, url, events, added_by, failing_since, disabled_at, disabled_for,
+} }
 
 pub(super) async fn find(begun: &Transaction<'_>, id: Id) -> Done<Option<Endpoint>> {
     let sql = format!("SELECT {ENDPOINT} FROM endpoints WHERE id = $1");
@@ -136,8 +127,10 @@ async fn give_up(begun: &Transaction<'_>, id: Id) -> Done {
 impl Store {
     /// Adds an endpoint to an account that has fewer than `most`.
     pub async fn add_endpoint(&self, account_id: Id, new: NewEndpoint, most: u32) -> Result<EndpointCreation> {
-        let add = async move |begun: &Transaction<'_>| add(begun, account_id, &new, most).await;
-        self.change(Effect::ChangeEndpoint, add, AuditedChange::of_new_endpoint).await
+        self.change(Effect::ChangeEndpoint, AuditedChange::of_new_endpoint, async move |begun| {
+            add(begun, account_id, &new, most).await
+        })
+        .await
     }
 
     /// The endpoint with this id.
@@ -155,20 +148,19 @@ impl Store {
     /// Changes an endpoint and returns it.
     pub async fn change_endpoint(&self, id: Id, new: EndpointChange) -> Result<Option<Endpoint>> {
         let done = new.clone();
-        let change = async move |begun: &Transaction<'_>| change(begun, id, &new).await;
         let audited = move |endpoint: &Option<Endpoint>| AuditedChange::of_endpoint_change(&done, endpoint.as_ref());
-        self.change(Effect::ChangeEndpoint, change, audited).await
+        self.change(Effect::ChangeEndpoint, audited, async move |begun| change(begun, id, &new).await).await
     }
 
     /// Removes an endpoint with its deliveries. Returns it as it was.
     pub async fn remove_endpoint(&self, id: Id) -> Result<Option<Endpoint>> {
-        let remove = async move |begun: &Transaction<'_>| {
-            let sql = format!("DELETE FROM endpoints WHERE id = $1 RETURNING {ENDPOINT}");
-            begun.find(&sql, &[&id], endpoint).await
-        };
         let audited = |endpoint: &Option<Endpoint>| {
             endpoint.as_ref().map(|endpoint| AuditedChange::of_endpoint(Action::RemoveEndpoint, endpoint))
         };
-        self.change(Effect::ChangeEndpoint, remove, audited).await
+        self.change(Effect::ChangeEndpoint, audited, async move |begun| {
+            let sql = format!("DELETE FROM endpoints WHERE id = $1 RETURNING {ENDPOINT}");
+            begun.find(&sql, &[&id], endpoint).await
+        })
+        .await
     }
 }

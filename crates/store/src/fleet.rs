@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use super::driver::{Driver, Row, Store};
+use super::driver::{Driver, Row, Store, with_store};
 use super::{Result, StoreError};
 use tintype_domain::files_marker::FilesMarker;
 use tintype_domain::model::{Id, Surface};
@@ -148,20 +148,12 @@ impl Store {
     /// [`WORKER_SILENCE`] unless it repeats the report, and its engine after [`ENGINE_SILENCE`]. A report replaces
     /// those of the same engine by workers that are gone.
     pub async fn report_worker(&self, report: WorkerReport) -> Result<()> {
-        match &self.driver {
-            Driver::Sqlite(store) => store.keep_report(report),
-            Driver::Postgres(store) => store.keep_report(report).await?,
-        }
-        Ok(())
+        with_store!(self.driver, store => store.keep_report(report).await)
     }
 
     /// Takes back the reports of a worker that will send no more.
     pub async fn withdraw_worker(&self, id: Id) -> Result<()> {
-        match &self.driver {
-            Driver::Sqlite(store) => store.forget_reports(id),
-            Driver::Postgres(store) => store.forget_reports(id).await?,
-        }
-        Ok(())
+        with_store!(self.driver, store => store.forget_reports(id).await)
     }
 
     /// The reports of the workers of other processes whose engines are available. `own` are the workers of this
@@ -176,10 +168,7 @@ impl Store {
 
     /// The engines of this installation, sorted by name: those of all reports within [`ENGINE_SILENCE`].
     pub async fn engines(&self) -> Result<Vec<EngineState>> {
-        match &self.driver {
-            Driver::Sqlite(store) => Ok(store.seen_engines()),
-            Driver::Postgres(store) => store.seen_engines().await,
-        }
+        with_store!(self.driver, store => store.seen_engines().await)
     }
 
     /// The random secret for signing cursors, which all processes on this database share.
@@ -221,9 +210,6 @@ impl Store {
 
     /// Succeeds if the database accepts writes.
     pub async fn ping(&self) -> Result<()> {
-        match &self.driver {
-            Driver::Sqlite(store) => store.check_writes().await,
-            Driver::Postgres(store) => store.check_writes().await,
-        }
+        with_store!(self.driver, store => store.check_writes().await)
     }
 }

@@ -1,6 +1,6 @@
 //! The gallery: the tasks of the studio, searched, marked, put on boards and deleted. The API sees none of it.
 
-use super::driver::{Driver, Row, Store, Transaction, ids};
+use super::driver::{Driver, Row, Store, Transaction, from_row, ids, with_store};
 use super::failure::Done;
 use super::tasks::{completed, record, record_columns, upper};
 use super::{AuditedChange, CompletedTask, Result, TaskRecord, audit_log, ledger};
@@ -92,8 +92,8 @@ pub enum BoardWrite {
 /// Tasks that are indexed or erased in one transaction.
 pub const GALLERY_BATCH: u32 = 256;
 
-/// A page of these ids, of which it has up to `limit`, and the id before which the next one begins; `unseen` if these are
-/// fewer.
+/// A page of these ids, of which it has up to `limit`, and the id before which the next one begins; `unseen` if these
+/// are fewer.
 pub(super) fn cut(mut found: Vec<Id>, unseen: Option<Id>, limit: u32) -> (Vec<Id>, Option<Id>) {
     if found.len() <= limit as usize {
         return (found, unseen);
@@ -108,6 +108,8 @@ async fn page(driver: &Driver, (found, older): (Vec<Id>, Option<Id>)) -> Result<
     let sql = format!("SELECT {} FROM tasks WHERE id {} ORDER BY id DESC", record_columns(), driver.among(1));
     Ok(GalleryPage { records: driver.list(&sql, &[&ids(&found)], record).await?, older })
 }
+
+from_row! { fn board(row) -> Board { id, name, owner: row.get("person_id")?, images } }
 
 /// The board $1 of the account $2, if the person $3 sees it.
 const SEEN: &str = "id = $1 AND account_id = $2 AND (person_id IS NULL OR person_id = $3)";
@@ -218,10 +220,7 @@ impl Store {
         before: Option<Id>,
         limit: u32,
     ) -> Result<GalleryPage> {
-        let found = match &self.driver {
-            Driver::Sqlite(store) => store.search(account_id, filter, before, limit)?,
-            Driver::Postgres(store) => store.search(account_id, filter, before, limit).await?,
-        };
+        let found = with_store!(self.driver, store => store.search(account_id, filter, before, limit).await?);
         let mut page = page(&self.driver, found).await?;
         // It may have been deleted meanwhile.
         page.records.retain(|record| record.removed_at.is_none());
@@ -290,10 +289,6 @@ impl Store {
                     FROM board_tasks o JOIN tasks t ON t.id = o.task_id
                     WHERE o.board_id = b.id AND t.removed_at IS NULL LIMIT $3) counted) AS images
             FROM boards b WHERE b.account_id = $1 AND (b.person_id IS NULL OR b.person_id = $2) ORDER BY b.name, b.id";
-        let board = |row: &Row| {
-            let images = row.some_number("images")?;
-            Ok(Board { id: row.get("id")?, name: row.get("name")?, owner: row.get("person_id")?, images })
-        };
         self.driver.list(sql, &[&account_id, &person_id, &i64::from(MOST_COUNTED)], board).await
     }
 
@@ -303,10 +298,11 @@ impl Store {
         Ok(self.driver.read_one(&sql, &[&board, &account_id, &person_id]).await?.is_some())
     }
 
-    /// Makes a board, which only its owner sees, or else the whole account. Each owner, and the account, has at most `most`.
+    /// Makes a board, which only its owner sees, or else the whole account. Each owner, and the account, has at most
+    /// `most`.
     pub async fn create_board(&self, account_id: Id, owner: Option<Id>, name: &str, most: u32) -> Result<BoardWrite> {
         let name = name.to_owned();
-        let create = async move |begun: &Transaction<'_>| {
+        self.write(Effect::ChangeBoard, async move |begun| {
             let id = begun.new_id();
             if !ledger::lock(begun, account_id).await? {
                 return Ok(BoardWrite::NotFound);
@@ -321,14 +317,14 @@ impl Store {
                 WHERE CAST($4 AS text) IS NULL OR EXISTS (SELECT 1 FROM people WHERE id = $4 AND account_id = $2)";
             let made = begun.execute(sql, &[&id, &account_id, &name, &owner]).await?;
             Ok(if made > 0 { BoardWrite::Done(id) } else { BoardWrite::NotFound })
-        };
-        self.write(Effect::ChangeBoard, create).await
+        })
+        .await
     }
 
     /// Renames a board that a person sees.
     pub async fn rename_board(&self, account_id: Id, person_id: Id, board: Id, name: &str) -> Result<BoardWrite> {
         let name = name.to_owned();
-        let rename = async move |begun: &Transaction<'_>| {
+        self.write(Effect::ChangeBoard, async move |begun| {
             let Some((_, owner)) = seen(begun, account_id, person_id, board).await? else {
                 return Ok(BoardWrite::NotFound);
             };
@@ -337,13 +333,14 @@ impl Store {
             }
             let renamed = begun.execute("UPDATE boards SET name = $2 WHERE id = $1", &[&board, &name]).await?;
             Ok(if renamed > 0 { BoardWrite::Done(board) } else { BoardWrite::NotFound })
-        };
-        self.write(Effect::ChangeBoard, rename).await
+        })
+        .await
     }
 
-    /// Shows a private board of a person to the whole account, unless that has `most`. Nothing changes for one that it sees.
+    /// Shows a private board of a person to the whole account, unless that has `most`. Nothing changes for one that it
+    /// sees.
     pub async fn publish_board(&self, account_id: Id, person_id: Id, board: Id, most: u32) -> Result<BoardWrite> {
-        let publish = async move |begun: &Transaction<'_>| {
+        self.write(Effect::ChangeBoard, async move |begun| {
             let Some((name, owner)) = seen(begun, account_id, person_id, board).await? else {
                 return Ok(BoardWrite::NotFound);
             };
@@ -358,8 +355,8 @@ impl Store {
             }
             let published = begun.execute("UPDATE boards SET person_id = NULL WHERE id = $1", &[&board]).await?;
             Ok(if published > 0 { BoardWrite::Done(board) } else { BoardWrite::NotFound })
-        };
-        self.write(Effect::ChangeBoard, publish).await
+        })
+        .await
     }
 
     /// Removes a board that a person sees, and no task. Returns whether there was one.
@@ -379,7 +376,7 @@ impl Store {
         put: bool,
     ) -> Result<bool> {
         let tasks = tasks.to_owned();
-        let change = async move |begun: &Transaction<'_>| {
+        self.write(Effect::MarkTasks, async move |begun| {
             // Locked, so that neither the board is removed nor a task erased meanwhile.
             let seen = format!("SELECT id FROM boards WHERE {SEEN} {}", begun.locking("FOR KEY SHARE"));
             if begun.query_opt(&seen, &[&board, &account_id, &person_id]).await?.is_none() {
@@ -401,15 +398,16 @@ impl Store {
                 begun.execute(&sql, &[&board, &ids(&tasks)]).await?;
             }
             Ok(true)
-        };
-        self.write(Effect::MarkTasks, change).await
+        })
+        .await
     }
 
     /// Moves tasks that have ended to the bin, which hides them at once; with an `author`, only this person's. Returns
-    /// those that were moved. Their ledger entries stay. The audit log records tasks of other people than the one who acts.
+    /// those that were moved. Their ledger entries stay. The audit log records tasks of other people than the one who
+    /// acts.
     pub async fn delete_tasks(&self, account_id: Id, tasks: &[Id], author: Option<Id>) -> Result<Vec<Id>> {
         let (tasks, actor) = (tasks.to_owned(), self.actor.clone());
-        let delete = async move |begun: &Transaction<'_>| {
+        self.write(Effect::DeleteTasks, async move |begun| {
             let among = begun.among(1);
             let ended = format!(
                 "SELECT id, person_id FROM tasks WHERE id {among} AND account_id = $2 AND surface = 'web'
@@ -435,12 +433,12 @@ impl Store {
                 }
             }
             Ok(deleted)
-        };
-        self.write(Effect::DeleteTasks, delete).await
+        })
+        .await
     }
 
-    /// Up to `limit` tasks of an account in the bin, newest first, older than the task `before`; with an `author`, only this
-    /// person's.
+    /// Up to `limit` tasks of an account in the bin, newest first, older than the task `before`; with an `author`, only
+    /// this person's.
     pub async fn bin(&self, account_id: Id, author: Option<Id>, before: Option<Id>, limit: u32) -> Result<GalleryPage> {
         let sql = "WITH newest AS MATERIALIZED (
                 SELECT task_id FROM deletions
@@ -461,40 +459,39 @@ impl Store {
     /// Restores tasks from the bin; with an `author`, only this person's. Returns them. Erased ones do not come back.
     pub async fn restore_tasks(&self, account_id: Id, tasks: &[Id], author: Option<Id>) -> Result<Vec<Id>> {
         let tasks = tasks.to_owned();
-        let restore = async move |begun: &Transaction<'_>| {
+        self.write(Effect::RestoreTasks, async move |begun| {
             let back = in_bin(begun, account_id, &tasks, author).await?;
             delete_of(begun, "deletions", &back).await?;
             let sql = format!("UPDATE tasks SET removed_at = NULL WHERE id {}", begun.among(1));
             begun.execute(&sql, &[&ids(&back)]).await?;
             Ok(back)
-        };
-        self.write(Effect::RestoreTasks, restore).await
+        })
+        .await
     }
 
     /// Makes the deletion of tasks in the bin final: the next sweep erases them. With an `author`, only this person's.
     /// Returns their number.
     pub async fn purge_tasks(&self, account_id: Id, tasks: &[Id], author: Option<Id>) -> Result<usize> {
         let tasks = tasks.to_owned();
-        let purge = async move |begun: &Transaction<'_>| {
+        self.write(Effect::DeleteTasks, async move |begun| {
             let purged = in_bin(begun, account_id, &tasks, author).await?;
             let sql = format!("UPDATE deletions SET is_final = TRUE WHERE task_id {}", begun.among(1));
             begun.execute(&sql, &[&ids(&purged)]).await?;
             Ok(purged.len())
-        };
-        self.write(Effect::DeleteTasks, purge).await
+        })
+        .await
     }
 
     /// Erases deleted tasks, up to some hundred: those that were deleted before `deleted_before` or ended before
-    /// `ended_before`, and those whose deletion is final. Requests, entries of the search, stars and places on boards go.
-    /// Returns their number.
+    /// `ended_before`, and those whose deletion is final. Requests, entries of the search, stars and places on boards
+    /// go. Returns their number.
     pub async fn erase_deleted(&self, deleted_before: Timestamp, ended_before: Option<Timestamp>) -> Result<usize> {
         // Read first: a write that changes nothing would be a commit, too.
         let floor = ended_before.map(Id::floor);
         if self.driver.read(DUE, &[&deleted_before, &ended_before, &floor, &1_i64]).await?.is_empty() {
             return Ok(0);
         }
-        let erase = async move |begun: &Transaction<'_>| erase(begun, deleted_before, ended_before).await;
-        self.write(Effect::EraseTasks, erase).await
+        self.write(Effect::EraseTasks, async move |begun| erase(begun, deleted_before, ended_before).await).await
     }
 
     /// Up to `limit` erased tasks that were deleted before `cutoff`, with the names of the files that are theirs.
@@ -513,9 +510,6 @@ impl Store {
 
     /// Indexes the prompts of up to some hundred new tasks for the search. Returns their number.
     pub async fn index_prompts(&self) -> Result<usize> {
-        match &self.driver {
-            Driver::Sqlite(store) => store.index().await,
-            Driver::Postgres(store) => store.index().await,
-        }
+        with_store!(self.driver, store => store.index().await)
     }
 }

@@ -70,26 +70,27 @@ impl Store {
     /// Gives a person an identity.
     pub async fn link_identity(&self, person_id: Id, identity: &Identity) -> Result<Linking> {
         let (identity, issuer) = (identity.clone(), identity.issuer.clone());
-        let link = async move |begun: &Transaction<'_>| link(begun, person_id, &identity).await;
         let audited = move |(_, person): &(Linking, Option<Person>)| {
             AuditedChange::of_identity(Action::LinkIdentity, person.as_ref(), &issuer)
         };
-        Ok(self.change(Effect::LinkIdentity, link, audited).await?.0)
+        let done =
+            self.change(Effect::LinkIdentity, audited, async move |begun| link(begun, person_id, &identity).await);
+        Ok(done.await?.0)
     }
 
     /// Takes the identity of a provider from a person. Returns whether there was one.
     pub async fn unlink_identity(&self, person_id: Id, issuer: &str) -> Result<bool> {
         let (own, issuer) = (issuer.to_owned(), issuer.to_owned());
-        let unlink = async move |begun: &Transaction<'_>| {
+        let audited =
+            move |person: &Option<Person>| AuditedChange::of_identity(Action::UnlinkIdentity, person.as_ref(), &issuer);
+        let done = self.change(Effect::LinkIdentity, audited, async move |begun| {
             let sql = "DELETE FROM person_identities WHERE person_id = $1 AND issuer = $2";
             if begun.execute(sql, &[&person_id, &own]).await? == 0 {
                 return Ok(None);
             }
             let sql = format!("SELECT {PERSON} FROM people WHERE id = $1");
             begun.find(&sql, &[&person_id], person).await
-        };
-        let audited =
-            move |person: &Option<Person>| AuditedChange::of_identity(Action::UnlinkIdentity, person.as_ref(), &issuer);
-        Ok(self.change(Effect::LinkIdentity, unlink, audited).await?.is_some())
+        });
+        Ok(done.await?.is_some())
     }
 }

@@ -1,6 +1,6 @@
 //! Invitations: an owner makes a link, by which several people join the account.
 
-use super::driver::{Row, Store, Transaction};
+use super::driver::{Store, Transaction, from_row};
 use super::{Actor, AuditedChange, PersonCreation, Result, audit_log, ledger, people};
 use crate::failure::Done;
 use tintype_domain::model::Id;
@@ -83,18 +83,7 @@ const OPEN: &str = "SELECT i.id, i.account_id, i.role, i.places, i.expires_at, a
     p.role = 'owner' AND p.suspended_at IS NULL AND a.disabled_at IS NULL AS works FROM invitations i
     JOIN people p ON p.id = i.person_id JOIN accounts a ON a.id = i.account_id WHERE i.expires_at > $1";
 
-fn invitation(row: &Row) -> Result<Invitation> {
-    Ok(Invitation {
-        id: row.get("id")?,
-        account_id: row.get("account_id")?,
-        account: row.get("account")?,
-        maker: row.get("maker")?,
-        role: row.word("role")?,
-        places: row.get("places")?,
-        expires_at: row.get("expires_at")?,
-        works: row.get("works")?,
-    })
-}
+from_row! { fn invitation(row) -> Invitation { id, account_id, account, maker, role, places, expires_at, works } }
 
 async fn create(begun: &Transaction<'_>, new: &NewInvitation, most: u32) -> Done<Option<Id>> {
     let NewInvitation { account_id, person_id, hash, role, places, expires_at } = new;
@@ -130,7 +119,7 @@ async fn accept(begun: &Transaction<'_>, new: &Acceptance) -> Done<Accepting> {
     if begun.query_opt(&still, &[&invitation]).await?.is_none() {
         return Ok(Accepting::Gone);
     }
-    let person = match people::create(begun, begun.new_id(), account_id, &new.name, row.word("role")?).await? {
+    let person = match people::create(begun, begun.new_id(), account_id, &new.name, row.get("role")?).await? {
         PersonCreation::Created(person) => Person { has_password: true, ..person },
         PersonCreation::NameTaken => return Ok(Accepting::NameTaken),
         PersonCreation::NotPossible => return Ok(Accepting::Full),
@@ -150,9 +139,8 @@ impl Store {
     /// Makes an invitation; `None` if the account has `most` that have not expired, or the maker is not one of its
     /// people. The audit log records it.
     pub async fn create_invitation(&self, new: NewInvitation, most: u32) -> Result<Option<Id>> {
-        let create = async move |begun: &Transaction<'_>| create(begun, &new, most).await;
         let audited = move |made: &Option<Id>| AuditedChange::of_new_invitation(&new, *made);
-        self.change(Effect::SignIn, create, audited).await
+        self.change(Effect::SignIn, audited, async move |begun| create(begun, &new, most).await).await
     }
 
     /// The invitation with a token, if it works.
@@ -170,18 +158,17 @@ impl Store {
 
     /// Revokes an invitation of an account. The audit log records it. Returns whether there was one.
     pub async fn revoke_invitation(&self, account_id: Id, id: Id) -> Result<bool> {
-        let revoke = async move |begun: &Transaction<'_>| {
+        let audited = move |revoked: &bool| AuditedChange::of_revoked_invitation(account_id, id, *revoked);
+        self.change(Effect::SignIn, audited, async move |begun| {
             let sql = "DELETE FROM invitations WHERE id = $2 AND account_id = $1";
             Ok(begun.execute(sql, &[&account_id, &id]).await? > 0)
-        };
-        let audited = move |revoked: &bool| AuditedChange::of_revoked_invitation(account_id, id, *revoked);
-        self.change(Effect::SignIn, revoke, audited).await
+        })
+        .await
     }
 
     /// Adds a person to the account of an invitation, and takes one of its places. The audit log names the person as
     /// the one who did it.
     pub async fn accept_invitation(&self, new: Acceptance) -> Result<Accepting> {
-        let accept = async move |begun: &Transaction<'_>| accept(begun, &new).await;
-        self.write(Effect::ChangePerson, accept).await
+        self.write(Effect::ChangePerson, async move |begun| accept(begun, &new).await).await
     }
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::budgets::{self, budget};
-use super::driver::{Parameter, Row, Store, Transaction, of_account};
+use super::driver::{Parameter, Store, Transaction, from_row, of_account};
 use super::people::suspension;
 use super::strikes::{OF_LINE, lock_line};
 use super::{AuditedChange, Result, ledger};
@@ -70,7 +70,8 @@ impl KeyCreation {
 /// A change to a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum KeyChange {
-    /// Enables a disabled or suspended key and clears its strikes, with those of the keys that it was rotated from and to.
+    /// Enables a disabled or suspended key and clears its strikes, with those of the keys that it was rotated from and
+    /// to.
     Enable,
     /// Lifts a suspension and clears the same strikes. A disabled key stays disabled.
     Lift,
@@ -92,28 +93,11 @@ pub(crate) const KEY: &str = "id, first_id, operator_budget, account_id, name, h
     budget_period, expires_at, disabled, revoked_at, leaked_at, last_used_at, suspended_at, suspended_for, \
     EXISTS (SELECT 1 FROM accounts a WHERE a.id = account_id AND a.disabled_at IS NOT NULL) AS account_disabled";
 
-pub(crate) fn api_key(row: &Row) -> Result<ApiKey> {
-    let id: Id = row.get("id")?;
-    Ok(ApiKey {
-        id,
-        first_id: row.get("first_id")?,
-        account_id: row.get("account_id")?,
-        name: row.get("name")?,
-        hint: row.get("hint")?,
-        submit_rate: row.some_number("submit_rate")?,
-        read_rate: row.some_number("read_rate")?,
-        budget: budget(row)?,
-        operator_budget: row.get("operator_budget")?,
-        created_at: id.timestamp(),
-        expires_at: row.get("expires_at")?,
-        disabled: row.get("disabled")?,
-        account_disabled: row.get("account_disabled")?,
-        revoked_at: row.get("revoked_at")?,
-        leaked_at: row.get("leaked_at")?,
-        last_used_at: row.get("last_used_at")?,
-        suspension: suspension(row)?,
-    })
-}
+from_row! { pub(crate) fn api_key(row) -> ApiKey {
+    id, first_id, account_id, name, hint, submit_rate, read_rate, budget: budget(row)?, operator_budget,
+    created_at: row.get::<Id>("id")?.timestamp(), expires_at, disabled, account_disabled, revoked_at, leaked_at,
+    last_used_at, suspension: suspension(row)?,
+} }
 
 /// Locks an account and counts its keys. Returns why none can be added, if so.
 async fn refusal(begun: &Transaction<'_>, account_id: Id, most: Option<u32>) -> Done<Option<KeyCreation>> {
@@ -189,8 +173,8 @@ async fn rotate(
     lock_line(begun, id).await?;
     let sql = format!(
         "INSERT INTO api_keys
-             (id, first_id, account_id, hash, name, hint, submit_rate, read_rate, budget, budget_period, operator_budget,
-              expires_at, disabled, suspended_at, suspended_for, made_by)
+             (id, first_id, account_id, hash, name, hint, submit_rate, read_rate, budget, budget_period,
+              operator_budget, expires_at, disabled, suspended_at, suspended_for, made_by)
          SELECT $1, first_id, account_id, $3, name, $4, submit_rate, read_rate, budget, budget_period, operator_budget,
              {EXPIRY_OF_LINE}, disabled, suspended_at, suspended_for, made_by
          FROM api_keys old WHERE id = $2 AND revoked_at IS NULL RETURNING {KEY}"
@@ -245,9 +229,10 @@ impl Store {
     pub async fn create_key_within(&self, account_id: Id, key: NewKey, most: Option<u32>) -> Result<KeyCreation> {
         let made_by = self.actor.clone().and_then(|actor| actor.person_id);
         let by_operator = self.right.is_none();
-        let create =
-            async move |begun: &Transaction<'_>| create(begun, account_id, &key, made_by, by_operator, most).await;
-        self.change(Effect::CreateKey, create, AuditedChange::of_new_key).await
+        self.change(Effect::CreateKey, AuditedChange::of_new_key, async move |begun| {
+            create(begun, account_id, &key, made_by, by_operator, most).await
+        })
+        .await
     }
 
     /// The key with this id.
@@ -271,9 +256,8 @@ impl Store {
     /// Changes a key and returns its new state. A revoked key stays revoked.
     pub async fn change_key(&self, id: Id, new: KeyChange) -> Result<Option<ApiKey>> {
         let by_operator = self.right.is_none();
-        let change = async move |begun: &Transaction<'_>| change(begun, id, new, by_operator).await;
         let audited = move |key: &Option<ApiKey>| AuditedChange::of_key(new, key.as_ref());
-        self.change(Effect::ChangeKey, change, audited).await
+        self.change(Effect::ChangeKey, audited, async move |begun| change(begun, id, new, by_operator).await).await
     }
 
     /// Adds a key that takes over name, rates and expiry of the key `id`, whether it is disabled, and its strikes and
@@ -293,11 +277,11 @@ impl Store {
         most: Option<u32>,
     ) -> Result<KeyCreation> {
         let hint = hint.to_owned();
-        let rotate = async move |begun: &Transaction<'_>| {
-            rotate(begun, id, (&hash, &hint), begun.now().saturating_add(overlap), most).await
-        };
         let audited = move |new: &KeyCreation| AuditedChange::of_rotation(id, overlap, new);
-        self.change(Effect::RotateKey, rotate, audited).await
+        self.change(Effect::RotateKey, audited, async move |begun| {
+            rotate(begun, id, (&hash, &hint), begun.now().saturating_add(overlap), most).await
+        })
+        .await
     }
 
     /// Records the last use of keys. It ignores times before the recorded one and keys that do not exist.

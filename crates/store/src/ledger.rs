@@ -1,12 +1,13 @@
 //! Credits: what `domain::ledger` decides is loaded and written here.
 //!
-//! SQLite keeps the balance of an account and the number of its unfinished tasks in its row. On PostgreSQL the balance is
-//! that of the newest ledger entry: the row of the account is the lock on its credits and never changes with them, so no
-//! transaction leaves dead tuples there. A statement that comes after [`lock`] sees everything that was committed before.
+//! SQLite keeps the balance of an account and the number of its unfinished tasks in its row. On PostgreSQL the balance
+//! is that of the newest ledger entry: the row of the account is the lock on its credits and never changes with them,
+//! so no transaction leaves dead tuples there. A statement that comes after [`lock`] sees everything that was committed
+//! before.
 
 use tokio::try_join;
 
-use super::driver::{Each, Parameter, Row, Store, Transaction};
+use super::driver::{Each, Parameter, Store, Transaction, from_row};
 use super::{Result, StoreError, deliveries};
 use crate::failure::Done;
 use tintype_domain::event::{self, EventType};
@@ -45,10 +46,7 @@ pub fn to_json(parts: &[Part]) -> Option<String> {
     (!pairs.is_empty()).then(|| serde_json::to_string(&pairs).expect("numbers are always JSON"))
 }
 
-/// The inverse of [`to_json`].
-///
-/// # Errors
-/// The row is damaged.
+/// The inverse of [`to_json`]. An error means that the row is damaged.
 pub fn from_json(taken: &str) -> serde_json::Result<Vec<Part>> {
     let pairs: Vec<(i64, i64)> = serde_json::from_str(taken)?;
     Ok(pairs.into_iter().map(|(grant, credits)| Part { grant, credits }).collect())
@@ -110,15 +108,15 @@ pub(crate) async fn holding(begun: &Transaction<'_>, account_id: Id, most: u32) 
     }
     Ok(Holding {
         balance: account.get("balance")?,
-        unfinished: account.number("unfinished")?,
+        unfinished: account.get("unfinished")?,
         low_balance: account.get("low_balance")?,
         grants,
     })
 }
 
-pub(crate) fn grant(row: &Row) -> Result<Grant> {
-    Ok(Grant { id: row.get("entry_id")?, remaining: row.get("remaining")?, expires_at: row.get("expires_at")? })
-}
+from_row! { fn expiring_grant(row) -> ExpiringGrant { entry_id, amount, remaining, lapsed, expires_at, note } }
+
+from_row! { pub(crate) fn grant(row) -> Grant { id: row.get("entry_id")?, remaining, expires_at } }
 
 /// Inserts an entry and returns its id; `balance` is the balance of the account after it.
 pub(crate) async fn record(
@@ -293,16 +291,6 @@ impl Store {
         let sql = "SELECT g.entry_id, g.amount, g.remaining, g.lapsed, g.expires_at, l.note
             FROM expiring_grants g LEFT JOIN ledger l ON l.account_id = g.account_id AND l.id = g.entry_id
             WHERE g.account_id = $1 ORDER BY g.remaining = 0, g.expires_at, g.entry_id LIMIT $2";
-        let grant = |row: &Row| {
-            Ok(ExpiringGrant {
-                entry_id: row.get("entry_id")?,
-                amount: row.get("amount")?,
-                remaining: row.get("remaining")?,
-                lapsed: row.get("lapsed")?,
-                expires_at: row.get("expires_at")?,
-                note: row.get("note")?,
-            })
-        };
-        self.driver.list(sql, &[&account_id, &i64::from(limit)], grant).await
+        self.driver.list(sql, &[&account_id, &i64::from(limit)], expiring_grant).await
     }
 }

@@ -246,8 +246,8 @@ pub struct TaskRecord {
     pub task: Task,
     /// The request.
     pub request: GenerateRequest,
-    /// The person who created it in the studio, even if this person has left; `None` for others, and for tasks that ended
-    /// under a release before schema 104.
+    /// The person who created it in the studio, even if this person has left; `None` for others, and for tasks that
+    /// ended under a release before schema 104.
     pub person_id: Option<Id>,
     /// Number of leases lost so far; `None` for a terminal task.
     pub lost_leases: Option<u32>,

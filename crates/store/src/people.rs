@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::driver::{Each, Parameter, Row, Store, Transaction, of_account};
+use super::driver::{Each, Parameter, Row, Store, Transaction, from_row, of_account};
 use super::{Action, AuditedChange, Result, ledger, second_factor};
 use crate::failure::Done;
 use tintype_domain::identity::Identity;
@@ -249,19 +249,13 @@ pub(crate) const PERSON: &str = "people.id, people.account_id, people.name, peop
 /// People whose accounts are enabled.
 const ENABLED: &str = "people JOIN accounts a ON a.id = people.account_id AND a.disabled_at IS NULL";
 
-pub(crate) fn person(row: &Row) -> Result<Person> {
-    let id: Id = row.get("id")?;
-    Ok(Person {
-        id,
-        account_id: row.get("account_id")?,
-        name: row.get("name")?,
-        role: row.word("role")?,
-        has_password: row.get::<Option<String>>("password")?.is_some(),
-        has_second_factor: row.get::<Option<i64>>("factor_step")?.is_some(),
-        suspension: suspension(row)?,
-        created_at: id.timestamp(),
-    })
-}
+from_row! { pub(crate) fn person(row) -> Person {
+    id, account_id, name, role, has_password: row.get::<Option<String>>("password")?.is_some(),
+    has_second_factor: row.get::<Option<i64>>("factor_step")?.is_some(), suspension: suspension(row)?,
+    created_at: row.get::<Id>("id")?.timestamp(),
+} }
+
+from_row! { fn candidate(row) -> Candidate { person: person(row)?, password } }
 
 /// The suspension of a key or a person.
 pub(crate) fn suspension(row: &Row) -> Result<Option<Suspension>> {
@@ -277,16 +271,9 @@ pub(crate) fn sessions(condition: &str) -> String {
     )
 }
 
-fn session(row: &Row) -> Result<Session> {
-    Ok(Session {
-        id: row.get("session_id")?,
-        person: person(row)?,
-        seen_at: row.get("seen_at")?,
-        expires_at: row.get("expires_at")?,
-        agent: row.get("agent")?,
-        by_provider: row.get("by_provider")?,
-    })
-}
+from_row! { fn session(row) -> Session {
+    id: row.get("session_id")?, person: person(row)?, seen_at, expires_at, agent, by_provider,
+} }
 
 async fn begun_session(begun: &Transaction<'_>, new: &NewSession) -> Done<Option<Session>> {
     let sql = sessions("s.hash = $1 AND s.expires_at > $2");
@@ -381,7 +368,8 @@ async fn sign_in_by_link(
     // Of two processes that use the same link, one deletes it.
     let sql = format!(
         "DELETE FROM sign_in_links WHERE hash = $1 AND expires_at > $2
-         AND person_id IN (SELECT people.id FROM {ENABLED} WHERE $3 OR people.factor_secret IS NULL) RETURNING person_id"
+         AND person_id IN (SELECT people.id FROM {ENABLED} WHERE $3 OR people.factor_secret IS NULL)
+         RETURNING person_id"
     );
     let used = begun.find(&sql, &[&link, &now, &code.is_some()], |row| row.get::<Id>("person_id")).await?;
     let Some(person_id) = used else { return Ok(None) };
@@ -478,14 +466,15 @@ impl Store {
     /// Adds a person to an account.
     pub async fn create_person(&self, account_id: Id, name: &str, role: Role) -> Result<PersonCreation> {
         let name = name.to_owned();
-        let create = async move |begun: &Transaction<'_>| create(begun, begun.new_id(), account_id, &name, role).await;
-        self.change(Effect::ChangePerson, create, AuditedChange::of_new_person).await
+        self.change(Effect::ChangePerson, AuditedChange::of_new_person, async move |begun| {
+            create(begun, begun.new_id(), account_id, &name, role).await
+        })
+        .await
     }
 
     /// Finds a person by name or id, with the hash of the password.
     pub async fn find_person(&self, name_or_id: &str) -> Result<Option<Candidate>> {
         let sql = format!("SELECT {PERSON} FROM people WHERE name = $1 OR id = $1");
-        let candidate = |row: &Row| Ok(Candidate { person: person(row)?, password: row.get("password")? });
         self.driver.find(&sql, &[&name_or_id], candidate).await
     }
 
@@ -498,32 +487,31 @@ impl Store {
     /// Changes a person and returns the new state; `None` if there is no such person, or the change is not made.
     pub async fn change_person(&self, id: Id, new: PersonChange) -> Result<Option<Person>> {
         let made = new.clone();
-        let change = async move |begun: &Transaction<'_>| change(begun, id, &new).await;
         let audited = move |person: &Option<Person>| AuditedChange::of_person(&made, person.as_ref());
-        self.change(Effect::ChangePerson, change, audited).await
+        self.change(Effect::ChangePerson, audited, async move |begun| change(begun, id, &new).await).await
     }
 
     /// Removes a person with all sessions and links. Returns whether there was one.
     pub async fn remove_person(&self, id: Id) -> Result<bool> {
-        let remove = async move |begun: &Transaction<'_>| {
+        let audited = |person: &Option<Person>| AuditedChange::of_found(Action::RemovePerson, person.as_ref());
+        let done = self.change(Effect::ChangePerson, audited, async move |begun| {
             let sql = format!("DELETE FROM people WHERE id = $1 RETURNING {PERSON}");
             begun.find(&sql, &[&id], person).await
-        };
-        let audited = |person: &Option<Person>| AuditedChange::of_found(Action::RemovePerson, person.as_ref());
-        Ok(self.change(Effect::ChangePerson, remove, audited).await?.is_some())
+        });
+        Ok(done.await?.is_some())
     }
 
     /// Adds a link that signs a person in once, until `expires_at`; `false` if there is no such person.
     pub async fn create_link(&self, person_id: Id, hash: TokenHash, expires_at: Timestamp) -> Result<bool> {
-        let create = async move |begun: &Transaction<'_>| {
+        let audited = |person: &Option<Person>| AuditedChange::of_found(Action::MakeLink, person.as_ref());
+        let done = self.change(Effect::SignIn, audited, async move |begun| {
             let sql =
                 "INSERT INTO sign_in_links (hash, person_id, expires_at) SELECT $1, id, $3 FROM people WHERE id = $2";
             begun.execute(sql, &[&&hash[..], &person_id, &expires_at]).await?;
             let sql = format!("SELECT {PERSON} FROM people WHERE id = $1");
             begun.find(&sql, &[&person_id], person).await
-        };
-        let audited = |person: &Option<Person>| AuditedChange::of_found(Action::MakeLink, person.as_ref());
-        Ok(self.change(Effect::SignIn, create, audited).await?.is_some())
+        });
+        Ok(done.await?.is_some())
     }
 
     /// The person that a link would sign in now.
@@ -543,15 +531,13 @@ impl Store {
         code: Option<FactorCode>,
         new: NewSession,
     ) -> Result<Option<Session>> {
-        let sign_in = async move |begun: &Transaction<'_>| sign_in_by_link(begun, &link, code.as_ref(), &new).await;
-        self.write(Effect::SignIn, sign_in).await
+        self.write(Effect::SignIn, async move |begun| sign_in_by_link(begun, &link, code.as_ref(), &new).await).await
     }
 
     /// Begins a session of a person. `None` if there is no such person, the account is disabled, or `proof` is no
     /// longer that of the person; a caller that knows the person otherwise gives none.
     pub async fn begin_session(&self, person_id: Id, proof: Option<Proof>, new: NewSession) -> Result<Option<Session>> {
-        let begin = async move |begun: &Transaction<'_>| begin_session(begun, person_id, proof.as_ref(), &new).await;
-        self.write(Effect::SignIn, begin).await
+        self.write(Effect::SignIn, async move |begun| begin_session(begun, person_id, proof.as_ref(), &new).await).await
     }
 
     /// The session with this hash, unless it has ended or its account is disabled.
@@ -593,14 +579,12 @@ impl Store {
     /// Ends one session of a person; or all but one, with the person's sign-in links and authentication requests to a
     /// provider. Returns the number of sessions.
     pub async fn end_sessions(&self, person_id: Id, which: EndSessions) -> Result<usize> {
-        let end = async move |begun: &Transaction<'_>| end_sessions(begun, person_id, which).await;
-        self.write(Effect::SignOut, end).await
+        self.write(Effect::SignOut, async move |begun| end_sessions(begun, person_id, which).await).await
     }
 
     /// Deletes links, invitations and sessions of everyone; with all of them, authentication requests to a provider
     /// end, too. Returns their number.
     pub async fn delete_sessions(&self, which: DeleteSessions) -> Result<usize> {
-        let delete = async move |begun: &Transaction<'_>| delete_sessions(begun, which).await;
-        self.write(Effect::SignOut, delete).await
+        self.write(Effect::SignOut, async move |begun| delete_sessions(begun, which).await).await
     }
 }

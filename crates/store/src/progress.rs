@@ -7,7 +7,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use tintype_engine::Stage;
 
-use super::driver::{Driver, Parameter, Row, Store, Transaction, array, ids};
+use super::driver::{Driver, Parameter, Row, Store, Transaction, array, from_row, ids};
 use super::{AttemptProgress, FoundPreview, Lease, Result, SoughtPreview, Unfinished};
 use crate::failure::Done;
 use tintype_domain::model::{Id, Surface};
@@ -64,13 +64,19 @@ fn unfinished_where(condition: &str, now: &str) -> String {
 pub(super) fn of_attempt(row: &Row) -> Result<Option<AttemptProgress>> {
     let Some(running_ms) = row.get::<Option<i64>>("running_ms")? else { return Ok(None) };
     let fraction: Option<f32> = row.get("fraction")?;
-    let stage = match (row.some_number("step")?, row.some_number("steps")?) {
+    let stage = match (row.get("step")?, row.get("steps")?) {
         (Some(done), Some(of)) => Some(Stage::Step { done, of }),
         _ => fraction.map(Stage::Fraction),
     };
     let running = Duration::from_millis(u64::try_from(running_ms).unwrap_or(0));
     Ok(Some(AttemptProgress { running, stage }))
 }
+
+from_row! { fn found_preview(row) -> FoundPreview { place, number, png: row.get::<Vec<u8>>("png")?.into() } }
+
+from_row! { fn unfinished(row) -> Unfinished {
+    task_id, account_id, image_to_image, is_leased, attempt: of_attempt(row)?, preview,
+} }
 
 /// The latest previews of tasks in `sought`, on the surface $1, of those that are due and not yet seen.
 fn previews_of(sought: &str) -> String {
@@ -91,20 +97,20 @@ impl Store {
     /// A report may get lost: no backup keeps it, no other database gets it, and a crash of the database may erase it.
     pub async fn report_progress(&self, mut attempts: Vec<(Lease, AttemptProgress)>) -> Result<()> {
         attempts.sort_unstable_by_key(|(lease, _)| lease.task_id);
-        let report = async move |begun: &Transaction<'_>| {
+        self.write(Effect::ReportProgress, async move |begun| {
             for (lease, progress) in &attempts {
                 report_one(begun, lease, progress).await?;
             }
             Ok(())
-        };
-        self.write(Effect::ReportProgress, report).await
+        })
+        .await
     }
 
     /// Keeps the latest preview of attempts, a small PNG each. It lasts as long as a report of
     /// [`Store::report_progress`].
     pub async fn report_previews(&self, mut previews: Vec<(Lease, Bytes)>) -> Result<()> {
         previews.sort_unstable_by_key(|(lease, _)| lease.task_id);
-        let show = async move |begun: &Transaction<'_>| {
+        self.write(Effect::ReportProgress, async move |begun| {
             let sql = format!(
                 "INSERT INTO previews AS p (task_id, lease_epoch, number, png) SELECT $1, $2, 1, $3 WHERE {HELD}
                  ON CONFLICT (task_id) DO UPDATE SET lease_epoch = excluded.lease_epoch, number = p.number + 1,
@@ -115,8 +121,8 @@ impl Store {
                 begun.execute(&sql, &[&lease.task_id, &lease.epoch, &png.as_ref()]).await?;
             }
             Ok(())
-        };
-        self.write(Effect::ReportProgress, show).await
+        })
+        .await
     }
 
     /// Those of these leases that are lost, without a write.
@@ -151,16 +157,6 @@ impl Store {
                 self.driver.read(&sql, &[&ids(accounts), &surface, &time]).await?
             }
         };
-        let unfinished = |row: &Row| {
-            Ok(Unfinished {
-                task_id: row.get("task_id")?,
-                account_id: row.get("account_id")?,
-                image_to_image: row.get("image_to_image")?,
-                is_leased: row.get("is_leased")?,
-                attempt: of_attempt(row)?,
-                preview: row.get("preview")?,
-            })
-        };
         rows.iter().map(unfinished).collect()
     }
 
@@ -191,10 +187,6 @@ impl Store {
                 self.driver.read(&sql, &[&surface, &tasks, &accounts, &shown, &due, &places]).await?
             }
         };
-        let found = |row: &Row| {
-            let (place, png) = (row.number("place")?, row.get::<Vec<u8>>("png")?.into());
-            Ok(FoundPreview { place, number: row.get("number")?, png })
-        };
-        rows.iter().map(found).collect()
+        rows.iter().map(found_preview).collect()
     }
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::accounts::{self, account, entry};
-use super::driver::{Driver, Row, Store, of_account};
+use super::driver::{Driver, Store, from_row, of_account, with_store};
 use super::keys::{KEY, api_key};
 use super::people::{PERSON, person};
 use super::tasks::cause;
@@ -112,8 +112,8 @@ pub struct UsageRow {
     pub key_id: Option<Id>,
     /// The person, when grouped by person and the tasks have one.
     pub person_id: Option<Id>,
-    /// When grouped by key or person and none is known, the surface of the tasks: the studio, or the API before ledger entries
-    /// named their keys.
+    /// When grouped by key or person and none is known, the surface of the tasks: the studio, or the API before ledger
+    /// entries named their keys.
     pub surface: Option<Surface>,
     /// Tasks charged.
     pub tasks: u64,
@@ -250,18 +250,19 @@ fn midnight(day: i64) -> Timestamp {
     Timestamp::from_millis(day * DAY_MS)
 }
 
-fn usage_row(row: &Row) -> Result<UsageRow> {
-    Ok(UsageRow {
-        day: row.get::<Option<i64>>("day")?.map(midnight),
-        account_id: row.get("account_id")?,
-        key_id: row.get("key_id")?,
-        person_id: row.get("person_id")?,
-        surface: row.some_word("surface")?,
-        tasks: row.number("tasks")?,
-        charged: row.get("charged")?,
-        refunded: row.get("refunded")?,
-    })
-}
+from_row! { fn day_usage(row) -> DayUsage { day: midnight(row.get("day")?), used, last } }
+
+from_row! { fn summary(row) -> AccountSummary { account: account(row)?, suspended_keys, people } }
+
+from_row! { fn found(row) -> FoundPerson { person: person(row)?, account } }
+
+from_row! { fn struck_key(row) -> StruckKey { key: api_key(row)?, account, strikes } }
+
+from_row! { fn struck_person(row) -> StruckPerson { person: person(row)?, account, strikes } }
+
+from_row! { fn usage_row(row) -> UsageRow {
+    day: row.get::<Option<i64>>("day")?.map(midnight), account_id, key_id, person_id, surface, tasks, charged, refunded,
+} }
 
 /// Whether a search cannot find anything: no name contains U+0000, and PostgreSQL rejects every text that does.
 fn finds_nothing(texts: [&str; 2]) -> bool {
@@ -288,15 +289,11 @@ impl Store {
             self.driver.either(accounts::ON_SQLITE, accounts::ON_POSTGRES),
             position(&self.driver)
         );
-        let summary = |row: &Row| {
-            let (suspended_keys, people) = (row.number("suspended_keys")?, row.number("people")?);
-            Ok(AccountSummary { account: account(row)?, suspended_keys, people })
-        };
         self.driver.list(&sql, &[&text, &after, &i64::from(limit)], summary).await
     }
 
-    /// People of one account, or of all, with `text` in their name, sorted by name, after the name `after`. Names have no
-    /// capitals, and those of `text` do not count.
+    /// People of one account, or of all, with `text` in their name, sorted by name, after the name `after`. Names have
+    /// no capitals, and those of `text` do not count.
     pub async fn find_people(
         &self,
         account_id: Option<Id>,
@@ -313,7 +310,6 @@ impl Store {
             of_account(account_id),
             position(&self.driver)
         );
-        let found = |row: &Row| Ok(FoundPerson { person: person(row)?, account: row.get("account")? });
         self.driver.list(&sql, &[&account_id, &text.to_lowercase(), &after, &i64::from(limit)], found).await
     }
 
@@ -340,9 +336,7 @@ impl Store {
         let sql = "SELECT created_at / CAST($3 AS bigint) AS day, CAST(-sum(amount) AS bigint) AS used, max(id) AS last
             FROM ledger WHERE account_id = $1 AND id > $4 AND created_at >= $2 AND kind IN ('charge', 'refund')
             GROUP BY 1 ORDER BY 1";
-        let usage =
-            |row: &Row| Ok(DayUsage { day: midnight(row.get("day")?), used: row.get("used")?, last: row.get("last")? });
-        self.driver.list(sql, &[&account_id, &since, &DAY_MS, &after], usage).await
+        self.driver.list(sql, &[&account_id, &since, &DAY_MS, &after], day_usage).await
     }
 
     /// The charges and refunds that pass a filter, added up: exactly those of the ledger. Without a bound on the time
@@ -364,7 +358,7 @@ impl Store {
                 Some(message) => hour.count_failed(TaskFailure { cause: cause(&row)?, message }),
                 None => {
                     let (claimed, ended) = (row.get("claimed_at")?, row.get("updated_at")?);
-                    hour.count_completed(row.get("id")?, claimed, ended, row.number("n")?);
+                    hour.count_completed(row.get("id")?, claimed, ended, row.get("n")?);
                 }
             }
         }
@@ -373,10 +367,7 @@ impl Store {
 
     /// The last report of each worker that has not been forgotten, with its time, the latest first.
     pub async fn workers(&self) -> Result<Vec<(WorkerReport, Timestamp)>> {
-        match &self.driver {
-            Driver::Sqlite(store) => Ok(store.seen_workers()),
-            Driver::Postgres(store) => store.seen_workers().await,
-        }
+        with_store!(self.driver, store => store.seen_workers().await)
     }
 
     /// Keys with strikes or a suspension that are not revoked, the latest suspension first.
@@ -390,10 +381,7 @@ impl Store {
                   OR first_id IN (SELECT k.first_id FROM strikes s JOIN api_keys k ON k.id = s.key_id))
              ORDER BY suspended_at DESC NULLS LAST, id DESC LIMIT $1"
         );
-        let struck = |row: &Row| {
-            Ok(StruckKey { key: api_key(row)?, account: row.get("account")?, strikes: row.number("strikes")? })
-        };
-        self.driver.list(&sql, &[&i64::from(limit)], struck).await
+        self.driver.list(&sql, &[&i64::from(limit)], struck_key).await
     }
 
     /// People with strikes or a suspension, the latest suspension first.
@@ -405,9 +393,6 @@ impl Store {
              WHERE people.suspended_at IS NOT NULL OR people.id IN (SELECT person_id FROM person_strikes)
              ORDER BY people.suspended_at DESC NULLS LAST, people.id DESC LIMIT $1"
         );
-        let struck = |row: &Row| {
-            Ok(StruckPerson { person: person(row)?, account: row.get("account")?, strikes: row.number("strikes")? })
-        };
-        self.driver.list(&sql, &[&i64::from(limit)], struck).await
+        self.driver.list(&sql, &[&i64::from(limit)], struck_person).await
     }
 }

@@ -1,9 +1,8 @@
 //! The rights by which callers write.
 //!
 //! A caller's right is read when its request arrives, and the effect comes later: after a body, a hash, a queue or a
-//! download. So a store that acts by a right ([`Store::with_right`](super::Store::with_right)) checks it once
-//! more in the transaction of each write, and fails with [`StoreError::Revoked`](super::StoreError::Revoked) if it was
-//! lost.
+//! download. So a store that acts by a right ([`Store::with_right`](super::Store::with_right)) checks it once more in
+//! the transaction of each write, and fails with [`StoreError::Revoked`](super::StoreError::Revoked) if it was lost.
 
 use super::driver::{Row, Transaction};
 use super::keys::{KEY, api_key};

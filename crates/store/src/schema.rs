@@ -9,8 +9,8 @@
 //!    0101 is the first. Processes of the release before run beside it, so it only adds.
 //! 3. List them in `changes` of `SCHEMA`, in `schema.rs` of each driver.
 //!
-//! `crates/store/tests/it/store/schema.rs` makes databases from `0100_first.sql` and all changes, and compares them with
-//! the schema in force.
+//! `crates/store/tests/it/store/schema.rs` makes databases from `0100_first.sql` and all changes, and compares them
+//! with the schema in force.
 
 use crate::OpenError;
 

@@ -87,37 +87,39 @@ impl Store {
         let Some(row) = self.driver.read_one(sql, &[&person_id]).await? else { return Ok(None) };
         let secret = FactorSecret::from_bytes(&row.get::<Vec<u8>>("factor_secret")?);
         let secret = secret.ok_or_else(|| StoreError::other("a second factor has a secret of another length"))?;
-        Ok(Some(Factor { secret, step: row.get("factor_step")?, recovery_codes: row.number("codes")? }))
+        Ok(Some(Factor { secret, step: row.get("factor_step")?, recovery_codes: row.get("codes")? }))
     }
 
     /// Turns on the second factor of a person who has none, and ends all of the person's sessions but the one with the
     /// id `kept`, and all sign-in links. Returns whether it is on now; `false` if the person has one already.
     pub async fn add_factor(&self, person_id: Id, new: NewFactor, kept: Id) -> Result<bool> {
-        let add = async move |begun: &Transaction<'_>| add(begun, person_id, &new, kept).await;
         let audited = |person: &Option<Person>| AuditedChange::of_found(Action::AddFactor, person.as_ref());
-        Ok(self.change(Effect::ChangePerson, add, audited).await?.is_some())
+        let done =
+            self.change(Effect::ChangePerson, audited, async move |begun| add(begun, person_id, &new, kept).await);
+        Ok(done.await?.is_some())
     }
 
     /// Removes the second factor of a person with its recovery codes, and ends sessions and sign-in links. Returns
     /// whether there was one.
     pub async fn remove_factor(&self, person_id: Id, removal: FactorRemoval) -> Result<bool> {
-        let remove = async move |begun: &Transaction<'_>| remove(begun, person_id, removal).await;
         let audited = move |person: &Option<Person>| AuditedChange::of_lost_factor(removal, person.as_ref());
-        Ok(self.change(Effect::ChangePerson, remove, audited).await?.is_some())
+        let done =
+            self.change(Effect::ChangePerson, audited, async move |begun| remove(begun, person_id, removal).await);
+        Ok(done.await?.is_some())
     }
 
     /// Replaces all recovery codes of a person. Returns whether the person has a second factor, without which nothing
     /// changes.
     pub async fn replace_recovery_codes(&self, person_id: Id, codes: Vec<TokenHash>) -> Result<bool> {
-        let replace = async move |begun: &Transaction<'_>| replace_codes(begun, person_id, &codes).await;
         let audited = |person: &Option<Person>| AuditedChange::of_found(Action::ReplaceRecoveryCodes, person.as_ref());
-        Ok(self.change(Effect::ChangePerson, replace, audited).await?.is_some())
+        let done = self
+            .change(Effect::ChangePerson, audited, async move |begun| replace_codes(begun, person_id, &codes).await);
+        Ok(done.await?.is_some())
     }
 
     /// Uses a code up. Returns whether it worked: it does once, and only while it belongs to the second factor of the
     /// person.
     pub async fn use_code(&self, person_id: Id, code: FactorCode) -> Result<bool> {
-        let used = async move |begun: &Transaction<'_>| use_code(begun, person_id, &code).await;
-        self.write(Effect::SignIn, used).await
+        self.write(Effect::SignIn, async move |begun| use_code(begun, person_id, &code).await).await
     }
 }

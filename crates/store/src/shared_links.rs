@@ -1,6 +1,6 @@
 //! Shared links: each shows one task or one board of the studio to everyone who has the link, without a sign-in.
 
-use super::driver::{Row, Store, Transaction};
+use super::driver::{Row, Store, Transaction, from_row};
 use super::tasks::upper;
 use super::{AuditedChange, Result, StoreError, TaskRecord, ledger};
 use crate::failure::Done;
@@ -90,20 +90,14 @@ const WORKING: &str = "SELECT l.id, l.account_id, l.person_id, l.task_id, l.boar
     WHERE (l.expires_at IS NULL OR l.expires_at > $1)
     AND (b.id IS NOT NULL OR (t.id IS NOT NULL AND t.removed_at IS NULL))";
 
-fn link(row: &Row) -> Result<SharedLink> {
-    let target = Target::of(row.get("task_id")?, row.get("board_id")?);
-    Ok(SharedLink {
-        id: row.get("id")?,
-        account_id: row.get("account_id")?,
-        person_id: row.get("person_id")?,
-        target: target.ok_or_else(|| StoreError::other("a shared link shows nothing"))?,
-        title: row.get("title")?,
-        is_private: row.get("is_private")?,
-        with_prompts: row.get("with_prompts")?,
-        expires_at: row.get("expires_at")?,
-        views: row.get("views")?,
-    })
+fn target(row: &Row) -> Result<Option<Target>> {
+    Ok(Target::of(row.get("task_id")?, row.get("board_id")?))
 }
+
+from_row! { fn link(row) -> SharedLink {
+    id, account_id, person_id, target: target(row)?.ok_or_else(|| StoreError::other("a shared link shows nothing"))?,
+    title, is_private, with_prompts, expires_at, views,
+} }
 
 async fn create(begun: &Transaction<'_>, new: NewSharedLink, most: u32) -> Done<SharedLinkCreation> {
     let NewSharedLink { account_id, person_id, target, with_prompts, expires_at } = new;
@@ -135,14 +129,13 @@ async fn create(begun: &Transaction<'_>, new: NewSharedLink, most: u32) -> Done<
     Ok(if made > 0 { SharedLinkCreation::Created(id) } else { SharedLinkCreation::NoTarget })
 }
 
-/// Links that are shared. One works until it expires or is revoked, its maker is removed or may only look, its account is
-/// disabled, or its target is deleted; while its task is in the bin, it shows nothing.
+/// Links that are shared. One works until it expires or is revoked, its maker is removed or may only look, its account
+/// is disabled, or its target is deleted; while its task is in the bin, it shows nothing.
 impl Store {
     /// Makes a link, unless the account has `most`. The audit log records it.
     pub async fn create_shared_link(&self, new: NewSharedLink, most: u32) -> Result<SharedLinkCreation> {
-        let create = async move |begun: &Transaction<'_>| create(begun, new, most).await;
         let audited = move |made: &SharedLinkCreation| AuditedChange::of_new_shared_link(&new, *made);
-        self.change(Effect::ChangeSharedLink, create, audited).await
+        self.change(Effect::ChangeSharedLink, audited, async move |begun| create(begun, new, most).await).await
     }
 
     /// A link, if it works.
@@ -162,8 +155,8 @@ impl Store {
         Ok(record.filter(|record| record.removed_at.is_none()))
     }
 
-    /// Up to `limit` links of an account that work, newest first, older than the link `before`; with a `maker`, only this
-    /// person's.
+    /// Up to `limit` links of an account that work, newest first, older than the link `before`; with a `maker`, only
+    /// this person's.
     pub async fn list_shared_links(
         &self,
         account_id: Id,
@@ -185,18 +178,17 @@ impl Store {
         self.statement(Effect::ChangeSharedLink, sql, &[&link]).await.map(drop)
     }
 
-    /// Revokes a link of an account; with a `maker`, only if it is this person's. The audit log records it. Returns whether
-    /// there was one.
+    /// Revokes a link of an account; with a `maker`, only if it is this person's. The audit log records it. Returns
+    /// whether there was one.
     pub async fn revoke_shared_link(&self, account_id: Id, link: Id, maker: Option<Id>) -> Result<bool> {
-        let revoke = async move |begun: &Transaction<'_>| {
-            let sql = "DELETE FROM shared_links WHERE id = $2 AND account_id = $1
-                AND (CAST($3 AS text) IS NULL OR person_id = $3) RETURNING task_id, board_id";
-            let target = |row: &Row| Ok(Target::of(row.get("task_id")?, row.get("board_id")?));
-            Ok(begun.find(sql, &[&account_id, &link, &maker], target).await?.flatten())
-        };
         let audited =
             move |target: &Option<Target>| target.map(|target| AuditedChange::of_revoked_link(account_id, target));
-        Ok(self.change(Effect::ChangeSharedLink, revoke, audited).await?.is_some())
+        let done = self.change(Effect::ChangeSharedLink, audited, async move |begun| {
+            let sql = "DELETE FROM shared_links WHERE id = $2 AND account_id = $1
+                AND (CAST($3 AS text) IS NULL OR person_id = $3) RETURNING task_id, board_id";
+            Ok(begun.find(sql, &[&account_id, &link, &maker], target).await?.flatten())
+        });
+        Ok(done.await?.is_some())
     }
 
     /// Deletes the links that have expired. Returns their number.

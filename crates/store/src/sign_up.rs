@@ -95,23 +95,21 @@ async fn join(begun: &Transaction<'_>, new: &Newcomer) -> Done<Joining> {
 }
 
 impl Store {
-    /// Creates a non-admin account with its owner and its first credits, and counts the attempt. The audit log names the
-    /// person as the one who did it.
+    /// Creates a non-admin account with its owner and its first credits, and counts the attempt. The audit log names
+    /// the person as the one who did it.
     pub async fn sign_up(&self, new: SignUp) -> Result<SigningUp> {
-        let sign_up = async move |begun: &Transaction<'_>| sign_up(begun, &new).await;
-        self.write(Effect::SignUp, sign_up).await
+        self.write(Effect::SignUp, async move |begun| sign_up(begun, &new).await).await
     }
 
     /// Adds a person with an identity to an account. The audit log names the person as the one who did it.
     pub async fn join(&self, new: Newcomer) -> Result<Joining> {
-        let join = async move |begun: &Transaction<'_>| join(begun, &new).await;
-        self.write(Effect::ChangePerson, join).await
+        self.write(Effect::ChangePerson, async move |begun| join(begun, &new).await).await
     }
 
     /// Attempts to sign up from a source today, in UTC.
     pub async fn sign_ups_of(&self, source: &str) -> Result<u32> {
         let sql = "SELECT count FROM sign_ups WHERE source = $1 AND day = $2";
-        Ok(self.driver.find(sql, &[&source, &self.driver.now().day()], |row| row.number("count")).await?.unwrap_or(0))
+        Ok(self.driver.find(sql, &[&source, &self.driver.now().day()], |row| row.get("count")).await?.unwrap_or(0))
     }
 
     /// Deletes the counts of the attempts of earlier days. Returns the number of counts.

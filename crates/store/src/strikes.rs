@@ -8,8 +8,8 @@ use crate::failure::Done;
 use tintype_domain::event::{self, EventType};
 use tintype_domain::model::Id;
 
-/// The condition for the strikes of the key $1 and of those that it was rotated from and to: an old key works beside the
-/// new one for a while, and its strikes count for both.
+/// The condition for the strikes of the key $1 and of those that it was rotated from and to: an old key works beside
+/// the new one for a while, and its strikes count for both.
 pub(crate) const OF_LINE: &str =
     "key_id IN (SELECT id FROM api_keys WHERE first_id = (SELECT first_id FROM api_keys WHERE id = $1))";
 

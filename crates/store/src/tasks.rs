@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 
 use bytes::Bytes;
 
-use super::driver::{Driver, Row, Store, Transaction, ids, on_sqlite};
+use super::driver::{Driver, Row, Store, Transaction, from_row, ids, on_sqlite};
 use super::submit::Order;
 use super::{
     AttemptProgress, CompletedTask, Origin, Result, StartLimit, Submission, TaskFiles, TaskRecord, progress, sqlite,
@@ -18,14 +18,14 @@ pub(super) const TASK: &str = "id, account_id, surface, image_to_image, status, 
 
 pub(super) fn task(row: &Row) -> Result<Task> {
     let status = match row.get::<String>("status")?.as_str() {
-        "completed" => Status::Completed(row.json("images")?),
+        "completed" => Status::Completed(row.get("images")?),
         "failed" => Status::Failed(TaskFailure { cause: cause(row)?, message: row.get("error")? }),
         _ => Status::Processing,
     };
     Ok(Task {
         id: row.get("id")?,
         account_id: row.get("account_id")?,
-        surface: row.word("surface")?,
+        surface: row.get("surface")?,
         image_to_image: row.get("image_to_image")?,
         status,
         updated_at: row.get("updated_at")?,
@@ -45,10 +45,10 @@ pub(super) fn request(row: &Row) -> Result<GenerateRequest> {
     let has_settings = row.get::<Option<String>>("settings")?.is_some();
     Ok(GenerateRequest {
         prompt: row.get("prompt")?,
-        aspect_ratio: row.word("aspect_ratio")?,
-        n: row.number("n")?,
-        reference_images: row.json("reference_images")?,
-        settings: if has_settings { row.json("settings")? } else { TaskSettings::default() },
+        aspect_ratio: row.get("aspect_ratio")?,
+        n: row.get("n")?,
+        reference_images: row.get("reference_images")?,
+        settings: if has_settings { row.get("settings")? } else { TaskSettings::default() },
         request_id: row.get("request_id")?,
     })
 }
@@ -61,15 +61,9 @@ pub(super) fn record_columns() -> String {
     )
 }
 
-pub(super) fn record(row: &Row) -> Result<TaskRecord> {
-    Ok(TaskRecord {
-        task: task(row)?,
-        request: request(row)?,
-        person_id: row.get("person_id")?,
-        lost_leases: row.some_number("lost_leases")?,
-        removed_at: row.get("removed_at")?,
-    })
-}
+from_row! { pub(super) fn record(row) -> TaskRecord {
+    task: task(row)?, request: request(row)?, person_id, lost_leases, removed_at,
+} }
 
 /// The exclusive upper bound of a page. "~" sorts after every id.
 pub(super) fn upper(before: Option<Id>) -> String {
@@ -129,19 +123,9 @@ pub(super) fn completed_after(array: &str) -> String {
 pub(super) const NAME_ON_SQLITE: &str = "json_array(name)";
 const NAME_ON_POSTGRES: &str = "CAST(json_build_array(name) AS text)";
 
-pub(super) fn completed(row: &Row) -> Result<CompletedTask> {
-    Ok(CompletedTask { id: row.get("id")?, account_id: row.get("account_id")?, images: row.json("images")? })
-}
+from_row! { pub(super) fn completed(row) -> CompletedTask { id, account_id, images } }
 
-fn task_files(row: &Row) -> Result<TaskFiles> {
-    Ok(TaskFiles {
-        id: row.get("id")?,
-        is_processing: row.get("is_processing")?,
-        images: row.json("images")?,
-        updated_at: row.get("updated_at")?,
-        removed_at: row.get("removed_at")?,
-    })
-}
+from_row! { fn task_files(row) -> TaskFiles { id, is_processing, images, updated_at, removed_at } }
 
 /// Tasks as their owners and the operator see them.
 impl Store {
@@ -177,7 +161,7 @@ impl Store {
                 let order = Order { account_id, origin, surface, request, max_unfinished, start };
                 let submission = store.write(Effect::Submit, store.submitter.submit(order)).await?;
                 if matches!(submission, Submission::Accepted(_)) {
-                    store.notifier.task_queued();
+                    store.notifier.shared.queued_here.notify_one();
                 }
                 Ok(submission)
             }
@@ -269,7 +253,7 @@ impl Store {
     /// The number of an account's tasks on one surface that have not ended.
     pub async fn count_unfinished(&self, account_id: Id, surface: Surface) -> Result<u64> {
         let sql = self.driver.either(UNFINISHED_ON_SQLITE, UNFINISHED_ON_POSTGRES);
-        let counted = self.driver.find(sql, &[&account_id, &surface.as_str()], |row| row.number("unfinished")).await?;
+        let counted = self.driver.find(sql, &[&account_id, &surface.as_str()], |row| row.get("unfinished")).await?;
         Ok(counted.unwrap_or(0))
     }
 
@@ -328,19 +312,11 @@ impl Store {
 
 #[cfg(test)]
 mod tests {
-    use rusqlite::{Connection, params_from_iter};
-
-    use super::super::sqlite::SCHEMA;
     use super::*;
+    use crate::sqlite::plans;
 
-    /// The query plan of SQLite.
     fn plan(sql: &str) -> Vec<String> {
-        let connection = Connection::open_in_memory().expect("a database");
-        connection.execute_batch(SCHEMA.in_force).expect("valid SQL");
-        let mut statement = connection.prepare(&format!("EXPLAIN QUERY PLAN {sql}")).expect("valid SQL");
-        let parameters = ["ada", "api", "~", "20"].into_iter().take(statement.parameter_count());
-        let steps = statement.query_map(params_from_iter(parameters), |row| row.get(3)).expect("a plan");
-        steps.map(|step| step.expect("a step")).collect()
+        plans::steps(&plans::empty(), sql)
     }
 
     #[test]

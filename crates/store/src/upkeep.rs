@@ -4,7 +4,7 @@ use std::time::Duration;
 
 #[cfg(doc)]
 use super::MAX_LOST_LEASES;
-use super::driver::{Driver, Each, Parameter, Store, Transaction, ids, millis};
+use super::driver::{Each, Parameter, Store, Transaction, ids, millis, with_store};
 use super::endings::Loss;
 use super::failure::Done;
 use super::gallery::{delete_of, forget, unsearch};
@@ -130,10 +130,7 @@ impl Store {
     /// Ends the grants that have expired by [`Store::now`]: an entry of the kind `expiry` takes what is left of each
     /// from its account. Returns the number of grants.
     pub async fn lapse_grants(&self) -> Result<usize> {
-        match &self.driver {
-            Driver::Sqlite(store) => store.lapse_all_grants().await,
-            Driver::Postgres(store) => store.lapse_all_grants().await,
-        }
+        with_store!(self.driver, store => store.lapse_all_grants().await)
     }
 
     /// Fails and refunds every waiting task that names an engine which is not among these, or has more reference images
@@ -148,10 +145,7 @@ impl Store {
     }
 
     async fn sweep(&self, effect: Effect, sweep: Sweep, loss: Loss) -> Result<Rescued> {
-        match &self.driver {
-            Driver::Sqlite(store) => store.sweep(effect, sweep, loss).await,
-            Driver::Postgres(store) => store.sweep(effect, &sweep, &loss).await,
-        }
+        with_store!(self.driver, store => store.sweep(effect, &sweep, &loss).await)
     }
 
     /// Removes every task that ended before `cutoff` of [`Store::now`]: erases its request and hides it from every
@@ -181,8 +175,8 @@ impl Store {
         }
         let mut all = 0;
         loop {
-            let remove = async move |begun: &Transaction<'_>| remove(begun, account_id, cutoff).await;
-            let (some, has_more) = self.write(Effect::RemoveTasks, remove).await?;
+            let (some, has_more) =
+                self.write(Effect::RemoveTasks, async move |begun| remove(begun, account_id, cutoff).await).await?;
             all += some;
             if !has_more {
                 return Ok(all);
@@ -207,23 +201,20 @@ impl Store {
     /// Postpones a sweep by `pause`, at most [`LONGEST_PAUSE`].
     pub async fn postpone_sweep(&self, sweep: &str, pause: Duration) -> Result<()> {
         let sweep = sweep.to_owned();
-        let postpone = async move |begun: &Transaction<'_>| {
+        self.write(None, async move |begun| {
             // The day of a sweep that has long been due has no files any more, or it is due with or without a row.
             let gone = begun.now().saturating_sub(LONGEST_PAUSE);
             begun.execute("DELETE FROM sweeps WHERE due_at < $1 AND name <> $2", &[&gone, &sweep]).await?;
             let sql = "INSERT INTO sweeps (name, due_at) VALUES ($1, $2)
                 ON CONFLICT (name) DO UPDATE SET due_at = excluded.due_at";
             begun.execute(sql, &[&sweep, &begun.now().saturating_add(pause)]).await.map(drop)
-        };
-        self.write(None, postpone).await
+        })
+        .await
     }
 
     /// Recomputes every balance and matches every task with its charge and refund.
     pub async fn audit(&self) -> Result<Audit> {
-        match &self.driver {
-            Driver::Sqlite(store) => store.audit_credits(),
-            Driver::Postgres(store) => store.audit_credits().await,
-        }
+        with_store!(self.driver, store => store.audit_credits().await)
     }
 
     /// Time of the `nth` most recent failure (1-based) of the account after `since` and up to `until`; `None` if fewer
@@ -259,8 +250,7 @@ impl Store {
         for row in self.driver.read_apart(due.to_owned(), &[&Id::floor(cutoff), &most]).await? {
             let (account_id, latest) = (row.get("account_id")?, row.get("latest")?);
             loop {
-                let erase = async move |begun: &Transaction<'_>| erase(begun, account_id, latest).await;
-                match self.write(Effect::EraseTasks, erase).await? {
+                match self.write(Effect::EraseTasks, async move |begun| erase(begun, account_id, latest).await).await? {
                     0 => break,
                     some => all += some,
                 }

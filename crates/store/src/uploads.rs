@@ -1,6 +1,6 @@
 //! Pictures that people bring, which tasks use as references.
 
-use super::driver::{Row, Store, Transaction};
+use super::driver::{Store, from_row};
 use super::tasks::upper;
 use super::{AuditedChange, Result};
 use tintype_domain::model::{Id, Surface};
@@ -20,8 +20,8 @@ pub struct Upload {
     pub picture: UploadedPicture,
     /// Time of its removal, which hides it from its owner. A task that was created before may use it still.
     pub removed_at: Option<Timestamp>,
-    /// The person who uploaded it in the studio, even if the person was removed since. An upload of the API has none, and
-    /// neither has one of an earlier release.
+    /// The person who uploaded it in the studio, even if the person was removed since. An upload of the API has none,
+    /// and neither has one of an earlier release.
     pub person_id: Option<Id>,
     /// Whether it was painted as a mask.
     pub is_mask: bool,
@@ -61,24 +61,18 @@ pub struct UploadedPicture {
 /// The columns of an [`Upload`].
 const COLUMNS: &str = "id, account_id, surface, name, width, height, removed_at, person_id, is_mask";
 
-fn upload(row: &Row) -> Result<Upload> {
-    Ok(Upload {
-        id: row.get("id")?,
-        account_id: row.get("account_id")?,
-        surface: row.word("surface")?,
-        picture: UploadedPicture { name: row.get("name")?, width: row.number("width")?, height: row.number("height")? },
-        removed_at: row.get("removed_at")?,
-        person_id: row.get("person_id")?,
-        is_mask: row.get("is_mask")?,
-    })
-}
+from_row! { fn upload(row) -> Upload {
+    id, account_id, surface,
+    picture: UploadedPicture { name: row.get("name")?, width: row.get("width")?, height: row.get("height")? },
+    removed_at, person_id, is_mask,
+} }
 
 /// Uploads. An upload is begun, which reserves its place among those of its account, and finished when its file is
 /// stored.
 impl Store {
     /// Begins an upload. `None` if the account has `most` uploads, is disabled or does not exist.
     pub async fn begin_upload(&self, new: NewUpload, most: u32) -> Result<Option<Id>> {
-        let begin = async move |begun: &Transaction<'_>| {
+        self.write(Effect::BeginUpload, async move |begun| {
             let NewUpload { account_id, surface, person_id, is_mask } = new;
             // Several that begin at once wait for each other here, and see each other in the next statement.
             begun.lock("SELECT 1 FROM accounts WHERE id = $1", &[&account_id]).await?;
@@ -88,8 +82,8 @@ impl Store {
             let (id, surface, now, most) = (begun.new_id(), surface.as_str(), begun.now(), i64::from(most));
             let added = begun.execute(sql, &[&id, &account_id, &surface, &now, &most, &person_id, &is_mask]).await?;
             Ok((added > 0).then_some(id))
-        };
-        self.write(Effect::BeginUpload, begin).await
+        })
+        .await
     }
 
     /// Finishes an upload, whose file is stored. `false` if it is unknown, finished or removed; nothing refers to the
@@ -106,7 +100,7 @@ impl Store {
     /// The number of an account's uploads that were not removed, including those that are not finished.
     pub async fn count_uploads(&self, account_id: Id) -> Result<u32> {
         let sql = "SELECT count(*) AS uploads FROM uploads WHERE account_id = $1 AND removed_at IS NULL";
-        Ok(self.driver.find(sql, &[&account_id], |row| row.number("uploads")).await?.unwrap_or(0))
+        Ok(self.driver.find(sql, &[&account_id], |row| row.get("uploads")).await?.unwrap_or(0))
     }
 
     /// The finished upload of this account and surface, even if it was removed.
@@ -140,7 +134,10 @@ impl Store {
     /// Removes the upload of this account and surface, if it is `author`'s; anyone's without an author. Returns whether
     /// there was one. The audit log records the removal of another person's.
     pub async fn remove_upload(&self, account_id: Id, surface: Surface, id: Id, author: Option<Id>) -> Result<bool> {
-        let remove = async move |begun: &Transaction<'_>| {
+        let actor = self.actor.clone();
+        let audited =
+            move |removed: &Option<Upload>| AuditedChange::of_removed_upload(removed.as_ref()?, actor.as_deref()?);
+        let done = self.change(Effect::RemoveUploads, audited, async move |begun| {
             let sql = format!(
                 "UPDATE uploads SET removed_at = $4 WHERE id = $1 AND account_id = $2 AND surface = $3
                  AND name IS NOT NULL AND removed_at IS NULL AND (person_id = $5 OR CAST($5 AS text) IS NULL)
@@ -148,11 +145,8 @@ impl Store {
             );
             let (surface, now) = (surface.as_str(), begun.now());
             begun.find(&sql, &[&id, &account_id, &surface, &now, &author], upload).await
-        };
-        let actor = self.actor.clone();
-        let audited =
-            move |removed: &Option<Upload>| AuditedChange::of_removed_upload(removed.as_ref()?, actor.as_deref()?);
-        Ok(self.change(Effect::RemoveUploads, remove, audited).await?.is_some())
+        });
+        Ok(done.await?.is_some())
     }
 
     /// Removes the finished uploads of the studio that began before `finished_before`, and the others that began before

@@ -17,9 +17,9 @@ const NETWORK_TIMEOUT: Duration = Duration::from_secs(15);
 /// The server cancels a statement that takes longer.
 const STATEMENT_TIMEOUT: Duration = Duration::from_secs(15);
 
-/// Settings of each session: those that the URL asks for, which poolers drop, and ours. An acknowledged write is on disk,
-/// whatever the default of the server, and waiting statements time out. A pooler that resets no session may hand over
-/// that of a process before, with statements of the same names.
+/// Settings of each session: those that the URL asks for, which poolers drop, and ours. An acknowledged write is on
+/// disk, whatever the default of the server, and waiting statements time out. A pooler that resets no session may hand
+/// over that of a process before, with statements of the same names.
 pub(super) fn session(config: &Config) -> String {
     let options = config.get_options().map(options).unwrap_or_default();
     let options: String = options.iter().map(|(name, value)| setting(name, value)).collect();

@@ -9,8 +9,8 @@ use tintype_domain::model::Id;
 use tintype_domain::search::{SearchTerm, sought, terms};
 use tintype_system::fault::Effect;
 
-/// Reading on in the order of tasks is better than asking the index of words, which gives all hits at once, if at least one
-/// of so many tasks has the sought words.
+/// Reading on in the order of tasks is better than asking the index of words, which gives all hits at once, if at least
+/// one of so many tasks has the sought words.
 const COMMON: i64 = 20;
 
 /// Most tasks that the index of words gives at once, for each of those that a page looks at.

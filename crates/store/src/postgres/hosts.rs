@@ -102,8 +102,8 @@ impl Hosts {
         }
     }
 
-    /// Connects to one host; `None` if it is silent, and there are others. All of them together must get their turn before
-    /// callers lose their patience.
+    /// Connects to one host; `None` if it is silent, and there are others. All of them together must get their turn
+    /// before callers lose their patience.
     async fn try_host(&self, host: &Config) -> Option<Result<(Client, EncryptedConnection), Error>> {
         // To give up the only host would gain nothing, and burden a server that is slow.
         if self.hosts.len() == 1 {

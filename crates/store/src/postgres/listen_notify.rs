@@ -44,35 +44,36 @@ const HEARTBEAT_TIMEOUT: Duration = Duration::from_secs(10);
 /// Listens and notifies for one process until it is dropped.
 #[derive(Debug)]
 pub(crate) struct Notifier {
-    shared: Arc<Shared>,
+    pub(crate) shared: Arc<Shared>,
     _keeping: AbortOnDropHandle<()>,
 }
 
+/// Updates to send to other processes, and those received from them.
 #[derive(Debug, Default)]
-struct Shared {
-    /// Another process has queued a task.
-    queued_elsewhere: Notify,
+pub(crate) struct Shared {
+    /// Another process has queued a task, or may have.
+    pub(crate) queued_elsewhere: Notify,
     /// This process has queued a task.
-    queued_here: Notify,
+    pub(crate) queued_here: Notify,
     /// Tasks that other processes have ended.
-    ended_elsewhere: Endings,
+    pub(crate) ended_elsewhere: Endings,
     /// Tasks that this process has ended.
-    ended_here: Endings,
+    pub(crate) ended_here: Endings,
     /// Updates that other processes have sent.
-    updates_elsewhere: Updates,
+    pub(crate) updates_elsewhere: Updates,
     /// Updates to send to other processes.
-    updates_here: Updates,
+    pub(crate) updates_here: Updates,
 }
 
 /// Updates of open pages on their way to a reader, the oldest first.
 #[derive(Debug, Default)]
-struct Updates {
+pub(crate) struct Updates {
     unread: Mutex<VecDeque<String>>,
     added: Notify,
 }
 
 impl Updates {
-    fn push(&self, update: String) {
+    pub(crate) fn push(&self, update: String) {
         let mut unread = self.unread.locked();
         if unread.len() >= MAX_WAITING_UPDATES {
             unread.pop_front();
@@ -81,7 +82,7 @@ impl Updates {
         self.added.notify_one();
     }
 
-    async fn next(&self) -> String {
+    pub(crate) async fn next(&self) -> String {
         loop {
             let next = self.unread.locked().pop_front();
             match next {
@@ -94,7 +95,7 @@ impl Updates {
 
 /// Ended tasks on their way to a reader.
 #[derive(Debug)]
-struct Endings {
+pub(crate) struct Endings {
     unread: Mutex<EndingsElsewhere>,
     added: Notify,
 }
@@ -107,7 +108,7 @@ impl Default for Endings {
 
 impl Endings {
     /// Adds ended tasks.
-    fn push(&self, task_ids: impl IntoIterator<Item = Id>) {
+    pub(crate) fn push(&self, task_ids: impl IntoIterator<Item = Id>) {
         self.change(|unread| {
             let EndingsElsewhere::Of(ids) = unread else { return };
             ids.extend(task_ids);
@@ -128,7 +129,7 @@ impl Endings {
     }
 
     /// Waits for the first, and for others that follow within `delay`.
-    async fn take(&self, delay: Duration) -> EndingsElsewhere {
+    pub(crate) async fn take(&self, delay: Duration) -> EndingsElsewhere {
         self.added.notified().await;
         tokio::time::sleep(delay).await;
         let mut unread = self.unread.locked();
@@ -142,36 +143,6 @@ impl Notifier {
         let shared = Arc::<Shared>::default();
         let keeping = tokio::spawn(keep(database, shared.clone()));
         Self { shared, _keeping: AbortOnDropHandle::new(keeping) }
-    }
-
-    /// Notifies other processes soon that this one has queued a task.
-    pub(crate) fn task_queued(&self) {
-        self.shared.queued_here.notify_one();
-    }
-
-    /// Waits until another process has queued a task, or may have.
-    pub(crate) async fn queued_elsewhere(&self) {
-        self.shared.queued_elsewhere.notified().await;
-    }
-
-    /// Notifies other processes soon that this one has ended a task.
-    pub(crate) fn task_ended(&self, task_id: Id) {
-        self.shared.ended_here.push([task_id]);
-    }
-
-    /// Waits until other processes have ended tasks.
-    pub(crate) async fn ended_elsewhere(&self) -> EndingsElsewhere {
-        self.shared.ended_elsewhere.take(Duration::ZERO).await
-    }
-
-    /// Sends an update of open pages to other processes soon.
-    pub(crate) fn send_update(&self, update: String) {
-        self.shared.updates_here.push(update);
-    }
-
-    /// Waits for an update from another process.
-    pub(crate) async fn update_elsewhere(&self) -> String {
-        self.shared.updates_elsewhere.next().await
     }
 }
 
@@ -238,7 +209,8 @@ async fn listen(database: &Database, shared: &Shared, failures: &mut u32) -> Res
                 match client.execute("SELECT pg_notify($1, $2)", &[&channel, &payload]).await {
                     // Workers and callers need the connection more than open pages do.
                     Err(error) if error.as_db_error().is_some() => {
-                        tracing::warn!(%error, "could not send news to other processes; their pages show them after a reload");
+                        tracing::warn!(%error, "could not send news to other processes; \
+                            their pages show them after a reload");
                     }
                     sent => drop(sent?),
                 }

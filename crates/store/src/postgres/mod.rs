@@ -57,10 +57,8 @@ pub(crate) struct PostgresStore {
     served_last: ServedLast,
 }
 
-/// Host and database that a `postgres://` URL names, without what opens them.
-///
-/// # Errors
-/// A message for the operator, without the password.
+/// Host and database that a `postgres://` URL names, without what opens them. An error is a message for the operator,
+/// without the password.
 pub fn describe(url: &str) -> std::result::Result<String, String> {
     connect::configuration(url).map(|(config, _)| connect::describe(&config))
 }
@@ -78,18 +76,12 @@ async fn connect(url: &str, ca: Option<&Path>, clock: Clock) -> std::result::Res
 
 /// Opens the database that `url` names, bringing its schema up to date as needed. TLS trusts the public
 /// authorities, and those in the file `ca`. Must be called inside of a Tokio runtime, which the store
-/// then lives in.
-///
-/// # Errors
-/// [`OpenError`], with the database left as it was.
+/// then lives in. After an error, the database is unchanged.
 pub async fn open(url: &str, ca: Option<&Path>, clock: Clock, faults: Faults) -> std::result::Result<Store, OpenError> {
     open_with(url, ca, clock, faults, &SCHEMA).await
 }
 
 /// [`open`]. Only tests have another schema than [`SCHEMA`].
-///
-/// # Errors
-/// [`OpenError`], with the database left as it was.
 pub async fn open_with(
     url: &str,
     ca: Option<&Path>,
@@ -117,9 +109,6 @@ pub async fn open_with(
 
 /// [`open`] for a database that has the current schema already; `None` for any other one, which
 /// stays as it is.
-///
-/// # Errors
-/// [`OpenError`].
 pub async fn open_current(url: &str, ca: Option<&Path>) -> std::result::Result<Option<Store>, OpenError> {
     let database = connect(url, ca, Clock::system()).await?;
     match schema::is_current(&database).await? {

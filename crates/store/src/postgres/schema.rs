@@ -134,8 +134,8 @@ async fn steps(
         // A waiting ALTER TABLE blocks all later statements on the table, so give up soon and try again. The timeout is
         // shorter than `deadlock_timeout`, so that the server never cancels other transactions instead.
         begun.batch_execute("SET LOCAL lock_timeout = '500ms'; SET LOCAL statement_timeout = 0").await?;
-        // Every writing transaction locks this table first. So does the migration: otherwise one that has begun would wait for
-        // a table of the first change, and the migration for that one with the last.
+        // Every writing transaction locks this table first. So does the migration: otherwise one that has begun would
+        // wait for a table of the first change, and the migration for that one with the last.
         begun.batch_execute("LOCK TABLE tintype IN ACCESS EXCLUSIVE MODE").await?;
         for change in pending {
             begun.batch_execute(change).await?;

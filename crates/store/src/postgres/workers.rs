@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::connection::Parameter;
 use super::{PostgresStore, pooler};
-use crate::driver::{Row, millis};
+use crate::driver::{Row, from_row, millis};
 use crate::{ENGINE_SILENCE, EngineState, Result, StoreError, WORKER_SILENCE, WorkerReport};
 use tintype_domain::model::Id;
 use tintype_system::clock::Timestamp;
@@ -30,32 +30,20 @@ fn alive(now: &str, silence: &str) -> String {
     ALIVE.replace("$now", now).replace("$silence", silence)
 }
 
-fn worker(row: &Row) -> Result<WorkerReport> {
-    let time = |column| -> Result<Option<Duration>> {
-        let millis: Option<i64> = row.get(column)?;
-        Ok(millis.map(|millis| Duration::from_millis(millis.unsigned_abs())))
-    };
-    Ok(WorkerReport {
-        id: row.get("id")?,
-        engine: row.get("engine")?,
-        max_references: row.number("max_references")?,
-        masks: row.get("masks")?,
-        slots: row.number("slots")?,
-        mean: time("mean_ms")?,
-        mean_of_image: time("image_ms")?,
-        is_available: true,
-    })
+/// Reads the reports, with their times.
+const REPORTS: &str = "SELECT id, engine, max_references::bigint AS max_references, masks, slots::bigint AS slots,
+    mean_ms, image_ms, is_available, seen_at FROM workers";
+
+fn time(row: &Row, column: &str) -> Result<Option<Duration>> {
+    Ok(row.get::<Option<i64>>(column)?.map(|millis| Duration::from_millis(millis.unsigned_abs())))
 }
 
-fn engine(row: &Row) -> Result<EngineState> {
-    Ok(EngineState {
-        name: row.get("engine")?,
-        max_references: row.number("max_references")?,
-        masks: row.get("masks")?,
-        workers: row.number("workers")?,
-        seen_at: row.get("seen_at")?,
-    })
-}
+from_row! { fn worker(row) -> WorkerReport {
+    id, engine, max_references, masks, slots, mean: time(row, "mean_ms")?, mean_of_image: time(row, "image_ms")?,
+    is_available,
+} }
+
+from_row! { fn engine(row) -> EngineState { name: row.get("engine")?, max_references, masks, workers, seen_at } }
 
 impl PostgresStore {
     /// Runs one reading statement; `of_row` reads each row.
@@ -70,14 +58,9 @@ impl PostgresStore {
 
     /// The last report of each worker that has not been forgotten, with its time, the latest first.
     pub(crate) async fn seen_workers(&self) -> Result<Vec<(WorkerReport, Timestamp)>> {
-        let sql = "SELECT id, engine, max_references::bigint AS max_references, masks, slots::bigint AS slots, mean_ms,
-                image_ms, is_available, seen_at
-            FROM workers WHERE seen_at > tintype_now($1) - $2 ORDER BY seen_at DESC, id";
-        let report = |row: &Row| {
-            let is_available = row.get("is_available")?;
-            Ok((WorkerReport { is_available, ..worker(row)? }, row.get("seen_at")?))
-        };
-        self.list(sql, &[&self.database.given_time(), &millis(ENGINE_SILENCE)], report).await
+        let sql = format!("{REPORTS} WHERE seen_at > tintype_now($1) - $2 ORDER BY seen_at DESC, id");
+        let report = |row: &Row| Ok((worker(row)?, row.get("seen_at")?));
+        self.list(&sql, &[&self.database.given_time(), &millis(ENGINE_SILENCE)], report).await
     }
 
     pub(crate) async fn keep_report(&self, report: WorkerReport) -> Result<()> {
@@ -110,12 +93,7 @@ impl PostgresStore {
     }
 
     pub(crate) async fn reports_of_others(&self, own: &[Id]) -> Result<Vec<WorkerReport>> {
-        let sql = format!(
-            "SELECT id, engine, max_references::bigint AS max_references, masks, slots::bigint AS slots, mean_ms, image_ms
-             FROM workers
-             WHERE id <> ALL ($1) AND {} ORDER BY id",
-            alive("$2", "$3")
-        );
+        let sql = format!("{REPORTS} WHERE id <> ALL ($1) AND {} ORDER BY id", alive("$2", "$3"));
         let (given, silence) = (self.database.given_time(), millis(WORKER_SILENCE));
         self.list(&sql, &[&own, &given, &silence], worker).await
     }

@@ -157,7 +157,7 @@ fn index(connection: &Connection) -> rusqlite::Result<usize> {
 }
 
 impl SqliteStore {
-    pub(crate) fn search(
+    pub(crate) async fn search(
         &self,
         account_id: Id,
         filter: &GalleryFilter,

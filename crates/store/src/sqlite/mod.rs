@@ -21,7 +21,7 @@ mod gallery;
 mod ledger;
 mod moved;
 #[cfg(test)]
-mod plans;
+pub(crate) mod plans;
 mod queue;
 mod schema;
 mod snapshot;
@@ -71,26 +71,17 @@ impl From<std::io::Error> for StoreError {
     }
 }
 
-/// Opens the file, creating it or bringing its schema up to date as needed.
-///
-/// # Errors
-/// [`OpenError`]; the file is then unchanged.
+/// Opens the file, creating it or bringing its schema up to date as needed. After an error, it is unchanged.
 pub fn open(path: &Path, clock: Clock) -> std::result::Result<Store, OpenError> {
     open_with_faults(path, clock, Faults::default())
 }
 
-/// Opens the file like [`open`], and injects `faults`.
-///
-/// # Errors
-/// [`OpenError`]; the file is then unchanged.
+/// [`open`] that injects `faults`.
 pub fn open_with_faults(path: &Path, clock: Clock, faults: Faults) -> std::result::Result<Store, OpenError> {
     open_with(path, clock, faults, &SCHEMA)
 }
 
 /// [`open_with_faults`]. Only tests have another schema than [`SCHEMA`].
-///
-/// # Errors
-/// [`OpenError`]; the file is then unchanged.
 pub fn open_with(path: &Path, clock: Clock, faults: Faults, schema: &Schema) -> std::result::Result<Store, OpenError> {
     if is_a_fragment(path).map_err(|error| unusable(path, error))? {
         return Err(unusable(path, "the file is not a database"));

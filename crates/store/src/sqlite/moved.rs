@@ -21,10 +21,8 @@ pub(super) fn destination(connection: &Connection) -> rusqlite::Result<String> {
     Ok(String::from_utf8_lossy(&value).into_owned())
 }
 
-/// Marks the database as moved to the place that `to` describes. Nothing opens it from then on.
-///
-/// # Errors
-/// [`OpenError`], also if it is marked already; nothing was changed.
+/// Marks the database as moved to the place that `to` describes. Nothing opens it from then on. A marked one is an
+/// error.
 pub fn mark_as_moved(database: &Path, to: &str) -> Result<(), OpenError> {
     let mut connection = open(database)?;
     check_current(&connection, database)?;
@@ -37,9 +35,6 @@ pub fn mark_as_moved(database: &Path, to: &str) -> Result<(), OpenError> {
 }
 
 /// Removes the mark. Returns whether there was one.
-///
-/// # Errors
-/// [`OpenError`]; nothing was changed.
 pub fn take_back(database: &Path) -> Result<bool, OpenError> {
     let mut connection = open(database)?;
     if !matches!(state(&connection, database, &SCHEMA), Err(OpenError::Moved { .. })) {

@@ -32,12 +32,24 @@ pub(super) fn note(connection: &mut Connection, path: &Path) -> rusqlite::Result
     connection.trace_v2(TraceEventCodes::SQLITE_TRACE_STMT, Some(note))
 }
 
-/// The steps of the plan of a statement that read a whole table.
-fn scans(connection: &Connection, sql: &str) -> Vec<String> {
+/// An empty database with the schema in force.
+pub(crate) fn empty() -> Connection {
+    let connection = Connection::open_in_memory().expect("a database");
+    connection.execute_batch(SCHEMA.in_force).expect("valid SQL");
+    connection
+}
+
+/// The steps of the plan of a statement.
+pub(crate) fn steps(connection: &Connection, sql: &str) -> Vec<String> {
     let mut plan = connection.prepare(&format!("EXPLAIN QUERY PLAN {sql}")).expect(sql);
     let none = vec![types::Null; plan.parameter_count()];
-    let steps = plan.query_map(params_from_iter(none), |row| row.get::<_, String>(3)).expect(sql);
-    let steps: Vec<String> = steps.collect::<rusqlite::Result<_>>().expect(sql);
+    let steps = plan.query_map(params_from_iter(none), |row| row.get(3)).expect(sql);
+    steps.collect::<rusqlite::Result<_>>().expect(sql)
+}
+
+/// The steps of the plan of a statement that read a whole table.
+fn scans(connection: &Connection, sql: &str) -> Vec<String> {
+    let steps = steps(connection, sql);
     let harmless = ["SCAN CONSTANT ROW", "SCAN json_each", "SCAN (", "SCAN w VIRTUAL TABLE INDEX"];
     // The rows of a subquery, whose own steps are judged.
     let named =
@@ -62,8 +74,7 @@ async fn no_statement_about_one_account_reads_the_rows_of_all() {
             .iter()
             .any(|scope| text.contains(scope))
     };
-    let connection = Connection::open_in_memory().expect("a database");
-    connection.execute_batch(SCHEMA.in_force).expect("valid SQL");
+    let connection = empty();
     let mut checked = 0;
     for sql in sent.iter().filter(of_account) {
         let scans = scans(&connection, sql);

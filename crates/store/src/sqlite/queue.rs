@@ -117,8 +117,8 @@ fn renew(writing: &mut Writing, leases: &[Lease], lease: Duration) -> rusqlite::
     Ok(lost)
 }
 
-/// Gives up a task in a savepoint. If that fails, for example on a damaged row, the writes for the other tasks continue,
-/// unless SQLite has rolled back the whole transaction.
+/// Gives up a task in a savepoint. If that fails, for example on a damaged row, the writes for the other tasks
+/// continue, unless SQLite has rolled back the whole transaction.
 fn give_up(writing: &mut Writing, loss: &Loss, task_id: Id) -> Result<Rescued> {
     let give_up = |writing: &mut Writing| {
         on_sqlite(writing, async |begun: &Transaction<'_>| loss.give_up(begun, "q.task_id = $1", &[&task_id]).await)

@@ -30,10 +30,7 @@ impl fmt::Debug for Snapshot {
 
 impl Snapshot {
     /// Copies the current state of the database into `copy`, which must be empty or absent, while others read and
-    /// write. Does not sync the copy.
-    ///
-    /// # Errors
-    /// [`OpenError`]; the content of `copy` is then undefined.
+    /// write. Does not sync the copy, whose content is undefined after an error.
     pub fn take(database: &Path, copy: &Path) -> std::result::Result<(), OpenError> {
         let connection = open(database)?;
         check_current(&connection, database)?;
@@ -41,27 +38,19 @@ impl Snapshot {
     }
 
     /// Copies a database that was marked as moved, so that nothing writes to it any more, into `copy` without the mark.
-    ///
-    /// # Errors
-    /// [`OpenError`]; the content of `copy` is then undefined.
     pub fn take_moved(database: &Path, copy: &Path) -> std::result::Result<(), OpenError> {
         copy_into(&open(database)?, copy)?;
         take_back(copy).map(drop)
     }
 
     /// Opens a file with the current schema or an older one.
-    ///
-    /// # Errors
-    /// [`OpenError`].
     pub fn open(path: &Path) -> std::result::Result<Self, OpenError> {
         // With `immutable` SQLite takes no lock and opens no log, so a read-only disk is enough.
         Self::open_as(path, Some("immutable=1"))
     }
 
     /// Opens the database of an installation where it is, whether or not a server runs on it. Creates no file.
-    ///
-    /// # Errors
-    /// [`OpenError`], also if the last server was killed and only the next one can read its log.
+    /// After the last server was killed, this is an error, because only the next one can read its log.
     pub fn open_in_place(path: &Path) -> std::result::Result<Self, OpenError> {
         let [log, index, _] = companions(path);
         match (std::fs::metadata(&log).is_ok_and(|log| log.len() > 0), index.exists()) {
@@ -94,34 +83,22 @@ impl Snapshot {
         self.current
     }
 
-    /// Checks the whole file for damage.
-    ///
-    /// # Errors
-    /// [`crate::StoreError`] with the first damage found.
+    /// Checks the whole file for damage. The error names the first.
     pub fn check_integrity(&self) -> Result<()> {
         integrity(self.connection.query_row("PRAGMA integrity_check(1)", [], |row| row.get(0))?)
     }
 
     /// See [`crate::Store::audit`].
-    ///
-    /// # Errors
-    /// [`crate::StoreError`].
     pub fn audit(&self) -> Result<Audit> {
         audit::on_sqlite(&self.connection)
     }
 
     /// See [`crate::Store::queue_depth`].
-    ///
-    /// # Errors
-    /// [`crate::StoreError`].
     pub fn queue_depth(&self) -> Result<QueueDepth> {
         queue::depth(&query(&self.connection, queue::DEPTH, [""])?)
     }
 
     /// See [`crate::Store::files_marker`].
-    ///
-    /// # Errors
-    /// [`crate::StoreError`].
     pub fn files_marker(&self) -> Result<Option<FilesMarker>> {
         let no_parameters: [&dyn ToSql; 0] = [];
         query(&self.connection, fleet::MARKER, no_parameters)?.first().map(fleet::marker).transpose()
@@ -149,9 +126,6 @@ impl Snapshot {
     }
 
     /// See [`crate::Store::completed_tasks`].
-    ///
-    /// # Errors
-    /// [`crate::StoreError`].
     pub fn completed_tasks(&self, after: Option<Id>, limit: u32) -> Result<Vec<CompletedTask>> {
         let after = after.map_or_else(String::new, |id| id.to_string());
         let parameters: [&dyn ToSql; 2] = [&after, &limit];

@@ -8,7 +8,7 @@ use crate::{Audit, Rescued, Result, audit};
 use tintype_system::fault::Effect;
 
 impl SqliteStore {
-    pub(crate) async fn sweep(&self, effect: Effect, sweep: Sweep, loss: Loss) -> Result<Rescued> {
+    pub(crate) async fn sweep(&self, effect: Effect, sweep: &Sweep, loss: &Loss) -> Result<Rescued> {
         let mut all = Rescued::default();
         loop {
             let (sweep, loss) = (sweep.clone(), loss.clone());
@@ -32,7 +32,7 @@ impl SqliteStore {
         }
     }
 
-    pub(crate) fn audit_credits(&self) -> Result<Audit> {
+    pub(crate) async fn audit_credits(&self) -> Result<Audit> {
         self.read(|connection| Ok(audit::on_sqlite(connection)))?
     }
 }

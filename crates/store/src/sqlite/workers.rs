@@ -10,22 +10,24 @@ use tintype_system::clock::Timestamp;
 use tintype_system::locked::Locked as _;
 
 impl SqliteStore {
-    pub(crate) fn keep_report(&self, report: WorkerReport) {
+    pub(crate) async fn keep_report(&self, report: WorkerReport) -> Result<()> {
         self.workers.locked().insert(report.id, (report, self.clock.now()));
+        Ok(())
     }
 
-    pub(crate) fn forget_reports(&self, id: Id) {
+    pub(crate) async fn forget_reports(&self, id: Id) -> Result<()> {
         self.workers.locked().remove(&id);
+        Ok(())
     }
 
     /// The last reports of the workers, the latest first.
-    pub(crate) fn seen_workers(&self) -> Vec<(WorkerReport, Timestamp)> {
+    pub(crate) async fn seen_workers(&self) -> Result<Vec<(WorkerReport, Timestamp)>> {
         let mut workers: Vec<_> = self.workers.locked().values().cloned().collect();
         workers.sort_by_key(|(_, seen_at)| std::cmp::Reverse(*seen_at));
-        workers
+        Ok(workers)
     }
 
-    pub(crate) fn seen_engines(&self) -> Vec<EngineState> {
+    pub(crate) async fn seen_engines(&self) -> Result<Vec<EngineState>> {
         let mut engines: BTreeMap<String, EngineState> = BTreeMap::new();
         for (report, seen_at) in self.workers.locked().values() {
             let name = report.engine.clone();
@@ -37,7 +39,7 @@ impl SqliteStore {
             engine.workers += u64::from(report.is_available);
             engine.seen_at = engine.seen_at.max(*seen_at);
         }
-        engines.into_values().collect()
+        Ok(engines.into_values().collect())
     }
 
     pub(crate) async fn check_writes(&self) -> Result<()> {
