@@ -301,10 +301,6 @@ macro_rules! suite {
                     a_write_under_a_rescued_lease_is_refused,
                     a_write_under_a_released_lease_is_refused,
                     a_write_under_a_lease_given_up_for_a_retry_is_refused,
-                    a_write_under_the_lease_of_a_completed_task_is_refused,
-                    a_write_under_the_lease_of_a_failed_task_is_refused,
-                    a_write_under_the_lease_of_a_task_failed_by_the_operator_is_refused,
-                    a_write_under_the_lease_of_an_expired_task_is_refused,
                     a_write_under_a_lease_that_was_never_granted_is_refused,
                     renewing_a_lease_extends_it,
                     renew_returns_exactly_the_lost_leases,
@@ -343,7 +339,6 @@ macro_rules! suite {
                     a_task_that_failed_at_its_last_retry_is_final,
                     an_expired_task_is_final,
                     expire_fails_exactly_the_unfinished_tasks_up_to_the_cutoff,
-                    expire_leaves_ended_tasks_unchanged,
                     only_the_end_of_a_task_changes_its_updated_at,
                     updated_at_is_never_before_created_at,
                 }

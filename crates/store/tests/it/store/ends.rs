@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use tintype_domain::model::{EntryKind, FailureCause, Id, ReferenceProblem, Status, Surface, TaskId};
-use tintype_store::{Lease, LeaseWrite, MAX_LOST_LEASES, Rescue, Result, Retry};
+use tintype_store::{Lease, LeaseWrite, MAX_LOST_LEASES, Refusal, Rescue, Result, Retry};
 use tintype_system::clock::Clock;
 
 use super::fixture::{Fixture, LEASE, MILLISECOND, failure, images, one_file};
@@ -15,6 +15,7 @@ pub async fn assert_final(fx: &Fixture, lease: Lease) -> Result<()> {
     let before = fx.state().await?;
     assert_eq!(fx.store.complete(lease, vec!["late.png".into()]).await?, LeaseWrite::Lost);
     assert_eq!(fx.store.fail(lease, FailureCause::Engine, "too late").await?, LeaseWrite::Lost);
+    assert_eq!(fx.store.refuse(lease, "too late", None).await?, Refusal::Lost);
     assert_eq!(fx.store.retry(lease, Duration::ZERO, "too late").await?, Retry::Lost);
     assert_eq!(fx.store.release(lease, std::time::Duration::ZERO).await?, LeaseWrite::Lost);
     assert_eq!(fx.store.renew(vec![lease], LEASE).await?, [lease]);
@@ -176,18 +177,6 @@ pub async fn expire_fails_exactly_the_unfinished_tasks_up_to_the_cutoff(fx: &Fix
     }
     assert_eq!(fx.task(after_cutoff.id).await?, after_cutoff);
     assert_eq!((fx.credits(ada).await?, fx.credits(bob).await?), (98, 100));
-    Ok(())
-}
-
-pub async fn expire_leaves_ended_tasks_unchanged(fx: &Fixture) -> Result<()> {
-    let ada = fx.account("ada", 100).await?;
-    fx.submit(ada).await?;
-    fx.submit(ada).await?;
-    fx.store.complete(fx.claim().await?, one_file()).await?;
-    fx.store.fail(fx.claim().await?, FailureCause::Engine, "it sank").await?;
-    let before = fx.state().await?;
-    assert!(fx.store.expire(fx.clock.now(), "it took too long").await?.is_empty());
-    assert_eq!(fx.state().await?, before);
     Ok(())
 }
 

@@ -63,34 +63,6 @@ pub async fn a_write_under_a_lease_given_up_for_a_retry_is_refused(fx: &Fixture)
     assert_lost_to_the_next_worker(fx, lease).await
 }
 
-pub async fn a_write_under_the_lease_of_a_completed_task_is_refused(fx: &Fixture) -> Result<()> {
-    let lease = fx.leased().await?;
-    assert_eq!(fx.store.complete(lease, one_file()).await?, LeaseWrite::Done);
-    fx.clock.advance(MILLISECOND);
-    assert_lost(fx, lease).await
-}
-
-pub async fn a_write_under_the_lease_of_a_failed_task_is_refused(fx: &Fixture) -> Result<()> {
-    let lease = fx.leased().await?;
-    assert_eq!(fx.store.fail(lease, FailureCause::Engine, "it sank").await?, LeaseWrite::Done);
-    fx.clock.advance(MILLISECOND);
-    assert_lost(fx, lease).await
-}
-
-pub async fn a_write_under_the_lease_of_a_task_failed_by_the_operator_is_refused(fx: &Fixture) -> Result<()> {
-    let lease = fx.leased().await?;
-    assert!(fx.store.fail_unleased(lease.task_id, FailureCause::Operator, "it sank").await?.is_some());
-    fx.clock.advance(MILLISECOND);
-    assert_lost(fx, lease).await
-}
-
-pub async fn a_write_under_the_lease_of_an_expired_task_is_refused(fx: &Fixture) -> Result<()> {
-    let lease = fx.leased().await?;
-    assert_eq!(fx.store.expire(fx.clock.now(), "too late").await?.len(), 1);
-    fx.clock.advance(MILLISECOND);
-    assert_lost(fx, lease).await
-}
-
 pub async fn a_write_under_a_lease_that_was_never_granted_is_refused(fx: &Fixture) -> Result<()> {
     let held = fx.leased().await?;
     let waiting = fx.submit(fx.task(held.task_id).await?.account_id).await?.id;
