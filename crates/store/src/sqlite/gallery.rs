@@ -125,11 +125,10 @@ pub(crate) async fn overwrite_words<'a>(begun: &Transaction<'_>, tasks: &'a [Id]
     Ok(&tasks[..done])
 }
 
-/// The number of a task in the index: its rank, or the next free one, so that a search reads the newest tasks first,
-/// also after the clock was set back.
-fn number(connection: &Connection, task: Id) -> rusqlite::Result<i64> {
+/// The first number from `first` on that no task has in the index.
+fn free_number(connection: &Connection, first: i64) -> rusqlite::Result<i64> {
     let mut taken = connection.prepare_cached("SELECT EXISTS (SELECT 1 FROM prompts WHERE number = ?1)")?;
-    let mut number = task.rank();
+    let mut number = first;
     while taken.query_row([number], |row| row.get(0))? {
         number += 1;
     }
@@ -143,8 +142,12 @@ fn index(connection: &Connection) -> rusqlite::Result<usize> {
     let columns = |row: &Row<'_>| Ok((row.get(0)?, row.get(1)?, row.get(2)?));
     let due: Vec<(Id, Id, String)> =
         connection.prepare_cached(sql)?.query_map([GALLERY_BATCH], columns)?.collect::<rusqlite::Result<_>>()?;
+    // The number of a task is its rank, or the next free one, so that a search reads the newest tasks first, also after the
+    // clock was set back. From the rank of a task to its number all are taken.
+    let mut free = 0;
     for (task, account, prompt) in &due {
-        let number = number(connection, *task)?;
+        let number = free_number(connection, task.rank().max(free))?;
+        free = number + 1;
         connection
             .prepare_cached("INSERT INTO prompts (number, task_id) VALUES (?1, ?2)")?
             .execute(params![number, task])?;
