@@ -296,6 +296,11 @@ fn a_command_without_permission_says_so() {
     let places = Places::new();
     let data = places.create("of-root");
     json(&data, &["account", "create", "ada"]);
+    // A server of root whose data this user cannot learn.
+    let mut other = tintype();
+    other.args(["serve", "--listen", "127.0.0.1:0", "--log", "warn"]);
+    other.env("TINTYPE_DATA", places.create("of-another-server"));
+    let other = Server::spawn(other);
     let denied = |about: &str| {
         for command in [&["account", "list"][..], &["serve", "--listen", "127.0.0.1:0"]] {
             let said = run_as_service(&data, command).exited(1).errors();
@@ -307,6 +312,7 @@ fn a_command_without_permission_says_so() {
     denied("a directory of root");
     let server = run_as_service(&data, &["doctor", "--json"]).check("server");
     assert!(server["detail"].as_str().is_some_and(|text| text.contains("not known")), "{server}");
+    other.stop();
 }
 
 #[tokio::test]

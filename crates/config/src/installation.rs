@@ -67,8 +67,9 @@ impl Installation {
         trusted.extend(any_owner.then_some(owned.uid()));
         let same = |path: &Path| fs::metadata(path).is_ok_and(|it| (it.dev(), it.ino()) == (owned.dev(), owned.ino()));
         let mut unread = None;
-        for server in servers(&trusted, &same, command) {
-            match server.installation(command) {
+        let mut flags = Flags { command, alone: None };
+        for server in servers(&trusted, &same, &mut flags) {
+            match server.installation(&mut flags) {
                 Ok(found) if same(&found.data(command)) => {
                     found.adopt();
                     return Ok(Some(found));
@@ -87,8 +88,11 @@ impl Installation {
             }
             _ => {}
         }
-        // It may be the server of other data, or one that has just ended.
-        match unread.filter(|_| data_dir::is_locked(data).unwrap_or(true)) {
+        // It may be the server of other data, or one that has just ended. A user who must not open the lock must not open
+        // the data either, and gets a message that says so.
+        let is_locked =
+            || data_dir::is_locked(data).unwrap_or_else(|error| error.kind() != ErrorKind::PermissionDenied);
+        match unread.filter(|_| is_locked()) {
             Some(id) => Err(format!("cannot read the environment of the running server (process {id})")),
             None => Ok(None),
         }
@@ -169,7 +173,7 @@ impl Installation {
 }
 
 impl Server {
-    fn installation(&self, command: &Command) -> io::Result<Installation> {
+    fn installation(&self, flags: &mut Flags<'_>) -> io::Result<Installation> {
         let split = |pair: &OsString| {
             let text = pair.clone().into_string().ok()?;
             text.split_once('=').map(|(name, value)| (name.to_owned(), value.to_owned()))
@@ -179,25 +183,25 @@ impl Server {
             origin: format!("the running server's (process {})", self.id),
             is_running: true,
             variables,
-            flags: flags_of(command, &self.arguments),
+            flags: flags.given(&self.arguments),
             directory: self.directory.clone(),
         })
     }
 
     /// Whether the flags name another data directory, which can be known without the environment.
-    fn is_elsewhere(&self, same: &dyn Fn(&Path) -> bool, command: &Command) -> bool {
-        let flags = flags_of(command, &self.arguments);
+    fn is_elsewhere(&self, same: &dyn Fn(&Path) -> bool, flags: &mut Flags<'_>) -> bool {
+        let flags = flags.given(&self.arguments);
         let named = flags.iter().find(|(name, _)| name == "data").and_then(|(_, values)| values.last());
         named.is_some_and(|path| !same(&self.directory.join(path)))
     }
 }
 
 /// The servers of trusted users that may run on the data directory, those that know the most settings first.
-fn servers(trusted: &[u32], same: &dyn Fn(&Path) -> bool, command: &Command) -> Vec<Server> {
+fn servers(trusted: &[u32], same: &dyn Fn(&Path) -> bool, flags: &mut Flags<'_>) -> Vec<Server> {
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
     let ids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
     let mut found: Vec<_> = ids.filter(|id| *id != std::process::id()).filter_map(|id| server(id, trusted)).collect();
-    found.retain(|server| !server.is_elsewhere(same, command));
+    found.retain(|server| !server.is_elsewhere(same, flags));
     let rank = |server: &Server| SERVERS.iter().position(|name| server.arguments.iter().any(|one| one == name));
     found.sort_by_key(|server| (rank(server), server.id));
     found
@@ -232,16 +236,26 @@ fn read_list(entry: &File, name: &str) -> io::Result<Vec<OsString>> {
     Ok(texts.map(|text| OsString::from_vec(text.to_vec())).collect())
 }
 
-/// The flags of a command line with their values, by the names of their settings.
-fn flags_of(command: &Command, arguments: &[OsString]) -> Vec<(String, Vec<String>)> {
-    let alone = without_variables(command.clone(), &|_| true).ignore_errors(true);
-    let Ok(matches) = alone.try_get_matches_from(arguments) else { return Vec::new() };
-    let (of_command, matches) = leaf(command, &matches);
-    let settings = of_command.get_arguments().filter_map(Setting::of);
-    settings
-        .filter(|setting| setting.is_flag_of(matches))
-        .filter_map(|setting| Some((setting.name.clone(), setting.raw(matches)?)))
-        .collect()
+/// Reads the command lines of servers.
+struct Flags<'a> {
+    command: &'a Command,
+    /// The command without variables, once there is a server: a copy takes as long as a whole start.
+    alone: Option<Command>,
+}
+
+impl Flags<'_> {
+    /// The flags of a command line with their values, by the names of their settings.
+    fn given(&mut self, arguments: &[OsString]) -> Vec<(String, Vec<String>)> {
+        let copy = || without_variables(self.command.clone(), &|_| true).ignore_errors(true);
+        let alone = self.alone.get_or_insert_with(copy);
+        let Ok(matches) = alone.try_get_matches_from_mut(arguments) else { return Vec::new() };
+        let (of_command, matches) = leaf(self.command, &matches);
+        let settings = of_command.get_arguments().filter_map(Setting::of);
+        settings
+            .filter(|setting| setting.is_flag_of(matches))
+            .filter_map(|setting| Some((setting.name.clone(), setting.raw(matches)?)))
+            .collect()
+    }
 }
 
 /// The variables in a file for `EnvironmentFile=` of systemd.exec(5): one `NAME=value` per line, in quotes or not.
