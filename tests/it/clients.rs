@@ -1,5 +1,5 @@
-//! Clients that generators make of the OpenAPI document compile under the strictest rules and run a task, and checkers
-//! of documents find nothing.
+//! Clients that generators make of the OpenAPI document compile under the strictest rules and run a task, and a checker
+//! of documents finds nothing.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -24,14 +24,17 @@ fn workshop() -> TempDir {
     folder
 }
 
+/// Lets scripts in the folder import npm packages.
+fn link_packages(folder: &Path) {
+    std::os::unix::fs::symlink(npm().join("node_modules"), folder.join("node_modules")).expect("a link");
+}
+
 /// A program of an npm package, run in the folder.
 fn node_program(folder: &Path, name: &str) -> Command {
-    let installed = npm().join("node_modules");
-    let linked = folder.join("node_modules");
-    if !linked.exists() {
-        std::os::unix::fs::symlink(&installed, linked).expect("a link");
+    if !folder.join("node_modules").exists() {
+        link_packages(folder);
     }
-    let mut command = Command::new(installed.join(".bin").join(name));
+    let mut command = Command::new(folder.join("node_modules/.bin").join(name));
     command.current_dir(folder);
     command
 }
@@ -54,31 +57,25 @@ fn assert_image(said: &str, server: &Server) {
 }
 
 #[test]
-fn checkers_find_nothing_in_the_documents() {
+fn a_checker_finds_nothing_in_the_documents() {
     let folder = workshop();
-    let documents = ["openapi.json", "openapi-other.json"];
-    let mut spectral = node_program(folder.path(), "spectral");
-    spectral.args(["lint", "--ruleset", "spectral.yaml", "--fail-severity", "hint"]);
-    run(spectral.args(documents));
-    for document in documents {
+    link_packages(folder.path());
+    for document in ["openapi.json", "openapi-other.json"] {
         run(Command::new("node").args(["lint.mjs", document]).current_dir(folder.path()));
     }
 }
 
 #[test]
-fn typescript_clients_run_a_task() {
+fn the_typescript_client_runs_a_task() {
     let folder = workshop();
     let types = ["openapi.json", "--enum", "--output", "schema.ts"];
     run(node_program(folder.path(), "openapi-typescript").args(types));
-    run(node_program(folder.path(), "openapi-ts").args(["--file", "hey.config.mjs"]));
     run(node_program(folder.path(), "tsc").args(["--project", "tsconfig.json"]));
     let data = TempDir::new().expect("a directory");
     let server = Server::start(data.path(), &["--read-rate", "0"]);
     let key = server.first_key().expect("a key");
-    for program in ["built/fetch.js", "built/hey.js"] {
-        let said = run(Command::new("node").args([program, &server.url(), &key]).current_dir(folder.path()));
-        assert_image(&said, &server);
-    }
+    let said = run(Command::new("node").args(["built/fetch.js", &server.url(), &key]).current_dir(folder.path()));
+    assert_image(&said, &server);
     server.stop();
 }
 
@@ -109,7 +106,18 @@ fn clients_of_openapi_generator_run_a_task() {
         generate.args(["generate", "--input-spec", "openapi.json", "--generator-name", generator, "--output", output]);
         run(generate.args(["--global-property", without, "--additional-properties", properties]));
     }
-    let strictly = ["--strict", "--module", "NodeNext", "--target", "ES2022", "--types", "node", "--outDir", "built"];
+    let strictly = [
+        "--strict",
+        "--skipLibCheck",
+        "--module",
+        "NodeNext",
+        "--target",
+        "ES2022",
+        "--types",
+        "node",
+        "--outDir",
+        "built",
+    ];
     run(node_program(folder.path(), "tsc").args(strictly).arg("generated.ts"));
     let data = TempDir::new().expect("a directory");
     let server = Server::start(data.path(), &["--read-rate", "0"]);

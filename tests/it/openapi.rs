@@ -196,7 +196,7 @@ fn responses(document: &Value) -> Vec<(String, &Value)> {
 }
 
 #[test]
-fn every_response_has_an_example_that_matches_its_schema() {
+fn every_response_and_header_has_an_example_that_matches_its_schema() {
     let document = document();
     for (place, response) in responses(&document) {
         let content = &response["content"]["application/json"];
@@ -208,6 +208,10 @@ fn every_response_has_an_example_that_matches_its_schema() {
             assert!(found.is_empty(), "{found:#?}");
             assert_eq!(undocumented(&document, &content["schema"], example, &place), [""; 0]);
         }
+    }
+    for (name, header) in document["components"]["headers"].as_object().expect("headers") {
+        let found = faults(&document, &header["schema"], &header["example"], name);
+        assert!(found.is_empty(), "{found:#?}");
     }
 }
 
