@@ -1,5 +1,5 @@
 //! The official clients of OpenAI's API, from PyPI and npm: a call that they repeat by themselves is charged once.
-//! They edit, too, and read streams. So does LiteLLM, a gateway that many programs call others through.
+//! They edit, too, and read streams.
 
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -11,8 +11,7 @@ use tintype_domain::model::{Surface, TaskId};
 use crate::openai_edits::png;
 use crate::openai_masks::left_half;
 use crate::rigs::binary::Ran as _;
-use crate::rigs::http::TASKS;
-use crate::rigs::packages::{javascript, litellm, python, run};
+use crate::rigs::packages::{javascript, python, run};
 use crate::rigs::service::Service;
 use crate::tidy::root;
 
@@ -155,24 +154,4 @@ async fn a_stream_for_which_the_python_client_has_no_more_time_goes_on_and_is_ch
 async fn a_stream_that_the_javascript_client_aborts_goes_on_and_is_charged_once() {
     let (program, _folder) = javascript("openai_gives_up.mjs", &[]);
     assert_eq!(check_given_up(program).await, json!(true), "no event came");
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn litellm_generates_and_edits() {
-    let service = Service::start().await;
-    let (caller, poor) = (service.caller("ada", 100).await, service.caller("eve", 0).await);
-    let folder = pictures();
-    let mut program = Command::new(litellm().join("python"));
-    program.arg(root().join("tests/it/clients/litellm_calls.py"));
-    program.args([format!("http://{}/v1", service.address), caller.key.clone(), poor.key.clone()]).arg(folder.path());
-    let said = tokio::task::spawn_blocking(move || run(&mut program));
-    service.work_for(&said).await;
-    let said: Value = serde_json::from_str(&said.await.expect("no panic")).expect("JSON");
-    assert_eq!(said["generated"], json!(["89504e47", "89504e47"]), "{said}");
-    assert_eq!((&said["size"], &said["tokens"]), (&json!("1536x1024"), &json!(4)), "{said}");
-    assert_eq!(said["edited"], json!(["89504e47"]), "{said}");
-    assert_eq!(said["errors"], json!(["RateLimitError", "AuthenticationError", "BadRequestError"]), "{said}");
-    let newest = &caller.get(TASKS).await.json()["data"]["items"][0];
-    assert_eq!(caller.references(newest["task_id"].as_str().expect("an id")).await, ["30", "20"]);
-    assert_eq!(caller.credits().await, 94);
 }

@@ -50,11 +50,6 @@ pub fn python() -> PathBuf {
     environment("python", include_str!("../clients/requirements.txt"), "requirements.txt")
 }
 
-/// The folder with the Python that has LiteLLM, which needs other versions of packages.
-pub fn litellm() -> PathBuf {
-    environment("litellm", include_str!("../clients/litellm.txt"), "litellm.txt")
-}
-
 /// The folder with the spelling checker.
 pub fn typos() -> PathBuf {
     environment("typos", include_str!("../clients/typos.txt"), "typos.txt")
