@@ -25,15 +25,15 @@ macro_rules! targets {
 }
 
 targets! {
-    body: 50_000,
-    cursor: 50_000,
-    frame: 50_000,
-    head: 50_000,
-    key: 50_000,
-    model: 20_000,
-    picture: 4_000,
-    policy: 20_000,
-    reference_url: 50_000,
+    body: 20_000,
+    cursor: 20_000,
+    frame: 20_000,
+    head: 20_000,
+    key: 20_000,
+    model: 8_000,
+    picture: 2_000,
+    policy: 5_000,
+    reference_url: 15_000,
 }
 
 /// Shows the input that broke a promise.
