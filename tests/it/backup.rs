@@ -232,7 +232,7 @@ fn assert_private(path: &Path) {
 async fn backup_and_restore_keep_all_data() {
     let directory = TempDir::new().expect("a directory");
     let data = directory.path().join("data");
-    let server = Server::start(&data, &[]);
+    let server = Server::start(&data, &["--drain-timeout", "1s"]);
     let key = server.first_key().expect("a key");
     for prompt in ["a boat", "a boat [[fail]]", "a boat [[policy]]"] {
         let task_id = submit(&server, &key, prompt).await;

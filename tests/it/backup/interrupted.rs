@@ -44,7 +44,7 @@ async fn a_server_refuses_an_unfinished_restore_and_names_the_files_to_remove() 
     let installation = Installation::with_tasks(300).await;
     let copy = installation.back_up("copy");
     let mut hits = 0;
-    for number in 0..10 {
+    for number in 0..5 {
         let target = installation.path(&format!("restored {number}"));
         let staged = target.join("tintype.db.restoring");
         let mut restore = tintype();

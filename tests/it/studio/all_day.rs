@@ -193,7 +193,7 @@ fn a_picture_made_again_in_the_gallery_appears_there() {
 
 #[test]
 fn nothing_moves_for_people_who_want_that_and_pages_read_from_right_to_left_fit() {
-    let mut person = Person::sign_in(&[]);
+    let mut person = Person::sign_in(&["--drain-timeout", "1s"]);
     person.create("A lighthouse in a storm");
     person.browser.until(&first("completed"));
     person.create("A boat that takes its time [[hang]]");
