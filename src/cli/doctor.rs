@@ -14,6 +14,8 @@ use rustix::io::Errno;
 use rustix::process::geteuid;
 use serde::Serialize;
 use tokio::process::Command;
+use tracing::instrument::WithSubscriber as _;
+use tracing::subscriber::NoSubscriber;
 
 use super::health::ask;
 use super::printing::show_verdict;
@@ -476,7 +478,8 @@ async fn engine(settings: &EngineSettings, data: &Path) -> Result<String, Failur
         return Ok(format!("{}: {version}", choice.info.description));
     }
     let engine = choice.build(EngineContext { quotes_server: true, ..EngineContext::default() })?;
-    let probe = tokio::time::timeout(PROBE_LIMIT, engine.probe()).await;
+    // The outcome says what the log would.
+    let probe = tokio::time::timeout(PROBE_LIMIT, engine.probe()).with_subscriber(NoSubscriber::default()).await;
     let probe =
         probe.map_err(|_| format!("no answer within {} s from {}", PROBE_LIMIT.as_secs(), choice.info.description))?;
     probe?;

@@ -9,6 +9,8 @@ use clap::builder::TypedValueParser as _;
 use clap::{Args, Subcommand};
 use rustix::process::geteuid;
 use serde_json::{Value, json};
+use tracing::instrument::WithSubscriber as _;
+use tracing::subscriber::NoSubscriber;
 
 use self::library::LibraryArgs;
 use self::nodes::NodesArgs;
@@ -317,7 +319,8 @@ async fn check_one(named: &NamedEngine, data: &Path) -> Result<(Value, String, b
     let begun = clock.elapsed();
     // Its end, however it comes, shows in the probe.
     drop(tokio::time::timeout(START_LIMIT, engine.started()).await);
-    let probe = tokio::time::timeout(PROBE_LIMIT, engine.probe()).await;
+    // The outcome says what the log would.
+    let probe = tokio::time::timeout(PROBE_LIMIT, engine.probe()).with_subscriber(NoSubscriber::default()).await;
     let error = match probe {
         Ok(Err(EngineError::NotAvailable(cause))) => Some(cause),
         Ok(probe) => probe.err().map(|error| error.to_string()),

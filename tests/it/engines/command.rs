@@ -43,7 +43,7 @@ async fn a_check_says_whether_the_engine_takes_work() {
     assert_eq!(printed(&output)[0]["ok"], true);
     assert!(server.asked().is_empty(), "it renders nothing");
     let output = running(data.path(), &["engine", "check", "openai:http://127.0.0.1:1/v1", "--json"]).await;
-    assert!(!output.status.success());
+    assert!(!output.status.success() && output.stderr.is_empty(), "{output:?}");
     let checked = output.json();
     let error = checked[0]["error"].as_str().expect("a message");
     assert!(error.contains("http://127.0.0.1:1/v1") && !error.starts_with("not available"), "{error}");
