@@ -208,7 +208,7 @@ impl Live {
         for tasks in parts(&marks.tasks) {
             let part = Marks { tasks: tasks.to_vec(), ..marks };
             match serde_json::to_string(&ClusterMessage { account, marks: part }) {
-                Ok(news) => self.shared.store.announce_news(news),
+                Ok(news) => self.shared.store.send_update(news),
                 Err(error) => tracing::error!(%error, "could not write news for the pages of other processes"),
             }
         }
@@ -247,7 +247,7 @@ impl Live {
                     Err(broadcast::error::RecvError::Closed) => break,
                 },
                 () = self.news.notified() => self.look().await,
-                news = self.shared.store.news_elsewhere() => self.receive(&news),
+                news = self.shared.store.update_elsewhere() => self.receive(&news),
                 _ = looks.tick(), if watched => {
                     self.check_sessions().await;
                     self.look().await;
@@ -398,7 +398,7 @@ mod tests {
         let tasks = parts(&many).next().expect("a part").to_vec();
         let marks = Marks { what: Mark::Unstarred, person: id, tasks };
         let news = serde_json::to_string(&ClusterMessage { account: id, marks }).expect("JSON");
-        assert!(news.len() <= tintype_store::MAX_NEWS && news.starts_with('{'), "{}", news.len());
+        assert!(news.len() <= tintype_store::MAX_UPDATE_BYTES && news.starts_with('{'), "{}", news.len());
     }
 
     #[test]

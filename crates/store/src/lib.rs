@@ -281,5 +281,5 @@ pub struct TaskFiles {
     pub removed_at: Option<Timestamp>,
 }
 
-/// Most bytes of [`Store::announce_news`]; PostgreSQL carries up to 8,000 with the name of the process.
-pub const MAX_NEWS: usize = 7_900;
+/// Most bytes of [`Store::send_update`]; PostgreSQL carries up to 8,000 with the name of the process.
+pub const MAX_UPDATE_BYTES: usize = 7_900;

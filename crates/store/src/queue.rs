@@ -243,16 +243,16 @@ impl Store {
         }
     }
 
-    /// Sends an update of open pages to other processes, in at most `MAX_NEWS` bytes that begin with `{`. This is
+    /// Sends an update of open pages to other processes, in at most `MAX_UPDATE_BYTES` that begin with `{`. This is
     /// only a hint, which may be lost.
-    pub fn announce_news(&self, news: String) {
+    pub fn send_update(&self, update: String) {
         if let Driver::Postgres(store) = &self.driver {
-            store.notifier.shared.updates_here.push(news);
+            store.notifier.shared.updates_here.push(update);
         }
     }
 
     /// Waits for an update of open pages from another process.
-    pub async fn news_elsewhere(&self) -> String {
+    pub async fn update_elsewhere(&self) -> String {
         match &self.driver {
             Driver::Sqlite(_) => std::future::pending().await,
             Driver::Postgres(store) => store.notifier.shared.updates_elsewhere.next().await,

@@ -8,8 +8,8 @@ use tempfile::TempDir;
 use tintype_domain::model::{FailureCause, Id, Surface, Task};
 use tintype_store::postgres;
 use tintype_store::{
-    EndingsElsewhere, MAX_LOST_LEASES, MAX_NEWS, OpenError, Rescue, Result, StartLimit, Store, StoreError, Submission,
-    WORKER_SILENCE, WorkerReport,
+    EndingsElsewhere, MAX_LOST_LEASES, MAX_UPDATE_BYTES, OpenError, Rescue, Result, StartLimit, Store, StoreError,
+    Submission, WORKER_SILENCE, WorkerReport,
 };
 use tintype_system::clock::{Clock, Timestamp};
 use tintype_system::fault::Faults;
@@ -279,15 +279,15 @@ async fn news_reach_other_processes_in_order() -> Result<()> {
     let fx = fixture_with("");
     let elsewhere = fx.another_process();
     tokio::time::timeout(PATIENCE, elsewhere.tasks_elsewhere()).await.expect("the process listens");
-    let news = ["{\"it's\": 1}".to_owned(), format!("{{{}}}", "x".repeat(MAX_NEWS - 2))];
+    let news = ["{\"it's\": 1}".to_owned(), format!("{{{}}}", "x".repeat(MAX_UPDATE_BYTES - 2))];
     for told in &news {
-        fx.store.announce_news(told.clone());
+        fx.store.send_update(told.clone());
     }
     for told in &news {
-        assert_eq!(&tokio::time::timeout(PATIENCE, elsewhere.news_elsewhere()).await.expect("news"), told);
+        assert_eq!(&tokio::time::timeout(PATIENCE, elsewhere.update_elsewhere()).await.expect("news"), told);
     }
-    elsewhere.announce_news("{}".into());
-    let heard = tokio::time::timeout(PATIENCE, fx.store.news_elsewhere()).await.expect("news");
+    elsewhere.send_update("{}".into());
+    let heard = tokio::time::timeout(PATIENCE, fx.store.update_elsewhere()).await.expect("news");
     assert_eq!(heard, "{}", "a process does not hear itself");
     Ok(())
 }
