@@ -74,7 +74,13 @@ async fn every_json_spelling_of_an_integer_is_accepted() {
     for n in ["4.0000000000000001", "0.99999999999999999999", "20000000000000000001e-19", "1e999"] {
         let answer = caller.post(format!(r#"{{"prompt": "a boat", "n": {n}}}"#)).await;
         answer.assert_error(400, "INVALID_REQUEST");
+        let arguments = format!(r#"{{"prompt": "a boat", "n": {n}, "wait_seconds": 0}}"#);
+        let params = format!(r#"{{"name": "generate_image", "arguments": {arguments}}}"#);
+        let call = format!(r#"{{"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {params}}}"#);
+        let answer = caller.post_json("/mcp", &[], call).await;
+        assert!(!String::from_utf8_lossy(&answer.body).contains("imgmodel-"), "{n}: {answer:?}");
     }
+    assert_eq!(caller.credits().await, 80);
 }
 
 #[tokio::test]

@@ -374,6 +374,11 @@ fn aspect_ratio(value: Option<Json>) -> Result<AspectRatio, InvalidRequest> {
     }
 }
 
+/// Whether a task may have a number of images that is written like this in JSON.
+pub fn is_image_count(written: &str) -> bool {
+    image_count(Some(json::image_count(written))).is_ok()
+}
+
 fn image_count(value: Option<Json>) -> Result<u8, InvalidRequest> {
     // In JSON Schema 2.0 is the integer 2, so the value counts, not the spelling.
     match value {

@@ -3,6 +3,7 @@
 //!
 //! Its tools call the handlers of the native API, whose rules, limits and tasks are theirs.
 
+use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -15,6 +16,7 @@ use axum::response::{IntoResponse as _, Response};
 use http_body_util::Full;
 use rmcp::transport::streamable_http_server::session::never::NeverSessionManager;
 use rmcp::transport::streamable_http_server::{StreamableHttpServerConfig, StreamableHttpService};
+use serde_json::value::RawValue;
 
 use self::forms::Forms;
 use self::tools::Tools;
@@ -52,7 +54,8 @@ pub(super) async fn post(
     caller.recheck(&api).await?;
     let memory = AnswerMemory::default();
     Forms::name_both(&mut parts.headers);
-    let tools = Tools { api, readiness, caller, request_id, memory: memory.clone(), reports: forms.stream };
+    let (reports, count) = (forms.stream, count_in(&message));
+    let tools = Tools { api, readiness, caller, request_id, memory: memory.clone(), reports, count };
     // No sessions, which the rest of the cluster would not know.
     let config = StreamableHttpServerConfig::default()
         .with_legacy_session_mode(false)
@@ -66,6 +69,13 @@ pub(super) async fn post(
     let mut answer = refused_or_written(answer.map(|body| Body::new(memory.with(Body::new(body))))).await;
     answer.headers_mut().insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
     Ok(answer)
+}
+
+/// The number of images as a message writes it; the transport rounds it.
+fn count_in(message: &[u8]) -> Option<String> {
+    let member = |json, name| Some(serde_json::from_str::<HashMap<String, &RawValue>>(json).ok()?.remove(name)?.get());
+    let found = ["params", "arguments", "n"].into_iter().try_fold(std::str::from_utf8(message).ok()?, member);
+    found.map(str::to_owned)
 }
 
 /// Refuses a page of another site, which may have been made to look like this server (DNS rebinding): the specification

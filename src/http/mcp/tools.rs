@@ -37,6 +37,7 @@ use crate::service::tasks::PolledTask;
 use tintype_domain::images_api_request::{OutputFormat, settings_of_json};
 use tintype_domain::model::{Status, Surface, TaskId};
 use tintype_domain::preset::Chosen;
+use tintype_domain::request::{InvalidRequest, is_image_count};
 use tintype_store::{Attachment, Call};
 
 /// Time between two progress reports, which keep clients from abandoning the call.
@@ -57,6 +58,8 @@ pub(super) struct Tools {
     pub(super) memory: AnswerMemory,
     /// Whether the client takes reports before the answer.
     pub(super) reports: bool,
+    /// The number of images as the call writes it.
+    pub(super) count: Option<String>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -159,6 +162,9 @@ impl Tools {
         arguments.remove("wait_seconds");
         arguments.remove("images");
         self.caller.count(&self.api, RateLimit::Submit).await.map_err(message_of)?;
+        if arguments.contains_key("n") && self.count.as_deref().is_some_and(|written| !is_image_count(written)) {
+            return Err(message_of(ApiError::invalid_request(InvalidRequest::Count.to_string())));
+        }
         let attempt = self.attempt(&arguments);
         let chosen = self.choice(&mut arguments);
         let ignored = chosen.as_ref().map(|chosen| chosen.ignored.clone()).unwrap_or_default();
@@ -170,7 +176,7 @@ impl Tools {
         // If the client hangs up before it has the answer, the same call gets this task.
         let hold = Hold::of(&attempt, task_id.0, &self.api);
         // The task is charged, so whatever goes wrong from here on names it.
-        let named = |_| format!("Something went wrong on our side, but the task {task_id} is charged: call get_task.");
+        let named = |_| format!("The task {task_id} is charged, but could not be shown: call get_task.");
         self.wait(task_id, wait, context).await.map_err(named)?;
         if context.ct.is_cancelled() {
             return Err("The caller hung up.".into());
