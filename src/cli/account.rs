@@ -33,7 +33,8 @@ pub(super) enum AccountCommand {
     Link(LinkArgs),
     /// Set the balance below which an account's webhooks get one `credits.low` event
     LowBalance(LowBalanceArgs),
-    /// Disable an account until it is enabled again: its keys stop working, its unfinished tasks continue
+    /// Disable an account until it is enabled again: its keys stop working, its webhooks wait, its unfinished tasks
+    /// continue
     Disable(OneAccountArgs),
     /// Enable a disabled account
     Enable(OneAccountArgs),

@@ -290,7 +290,8 @@ async fn test(args: OneEndpointArgs, data: &DataSettings) -> Outcome {
         DeliveryState::Delivered => format!("Delivered: {}.", last_outcome(&delivery)),
         DeliveryState::Failed => format!("Not delivered: {}.", last_outcome(&delivery)),
         DeliveryState::Waiting => format!(
-            "It waits until a running server sends it; `tintype webhook deliveries {}` shows the result.",
+            "It waits until a running server sends it, or the account is enabled if it is disabled; \
+             `tintype webhook deliveries {}` shows the result.",
             args.id
         ),
     })

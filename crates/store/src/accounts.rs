@@ -173,7 +173,13 @@ async fn change(begun: &Transaction<'_>, id: Id, change: AccountChange) -> Done<
         match change {
             AccountChange::Delete if exists => delete(begun, id).await?,
             AccountChange::Disable if exists => disable(begun, id, Some(begun.now())).await?,
-            AccountChange::Enable if exists => disable(begun, id, None).await?,
+            AccountChange::Enable if exists => {
+                disable(begun, id, None).await?;
+                // The time for which its events were held does not count as time for which its endpoints failed.
+                let failing =
+                    "UPDATE endpoints SET failing_since = $2 WHERE account_id = $1 AND failing_since IS NOT NULL";
+                begun.execute(failing, &[&id, &begun.now()]).await?;
+            }
             _ => {}
         }
     }

@@ -217,6 +217,10 @@ async fn replay(begun: &Transaction<'_>, id: Id) -> Done<(Option<Id>, Option<Id>
     Ok((added.then_some(new_id), account_id))
 }
 
+/// Whether anything may be sent to an endpoint `e`: neither it nor its account is disabled.
+const ENABLED: &str = "e.disabled_at IS NULL
+    AND NOT EXISTS (SELECT 1 FROM accounts a WHERE a.id = e.account_id AND a.disabled_at IS NOT NULL)";
+
 /// Endpoints with waiting deliveries, each at the cost of an index lookup; then those of them that are due at `now`. A
 /// delivery that is due at 0, a test or a replay, does not wait for its endpoint.
 fn due(now: &str) -> String {
@@ -229,7 +233,7 @@ fn due(now: &str) -> String {
          )
          SELECT e.id, e.account_id, e.failing_since IS NOT NULL AS is_failing
          FROM waiting w JOIN endpoints e ON e.id = w.id
-         WHERE e.disabled_at IS NULL AND (
+         WHERE {ENABLED} AND (
              EXISTS (SELECT 1 FROM deliveries d WHERE d.endpoint_id = e.id AND d.next_attempt_at = 0)
              OR (e.resume_at IS NULL OR e.resume_at <= {now} OR e.resume_at > {now} + $3) AND (
                  EXISTS (SELECT 1 FROM deliveries d WHERE d.endpoint_id = e.id AND d.next_attempt_at <= {now})
@@ -298,11 +302,13 @@ async fn claims(driver: &Driver, rows: &[Row]) -> Result<Vec<DeliveryClaim>> {
 
 /// Begins attempts on SQLite.
 async fn claim_each(begun: &Transaction<'_>, wanted: &[(Id, u32)], lease: Duration) -> Done<Vec<Row>> {
-    let due = "SELECT d.id FROM deliveries d JOIN endpoints e ON e.id = d.endpoint_id
-        WHERE d.endpoint_id = $1 AND e.disabled_at IS NULL AND d.next_attempt_at IS NOT NULL
-            AND (d.next_attempt_at = 0 OR (e.resume_at IS NULL OR e.resume_at <= $2 OR e.resume_at > $3)
-                AND (d.next_attempt_at <= $2 OR d.next_attempt_at > $3))
-        ORDER BY d.next_attempt_at LIMIT $4";
+    let due = format!(
+        "SELECT d.id FROM deliveries d JOIN endpoints e ON e.id = d.endpoint_id
+         WHERE d.endpoint_id = $1 AND {ENABLED} AND d.next_attempt_at IS NOT NULL
+             AND (d.next_attempt_at = 0 OR (e.resume_at IS NULL OR e.resume_at <= $2 OR e.resume_at > $3)
+                 AND (d.next_attempt_at <= $2 OR d.next_attempt_at > $3))
+         ORDER BY d.next_attempt_at LIMIT $4"
+    );
     let claimed = format!(
         "SELECT {} FROM deliveries d JOIN endpoints ON endpoints.id = d.endpoint_id WHERE d.id = $1",
         claim_columns("$2")
@@ -310,7 +316,7 @@ async fn claim_each(begun: &Transaction<'_>, wanted: &[(Id, u32)], lease: Durati
     let (now, mut rows) = (begun.now(), Vec::new());
     for (endpoint_id, room) in wanted {
         let latest = now.saturating_add(LONGEST_WAIT);
-        for row in begun.query(due, &[endpoint_id, &now, &latest, &i64::from(*room)]).await? {
+        for row in begun.query(&due, &[endpoint_id, &now, &latest, &i64::from(*room)]).await? {
             let id: Id = row.get("id")?;
             let claim = "UPDATE deliveries SET attempts = attempts + 1, next_attempt_at = $2 WHERE id = $1";
             begun.execute(claim, &[&id, &now.saturating_add(lease)]).await?;
@@ -325,7 +331,7 @@ fn claim_all() -> String {
     format!(
         "WITH due AS MATERIALIZED (
              SELECT d.id FROM unnest($1::text[], $2::bigint[]) AS wanted (endpoint_id, room)
-             JOIN endpoints e ON e.id = wanted.endpoint_id AND e.disabled_at IS NULL
+             JOIN endpoints e ON e.id = wanted.endpoint_id AND {ENABLED}
              CROSS JOIN LATERAL (
                  SELECT id FROM deliveries
                  WHERE deliveries.endpoint_id = wanted.endpoint_id AND next_attempt_at IS NOT NULL

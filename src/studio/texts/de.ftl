@@ -434,7 +434,7 @@ account-suspended-keys = { $n ->
    *[other] { $n } gesperrte Schlüssel
 }
 account-disable = Konto sperren
-account-disable-hint = Schlüssel und Personen sind ausgesperrt, bis es entsperrt wird. Unfertige Aufträge laufen weiter.
+account-disable-hint = Schlüssel und Personen sind ausgesperrt, und Webhooks warten, bis es entsperrt wird. Unfertige Aufträge laufen weiter.
 account-enable = Konto entsperren
 account-own = Sie können Ihr eigenes Konto nicht sperren.
 account-ledger = Letzte Buchungen

@@ -434,7 +434,7 @@ account-suspended-keys = { $n ->
    *[other] { $n } suspended keys
 }
 account-disable = Disable the account
-account-disable-hint = Its keys and people are locked out until you enable it. Unfinished tasks continue.
+account-disable-hint = Its keys and people are locked out, and its webhooks wait, until you enable it. Unfinished tasks continue.
 account-enable = Enable the account
 account-own = You cannot disable your own account.
 account-ledger = Latest ledger entries

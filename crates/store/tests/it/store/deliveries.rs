@@ -6,8 +6,8 @@ use tintype_domain::endpoint::{DeliveryState, DisabledFor, EndpointState, Troubl
 use tintype_domain::event::{EventType, Subscription};
 use tintype_domain::model::Id;
 use tintype_store::{
-    Action, AttemptEnd, AttemptFailure, AttemptWrite, DeliveryClaim, EndpointChange, LONGEST_WAIT, NewEndpoint, Result,
-    Store, Verdict, Via,
+    AccountChange, Action, AttemptEnd, AttemptFailure, AttemptWrite, DeliveryClaim, EndpointChange, LONGEST_WAIT,
+    NewEndpoint, Result, Store, Verdict, Via,
 };
 use tintype_system::clock::Clock;
 
@@ -41,6 +41,9 @@ pub async fn an_attempt_belongs_to_one_process_until_its_lease_ends(fx: &Fixture
     assert_eq!(due(&other).await?, []);
     fx.clock.advance(MILLISECOND);
     assert_eq!(due(&other).await?, [endpoint]);
+    fx.store.change_account(ada, AccountChange::Disable).await?;
+    assert!(due(&other).await?.is_empty() && other.claim_deliveries(&[(endpoint, 5)], MINUTE).await?.is_empty());
+    fx.store.change_account(ada, AccountChange::Enable).await?;
     let second = other.claim_deliveries(&[(endpoint, 5)], MINUTE).await?.pop().expect("it is due again");
     assert_eq!((second.id, second.event.id, second.attempt), (first.id, first.event.id, 2));
     let before = fx.store.find_delivery(first.id).await?;
@@ -108,6 +111,10 @@ pub async fn a_failed_attempt_is_made_again_until_it_is_given_up(fx: &Fixture) -
     assert_eq!(due(&fx.store).await?, []);
     complete(fx, ada).await?;
     assert!(fx.store.due_endpoints(None, 1).await?[0].is_failing);
+    fx.store.change_account(ada, AccountChange::Disable).await?;
+    fx.clock.advance(DAY);
+    fx.store.change_account(ada, AccountChange::Enable).await?;
+    assert_eq!(found(fx, endpoint).await?.failing_since, Some(fx.clock.now()), "its events were held until now");
     deliver(fx, &claim_one(fx, endpoint).await?).await?;
     assert_eq!(found(fx, endpoint).await?.state(), EndpointState::Active);
     Ok(())
