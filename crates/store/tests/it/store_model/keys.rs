@@ -100,13 +100,14 @@ impl Model {
     /// key.
     pub fn strike(&mut self, key: usize, rule: StrikeRule) -> bool {
         let (now, line) = (self.now(), self.keys[key].line);
-        self.keys[key].strikes.push(now);
-        let mut count = 0;
+        // Without the new one, which counts even if the window is zero.
+        let mut count = 1;
         for Key { strikes, .. } in self.keys.iter_mut().filter(|key| key.line == line) {
             strikes.retain(|at| *at > now.saturating_sub(rule.window));
             count += strikes.len();
         }
-        let Key { key, .. } = &mut self.keys[key];
+        let Key { key, strikes, .. } = &mut self.keys[key];
+        strikes.push(now);
         let last = count >= rule.limit as usize && key.suspension.is_none();
         if last {
             key.suspension = Some(Suspension { at: now, reason: rule.to_string() });
