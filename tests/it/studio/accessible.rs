@@ -8,8 +8,11 @@ use super::browser::{Person, first, photograph};
 
 const SIZES: [(u32, u32); 2] = [(390, 844), (1_280, 900)];
 
-/// Findings of the page that is open: rule, how bad, and where.
-const FINDINGS: &str = "axe.run(document, { resultTypes: ['violations'] }).then(({ violations }) => violations
+/// Findings of the page that is open: rule, how bad, and where. In the dark, by the rules that look at colours.
+const FINDINGS: &str = "axe.run(document, {
+    resultTypes: ['violations'],
+    ...(matchMedia('(prefers-color-scheme: dark)').matches && { runOnly: ['color-contrast', 'link-in-text-block'] }),
+}).then(({ violations }) => violations
     .filter(({ impact }) => impact === 'serious' || impact === 'critical')
     .flatMap(({ id, impact, nodes }) => nodes.map(({ target, failureSummary }) =>
         `${id} (${impact}) at ${target.join(' ')}: ${failureSummary.replaceAll('\\n', ' ')}`)))";
