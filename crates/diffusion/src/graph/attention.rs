@@ -8,12 +8,18 @@ use super::blocks::Heads;
 use super::{Builder, Node};
 use crate::Result;
 
-/// Memory for the scores of the heads that are worked on at a time, in bytes. The scores of a picture of 1024x1024 need
+/// Memory for the scores of the heads that are worked on at a time, in bytes, unless [`FEWEST_ROWS`] need more. The scores of a picture of 1024x1024 need
 /// four times as much on 16 cores, and with four references thirty times.
 const SCORES_BYTES: usize = 256 << 20;
 
+/// From this size on, in bytes, glibc gets the memory of scores from the system each time, which zeroes it page by page.
+const LARGE_BYTES: usize = 32 << 20;
+
+/// Memory for the scores of a piece of a head that has such large ones, in bytes. They stay in the cache.
+const PIECE_BYTES: usize = 4 << 20;
+
 /// Fewest rows that are worked on at a time. Below that, the packing of keys and values would count.
-const FEWEST_ROWS: usize = 64;
+const FEWEST_ROWS: usize = 256;
 
 /// The most numbers of a head whose positions are rotations. Known models have 128. The tables of a larger one would need
 /// memory before the first weight is compared.
@@ -48,9 +54,9 @@ impl Builder<'_> {
         let query = self.reshape(query, &[batch, rows, width]);
         let key = self.reshape(key, &[batch, seen, others]);
         let value = self.reshape(value, &[batch, seen, others]);
-        let counts = [("q_num_heads", Int(heads.count as i64)), ("kv_num_heads", Int(shared as i64))];
         if let Sees::Before(mask) = sees {
-            let attributes = [counts[0], counts[1], ("is_causal", Int(1))];
+            let attributes =
+                [("q_num_heads", Int(heads.count as i64)), ("kv_num_heads", Int(shared as i64)), ("is_causal", Int(1))];
             // ONNX Runtime does not repeat a mask for each row by itself.
             let mask = mask.map(|mask| self.expand(mask, &[batch, 1, rows, seen]));
             let operands = [Some(&query), Some(&key), Some(&value), mask.as_ref()];
@@ -63,10 +69,43 @@ impl Builder<'_> {
         for from in (0..rows).step_by(most) {
             let to = (from + most).min(rows);
             let part = if to - from == rows { query.clone() } else { self.slice(&query, 1, from, to) };
-            parts.push(self.op("Attention", &[&part, &key, &value], &counts, &[batch, to - from, width]));
+            parts.push(self.attend_in_pieces([&part, &key, &value], heads, shared));
         }
         let mixed = self.concat(&parts.iter().collect::<Vec<_>>(), 1);
         self.reshape(&mixed, &[all, width])
+    }
+
+    /// Attention to all rows, with pieces of each head's rows as heads of their own that share its keys and values. Each core
+    /// works on one of them after the other.
+    fn attend_in_pieces(&mut self, [query, key, value]: [&Node; 3], heads: Heads, shared: usize) -> Node {
+        let ([batch, rows, width], [_, seen, _]) = (three(query), three(key));
+        let is_large = rows * seen * size_of::<f32>() >= LARGE_BYTES && !self.any_size();
+        let pieces = if is_large { rows.div_ceil(rows_of_a_piece(seen)) } else { 1 };
+        if pieces == 1 {
+            let counts = [("q_num_heads", Int(heads.count as i64)), ("kv_num_heads", Int(shared as i64))];
+            return self.op("Attention", &[query, key, value], &counts, query.shape());
+        }
+        let [key, value] = [key, value].map(|x| {
+            let x = self.reshape(x, &[batch, seen, shared, heads.size]);
+            self.transpose(&x, &[0, 2, 1, 3])
+        });
+        // The pieces have the same length, so the rows that are left attend by themselves.
+        let (each, mut done) = (rows / pieces, Vec::new());
+        for (from, count, each) in [(0, pieces, each), (pieces * each, 1, rows - pieces * each)] {
+            if each == 0 {
+                continue;
+            }
+            let to = from + count * each;
+            let some = if to - from == rows { query.clone() } else { self.slice(query, 1, from, to) };
+            let some = self.reshape(&some, &[batch, count, each, heads.count, heads.size]);
+            let some = self.transpose(&some, &[0, 3, 1, 2, 4]);
+            let some = self.reshape(&some, &[batch, heads.count * count, each, heads.size]);
+            let mixed = self.op("Attention", &[&some, &key, &value], &[], some.shape());
+            let mixed = self.reshape(&mixed, &[batch, heads.count, count, each, heads.size]);
+            let mixed = self.transpose(&mixed, &[0, 2, 3, 1, 4]);
+            done.push(self.reshape(&mixed, &[batch, to - from, width]));
+        }
+        self.concat(&done.iter().collect::<Vec<_>>(), 1)
     }
 
     /// Divides each row, or each head of each row, by the root of the mean of its squares.
@@ -155,6 +194,15 @@ impl Builder<'_> {
     }
 }
 
+fn three(x: &Node) -> [usize; 3] {
+    x.shape().try_into().expect("a batch of matrices")
+}
+
+/// The rows of a head that are a piece, at most.
+fn rows_of_a_piece(seen: usize) -> usize {
+    (PIECE_BYTES / size_of::<f32>() / seen).max(FEWEST_ROWS)
+}
+
 /// The runtime works on as many heads at a time as there are cores.
 fn rows_at_a_time(heads: usize, seen: usize) -> usize {
     let cores = available_parallelism().map_or(1, NonZero::get);
@@ -182,40 +230,43 @@ mod tests {
     use crate::runtime::{Input, Runtime};
     use crate::weights::Weights;
 
-    /// More rows than are worked on at a time, of one head.
+    /// More rows than are worked on at a time.
     const ROWS: usize = 8_200;
-    const WIDTH: usize = 4;
+    /// Two, for keys and values of one.
+    const HEADS: Heads = Heads { count: 2, size: 4 };
 
     /// The mean of the values, weighted by how well their keys fit the query of a row.
-    fn expected(numbers: &[Vec<f32>; 3], row: usize) -> Vec<f64> {
-        let [query, key, value] = numbers.each_ref().map(|all| all.chunks(WIDTH).collect::<Vec<_>>());
-        let fit = |key: &&[f32]| query[row].iter().zip(*key).map(|(a, b)| f64::from(a * b)).sum::<f64>();
-        let weights: Vec<_> = key.iter().map(|key| (fit(key) / (WIDTH as f64).sqrt()).exp()).collect();
+    fn expected(numbers: &[Vec<f32>; 3], row: usize, head: usize) -> Vec<f64> {
+        let [query, key, value] = numbers.each_ref().map(|all| all.chunks(HEADS.size).collect::<Vec<_>>());
+        let query = query[row * HEADS.count + head];
+        let fit = |key: &&[f32]| query.iter().zip(*key).map(|(a, b)| f64::from(a * b)).sum::<f64>();
+        let weights: Vec<_> = key.iter().map(|key| (fit(key) / (HEADS.size as f64).sqrt()).exp()).collect();
         let sum: f64 = weights.iter().sum();
         let mean = |at: usize| weights.iter().zip(&value).map(|(weight, value)| weight * f64::from(value[at])).sum();
-        (0..WIDTH).map(mean).map(|all: f64| all / sum).collect()
+        (0..HEADS.size).map(mean).map(|all: f64| all / sum).collect()
     }
 
     #[test]
     fn rows_beyond_those_that_are_worked_on_at_a_time_attend_alike() {
-        let most = rows_at_a_time(1, ROWS);
-        assert!(most < ROWS && ROWS < 2 * most, "two parts: {most}");
+        let (most, piece) = (rows_at_a_time(HEADS.count, ROWS), rows_of_a_piece(ROWS));
+        assert!(most < ROWS && piece < most && !most.is_multiple_of(piece), "parts of {most} rows, pieces of {piece}");
         let weights = Weights::default();
         let mut b = Builder::new(&weights, "");
-        let [query, key, value] = ["query", "key", "value"].map(|name| b.input(name, &[ROWS, WIDTH]));
-        let mixed = b.attend([&query, &key, &value], Heads { count: 1, size: WIDTH }, 1, Sees::All);
+        let shapes = [HEADS.count, 1, 1].map(|heads| [ROWS, heads * HEADS.size]);
+        let names = ["query", "key", "value"];
+        let [query, key, value] = [0, 1, 2].map(|at| b.input(names[at], &shapes[at]));
+        let mixed = b.attend([&query, &key, &value], HEADS, 1, Sees::All);
         b.output("mixed", &mixed);
         let session = Runtime::Rten.load(b.finish(|_| true).expect("a graph")).expect("a session");
         let mut noise = Noise::new(1);
-        let numbers = [(); 3].map(|()| noise.normal(ROWS * WIDTH));
-        let shape = [ROWS, WIDTH];
-        let [query, key, value] = numbers.each_ref().map(|all| Input::Floats(&shape, all));
-        let [mixed] = session.run(&[("query", query), ("key", key), ("value", value)], ["mixed"]).expect("numbers");
-        assert_eq!(mixed.len(), ROWS * WIDTH);
-        for row in [0, most - 1, most, ROWS - 1] {
-            let found = &mixed[row * WIDTH..][..WIDTH];
-            let apart = found.iter().zip(expected(&numbers, row)).map(|(a, b)| (f64::from(*a) - b).abs());
-            assert!(apart.fold(0.0, f64::max) < 1e-4, "row {row}: {found:?}");
+        let numbers = shapes.map(|shape| noise.normal(shape.iter().product()));
+        let inputs = [0, 1, 2].map(|at| (names[at], Input::Floats(&shapes[at], &numbers[at])));
+        let [mixed] = session.run(&inputs, ["mixed"]).expect("numbers");
+        assert_eq!(mixed.len(), ROWS * HEADS.count * HEADS.size);
+        for (row, head) in [0, piece, most - 1, most, ROWS - 1].into_iter().flat_map(|row| [(row, 0), (row, 1)]) {
+            let found = &mixed[(row * HEADS.count + head) * HEADS.size..][..HEADS.size];
+            let apart = found.iter().zip(expected(&numbers, row, head)).map(|(a, b)| (f64::from(*a) - b).abs());
+            assert!(apart.fold(0.0, f64::max) < 1e-4, "row {row} of head {head}: {found:?}");
         }
     }
 }
