@@ -166,13 +166,20 @@ impl Builder<'_> {
         bias: bool,
     ) -> Result<Node> {
         let [batch, inputs, height, width] = x.map();
-        let weight = self.weight(&format!("{name}.weight"), &[outputs, inputs, kernel, kernel])?;
-        let bias = if bias { Some(self.weight(&format!("{name}.bias"), &[outputs])?) } else { None };
         // A device has kernels of its own for convolutions, and 16 bits are too few for the transforms.
         let is_direct = self.is_direct() || self.any_size() || self.data_type() != DataType::FLOAT;
-        if [kernel, stride] == [3, 1] && pads == [1; 4] && !is_direct && winograd::pays(x.map(), outputs) {
-            let weight = self.weight_as_matrix(&weight, [outputs * inputs, 9]);
-            let map = self.conv_in_squares(x, &weight, winograd::rows_at_a_time(x.map()));
+        let in_squares = [kernel, stride] == [3, 1] && pads == [1; 4] && !is_direct && winograd::pays(x.map(), outputs);
+        let (weight, shape) = (format!("{name}.weight"), [outputs, inputs, kernel, kernel]);
+        let weights = if in_squares {
+            let pieces = parts(outputs, winograd::outputs_at_a_time(inputs));
+            pieces.map(|rows| self.rows_of(&weight, &shape, rows)).collect::<Result<Vec<_>>>()?
+        } else {
+            vec![self.weight(&weight, &shape)?]
+        };
+        let bias = if bias { Some(self.weight(&format!("{name}.bias"), &[outputs])?) } else { None };
+        if in_squares {
+            let weights: Vec<_> = weights.iter().map(|weight| self.weight_as_matrix(weight, kernel * kernel)).collect();
+            let map = self.conv_in_squares(x, &weights, winograd::rows_at_a_time(x.map()));
             return Ok(match bias {
                 None => map,
                 Some(bias) => {
@@ -181,7 +188,7 @@ impl Builder<'_> {
                 }
             });
         }
-        let operands: Vec<_> = [Some(x), Some(&weight), bias.as_ref()].into_iter().flatten().collect();
+        let operands: Vec<_> = [Some(x), weights.first(), bias.as_ref()].into_iter().flatten().collect();
         let [height, width] =
             [(height, 0), (width, 1)].map(|(size, axis)| (size + pads[axis] + pads[axis + 2] - kernel) / stride + 1);
         let [kernels, strides] = [kernel, stride].map(|size| [size as i64; 2]);

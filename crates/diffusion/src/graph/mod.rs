@@ -353,9 +353,9 @@ impl<'w> Builder<'w> {
         self.rows_of(name, shape, 0..shape.first().copied().unwrap_or(1))
     }
 
-    /// A weight of the file that this graph reads once, in another shape. A `Reshape` would copy it.
-    fn weight_as_matrix(&mut self, weight: &Node, shape: [usize; 2]) -> Node {
-        debug_assert_eq!(weight.shape.iter().product::<usize>(), shape.iter().product::<usize>());
+    /// A weight of the file that this graph reads once, as rows of `width` numbers. A `Reshape` would copy it.
+    fn weight_as_matrix(&mut self, weight: &Node, width: usize) -> Node {
+        let shape = [weight.shape.iter().product::<usize>() / width, width];
         let held = self.graph.initializer.iter_mut().rev().find(|held| held.name.as_ref() == Some(&weight.name));
         held.expect("a weight that is declared").dims = dims(&shape);
         Node { name: weight.name.clone(), shape: shape.into() }

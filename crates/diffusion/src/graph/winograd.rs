@@ -15,10 +15,11 @@ const PIXELS: usize = 6;
 /// Fewer channels than this gain nothing: the transforms then take as long as what they save.
 const MIN_CHANNELS: usize = 64;
 /// Fewer squares than this gain little: the weights are transformed at each run.
-const MIN_SQUARES: usize = 256;
-/// Bytes of transformed weights of a layer, at most. They are in memory while it works.
+const MIN_SQUARES: usize = 64;
+/// Bytes of transformed weights of a layer that works on its map in parts, at most. They are in memory until the last one.
 const MAX_WEIGHT_BYTES: usize = 64 << 20;
-/// Bytes of transformed pixels at a time, unless that takes more than [`MAX_PARTS`].
+/// Bytes of transformed weights at a time, which stay in the cache until they are used, and of transformed pixels, unless
+/// that takes more than [`MAX_PARTS`].
 const BYTES_AT_A_TIME: usize = 16 << 20;
 /// Parts of a map, at most.
 const MAX_PARTS: usize = 32;
@@ -61,8 +62,14 @@ fn of_squares<const N: usize>(rows: &[[f32; N]]) -> Vec<f32> {
 pub(super) fn pays([batch, inputs, height, width]: [usize; 4], outputs: usize) -> bool {
     let is_whole = height.is_multiple_of(RESULTS) && width.is_multiple_of(RESULTS);
     let squares = batch * (height / RESULTS) * (width / RESULTS);
-    let bytes = outputs * inputs * PRODUCTS * size_of::<f32>();
-    is_whole && inputs.min(outputs) >= MIN_CHANNELS && bytes <= MAX_WEIGHT_BYTES && squares >= MIN_SQUARES
+    let is_one_part = rows_at_a_time([batch, inputs, height, width]) >= height / RESULTS;
+    let fits = is_one_part || outputs * inputs * PRODUCTS * size_of::<f32>() <= MAX_WEIGHT_BYTES;
+    is_whole && inputs.min(outputs) >= MIN_CHANNELS && fits && squares >= MIN_SQUARES
+}
+
+/// Outputs whose weights are transformed at a time.
+pub(super) fn outputs_at_a_time(inputs: usize) -> usize {
+    (BYTES_AT_A_TIME / (inputs * PRODUCTS * size_of::<f32>())).max(1)
 }
 
 /// Rows of squares to work on at a time. Each part adds operators to the graph, so there are not too many.
@@ -72,29 +79,26 @@ pub(super) fn rows_at_a_time([batch, inputs, height, width]: [usize; 4]) -> usiz
 }
 
 impl Builder<'_> {
-    /// A convolution of 3x3 without a bias, whose padding keeps the size. `weight` has a row of 9 for each pair of an output
-    /// and an input.
+    /// A convolution of 3x3 without a bias, whose padding keeps the size. The matrices of `weights` have a row of 9 for each
+    /// pair of an output and an input.
     ///
-    /// It works on at most `rows_at_a_time` rows of squares after the other, so that only their transforms are in memory.
-    pub(super) fn conv_in_squares(&mut self, x: &Node, weight: &Node, rows_at_a_time: usize) -> Node {
+    /// It works on one matrix of weights after the other, and on at most `rows_at_a_time` rows of squares after the other,
+    /// so that only their transforms are in memory.
+    pub(super) fn conv_in_squares(&mut self, x: &Node, weights: &[Node], rows_at_a_time: usize) -> Node {
         let [batch, inputs, height, width] = x.map();
-        let outputs = weight.matrix()[0] / inputs;
         let columns = width / RESULTS;
         let table = self.constant(&[PRODUCTS, 9], of_squares(&WEIGHT_TRANSFORM));
-        // The runtime would otherwise transform all weights of a model when it loads it, and keep them.
-        let table = self.after(&table, x);
-        let shape = [PRODUCTS, outputs * inputs];
-        let weight = self.op("Gemm", &[&table, weight], &[("transB", Int(1))], &shape);
-        let weight = self.reshape(&weight, &[PRODUCTS, outputs, inputs]);
         let pixel_transform = self.constant(&[PRODUCTS, 1, PIXELS, PIXELS], of_squares(&PIXEL_TRANSFORM));
         let result_transform = self.constant(&[RESULTS * RESULTS, PRODUCTS], of_squares(&RESULT_TRANSFORM));
+        let mut transformed: Vec<Node> = Vec::new();
         let mut done: Vec<Node> = Vec::new();
         for rows in super::blocks::parts(height / RESULTS, rows_at_a_time.max(1)) {
             let (above, below) = (usize::from(rows.start > 0), usize::from(rows.end * RESULTS < height));
             let (from, to) = (rows.start * RESULTS - above, rows.end * RESULTS + below);
             let part = if to - from == height { x.clone() } else { self.slice(x, 2, from, to) };
-            // Each channel is a picture of its own. The first rows wait for the weights, the others for those before them.
-            let transform = self.after(&pixel_transform, done.last().unwrap_or(&weight));
+            // Each channel is a picture of its own. Rows wait for those before them.
+            let before = done.last();
+            let transform = before.map_or_else(|| pixel_transform.clone(), |done| self.after(&pixel_transform, done));
             let part = self.reshape(&part, &[batch * inputs, 1, to - from, width]);
             let pads = [1 - above as i64, 1, 1 - below as i64, 1];
             let (kernel, strides) = ([PIXELS as i64; 2], [RESULTS as i64; 2]);
@@ -104,21 +108,28 @@ impl Builder<'_> {
             let count = rows.len() * columns;
             let squares = self.reshape(&squares, &[batch, inputs, PRODUCTS, count]);
             let squares = self.transpose(&squares, &[0, 2, 1, 3]);
-            let products = self.op("MatMul", &[&weight, &squares], &[], &[batch, PRODUCTS, outputs, count]);
-            let products = self.reshape(&products, &[batch, PRODUCTS, outputs * count]);
-            let shape = [batch, RESULTS * RESULTS, outputs * count];
-            let results = self.op("MatMul", &[&result_transform, &products], &[], &shape);
-            let results = self.reshape(&results, &[batch, RESULTS, RESULTS, outputs, rows.len(), columns]);
-            let results = self.transpose(&results, &[0, 3, 4, 1, 5, 2]);
-            done.push(self.reshape(&results, &[batch, outputs, rows.len() * RESULTS, width]));
-        }
-        match done.as_slice() {
-            [whole] => whole.clone(),
-            parts => {
-                let parts: Vec<_> = parts.iter().collect();
-                self.op("Concat", &parts, &[("axis", Int(2))], &[batch, outputs, height, width])
+            let mut pieces: Vec<Node> = Vec::new();
+            for (at, weight) in weights.iter().enumerate() {
+                let outputs = weight.matrix()[0] / inputs;
+                if at == transformed.len() {
+                    // The runtime would otherwise transform all weights of a model when it loads it, and keep them.
+                    let table = self.after(&table, pieces.last().unwrap_or(&squares));
+                    let shape = [PRODUCTS, outputs * inputs];
+                    let weight = self.op("Gemm", &[&table, weight], &[("transB", Int(1))], &shape);
+                    transformed.push(self.reshape(&weight, &[PRODUCTS, outputs, inputs]));
+                }
+                let weight = transformed[at].clone();
+                let products = self.op("MatMul", &[&weight, &squares], &[], &[batch, PRODUCTS, outputs, count]);
+                let products = self.reshape(&products, &[batch, PRODUCTS, outputs * count]);
+                let shape = [batch, RESULTS * RESULTS, outputs * count];
+                let results = self.op("MatMul", &[&result_transform, &products], &[], &shape);
+                let results = self.reshape(&results, &[batch, RESULTS, RESULTS, outputs, rows.len(), columns]);
+                let results = self.transpose(&results, &[0, 3, 4, 1, 5, 2]);
+                pieces.push(self.reshape(&results, &[batch, outputs, rows.len() * RESULTS, width]));
             }
+            done.push(self.concat(&pieces.iter().collect::<Vec<_>>(), 1));
         }
+        self.concat(&done.iter().collect::<Vec<_>>(), 2)
     }
 
     /// The same constant, but not before `node` is computed. Runtimes begin with all that can be computed.
@@ -158,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn squares_give_what_pixels_give_wherever_rows_are_divided() {
+    fn squares_give_what_pixels_give_wherever_rows_and_weights_are_divided() {
         let [batch, inputs, height, width] = MAP;
         let mut noise = Noise::new(1);
         let (map, weight) = (noise.normal(MAP.iter().product()), noise.normal(OUTPUTS * inputs * 9));
@@ -167,12 +178,14 @@ mod tests {
             [row / height / OUTPUTS, row / height % OUTPUTS, row % height, x]
         });
         let expected: Vec<_> = places.map(|place| expected(&map, &weight, place)).collect();
-        for rows_at_a_time in [1, 2, 4, 5] {
+        for (rows_at_a_time, first) in [(1, 3), (2, OUTPUTS), (4, 6), (5, 3)] {
             let weights = Weights::default();
             let mut b = Builder::new(&weights, "");
             let shape = [OUTPUTS * inputs, 9];
             let (x, w) = (b.input("map", &MAP), b.input("weight", &shape));
-            let result = b.conv_in_squares(&x, &w, rows_at_a_time);
+            let pieces = [0..first, first..OUTPUTS].map(|some| b.slice(&w, 0, some.start * inputs, some.end * inputs));
+            let pieces: Vec<_> = pieces.into_iter().filter(|piece| piece.matrix()[0] > 0).collect();
+            let result = b.conv_in_squares(&x, &pieces, rows_at_a_time);
             assert_eq!(result.shape(), [batch, OUTPUTS, height, width]);
             b.output("result", &result);
             let session = Runtime::Rten.load(b.finish(|_| true).expect("a graph")).expect("a session");
@@ -182,7 +195,7 @@ mod tests {
             let apart = found.iter().zip(&expected).map(|(found, expected)| (f64::from(*found) - expected).abs());
             let apart = apart.fold(0.0, f64::max);
             // Sums of 45 products, each of about 1.
-            assert!(apart < 1e-4, "{rows_at_a_time} rows at a time: off by {apart}");
+            assert!(apart < 1e-4, "{rows_at_a_time} rows and {first} outputs at a time: off by {apart}");
         }
     }
 
@@ -217,7 +230,7 @@ mod tests {
     fn large_maps_of_many_channels_are_worked_on_in_squares_and_others_are_not() {
         let weights = file(MIN_CHANNELS);
         let direct = weights.clone().with_direct_convolutions();
-        for (side, expected) in [(64, "Gemm"), (62, "Conv"), (32, "Conv")] {
+        for (side, expected) in [(64, "Gemm"), (32, "Gemm"), (62, "Conv"), (16, "Conv")] {
             let map = [1, MIN_CHANNELS, side, side];
             let numbers = Noise::new(3).normal(map.iter().product());
             let [(found, operator), (direct, of_runtime)] = [&weights, &direct].map(|weights| {
