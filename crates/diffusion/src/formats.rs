@@ -60,7 +60,9 @@ pub(crate) fn check_beginning(name: &str, data: &[u8]) -> Result<()> {
         return Err(pickle(name));
     }
     if first.starts_with(b"GGUF") {
-        return is("a GGUF file: the built-in engine reads safetensors, and sd-server reads GGUF");
+        return is(
+            "a GGUF file: use the same model as safetensors (FP8 is as small as Q8_0), or sd-server as the engine",
+        );
     }
     if first.starts_with(b"version https://git-lfs") {
         return is("a pointer of Git LFS instead of the file itself: run `git lfs pull` in its repository");

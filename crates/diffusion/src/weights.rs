@@ -26,6 +26,8 @@ use crate::{Error, Result};
 
 use self::float_formats::{SUPPORTED, scaled_f32};
 
+pub(crate) use self::scales::BLOCK_SCALE_SUFFIXES;
+
 /// Most files of the weights of one part.
 const MAX_FILES: usize = 64;
 

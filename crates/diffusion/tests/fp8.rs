@@ -1,19 +1,19 @@
 //! Weights in floating-point numbers of 8 bits, as programs publish them: with a scale for each layer, or as they are.
 
-use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use safetensors::Dtype;
-use safetensors::tensor::TensorView;
 use tempfile::TempDir;
 use tintype_diffusion::weights::Weights;
 use tintype_diffusion::weights::float_formats::to_f32;
 use tintype_diffusion::{Error, Lora, Options, Order, Pipeline, Precision};
 use tintype_engine::{CancellationToken, Picture};
 
-/// The tensors of a file.
-type Tensors = BTreeMap<String, (Dtype, Vec<usize>, Vec<u8>)>;
+#[path = "parity/comfyui.rs"]
+mod comfyui;
+
+use comfyui::{Tensors, write, write_comfyui};
 
 fn parity(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/parity").join(name)
@@ -27,13 +27,6 @@ fn copy(from: &Path, to: &Path) {
         let to = to.join(from.file_name().expect("a name"));
         if from.is_dir() { copy(&from, &to) } else { fs::copy(&from, &to).map(drop).expect("a file") }
     }
-}
-
-fn write(path: &Path, tensors: &Tensors) {
-    let views = tensors
-        .iter()
-        .map(|(name, (dtype, shape, bytes))| (name, TensorView::new(*dtype, shape.clone(), bytes).expect("a tensor")));
-    safetensors::serialize_to_file(views, None, path).expect("a file");
 }
 
 fn bytes(numbers: &[f32]) -> Vec<u8> {
@@ -143,6 +136,24 @@ fn a_picture_with_weights_in_8_bits_is_that_of_the_same_numbers_in_32() {
         assert!(made[0] == made[1], "{name} {of} {form:?}");
         assert!(made[0][0] != made[0][1], "the LoRA counts");
         assert!(made[0][0] != picture(&parity(name), &Options::default()), "rounding shows");
+    }
+}
+
+#[test]
+fn files_for_comfyui_may_have_8_bits() {
+    for (name, form) in [("klein", Form::New), ("z_image", Form::Old), ("z_image", Form::Plain)] {
+        let folder = TempDir::new().expect("a folder");
+        let path = write_comfyui(&parity(""), name, folder.path());
+        let text = folder.path().join(comfyui::FILES[1].1);
+        let weights = [&path, &text].map(|path| Weights::open(path).expect("weights"));
+        let [transformers, texts] = weights.map(|weights| rounded(&weights, Dtype::F8_E4M3, form));
+        let plain = picture(&path, &Options::default());
+        let [small, wide] = [0, 1].map(|at| {
+            write(&path, &transformers[at]);
+            write(&text, &texts[at]);
+            picture(&path, &Options::default())
+        });
+        assert!(small == wide && small != plain, "{name} {form:?}");
     }
 }
 

@@ -484,6 +484,38 @@ fn a_file_of_peft_is_scaled_by_the_configuration_beside_it() {
 }
 
 #[test]
+fn files_for_flux_2_have_the_names_of_several_programs() {
+    let case = Case::new();
+    let picture_of = |name: &str, [down, up]: [&[usize]; 2]| {
+        let tensors = [tensor(format!("{name}.lora_A.weight"), down), tensor(format!("{name}.lora_B.weight"), up)];
+        let options = case.options(case.write(&tensors), 1.0);
+        render(&mut Pipeline::open(&model("klein"), &options).expect("a model"))
+    };
+    for (original, new, shapes) in [
+        ("double_blocks.0.img_attn.proj", "transformer_blocks.0.attn.to_out.0", [&[2, 32][..], &[32, 2]]),
+        ("single_blocks.1.linear2", "single_transformer_blocks.1.attn.to_out", [&[2, 128], &[32, 2]]),
+        ("final_layer.linear", "proj_out", [&[2, 32], &[16, 2]]),
+    ] {
+        let expected = picture_of(&format!("transformer.{new}"), shapes);
+        // Trainers write these without the configuration of PEFT.
+        for name in [
+            format!("base_model.model.{original}"),
+            format!("diffusion_model.{original}"),
+            format!("transformer.base_model.model.{new}"),
+            new.to_owned(),
+        ] {
+            assert!(picture_of(&name, shapes) == expected, "{name}");
+        }
+    }
+    let plain = [
+        tensor("base_model.model.proj_out.lora_A.weight", &[2, 32]),
+        tensor("base_model.model.proj_out.lora_B.weight", &[16, 2]),
+    ];
+    let message = refusal("klein", &case.options(case.write(&plain), 1.0));
+    assert!(message.contains("put the adapter_config.json of this LoRA"), "{message}");
+}
+
+#[test]
 fn the_projection_of_a_whole_prompt_is_changed() {
     let case = Case::new();
     let path = case.write(&pair("lora_te2_text_projection", &[2, 12], &[12, 2]));

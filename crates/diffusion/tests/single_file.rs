@@ -1,11 +1,21 @@
-//! Files that are not a model, or lack a part: the refusal says what the file is, and what to do.
+//! Models in files as other programs read them. If a file is not a model, or lacks a part, the refusal says what the file
+//! is, and what to do.
 
-use std::path::Path;
+use std::fs;
+use std::path::{Path, PathBuf};
 
+use flate2::read::GzDecoder;
+use safetensors::Dtype;
 use serde_json::{Map, Value, json};
 use tempfile::TempDir;
-use tintype_diffusion::pipelines::{class_of_file, references};
-use tintype_diffusion::{Error, Options, Pipeline};
+use tintype_diffusion::pipelines::{masks, recognise, references};
+use tintype_diffusion::{Error, Lora, Options, Order, Pipeline};
+use tintype_engine::{CancellationToken, Picture};
+
+#[path = "parity/comfyui.rs"]
+mod comfyui;
+
+use comfyui::{FILES, Tensors, part, write_comfyui, write_configurations};
 
 /// The name and the sizes of a tensor.
 type Tensor<'a> = (&'a str, &'a [usize]);
@@ -27,7 +37,7 @@ fn write(path: &Path, tensors: &[Tensor<'_>]) {
 
 /// The refusal of a file, which is the same whether the file is opened or only recognised.
 fn refusal(path: &Path) -> String {
-    let recognised = class_of_file(path).expect_err("no model");
+    let recognised = recognise(path).expect_err("no model");
     let opened = Pipeline::open(path, &Options::default()).expect_err("no model");
     let (Error::Unusable(recognised), Error::Unusable(opened)) = (recognised, opened) else { panic!("no message") };
     assert_eq!(recognised, opened);
@@ -51,7 +61,7 @@ fn a_file_that_is_not_a_complete_model_is_refused_by_what_it_is() {
     let folder = TempDir::new().expect("a folder");
     let path = folder.path().join("file.safetensors");
     let context = ("model.diffusion_model.middle_block.1.transformer_blocks.0.attn2.to_k.weight", &[4, 1024][..]);
-    let cases: [(&[Tensor<'_>], &str); 25] = [
+    let cases: [(&[Tensor<'_>], &str); 27] = [
         (&[UNET], "is Stable Diffusion 1 without its text encoder and its VAE: use the complete checkpoint"),
         (&[UNET, context], "is Stable Diffusion 2 without its text encoder and its VAE"),
         (&[UNET, SIZES], "is Stable Diffusion XL without its text encoders and its VAE"),
@@ -72,8 +82,16 @@ fn a_file_that_is_not_a_complete_model_is_refused_by_what_it_is() {
         (&[("model.diffusion_model.joint_blocks.0.x", &[1])], "is Stable Diffusion 3, which is not supported"),
         (&[("double_blocks.0.img_attn.norm.key_norm.scale", &[1])], "is FLUX.1 or a model like it"),
         (&[("double_blocks.0.x.weight", &[1]), ("double_blocks.0.x.weight_scale_inv", &[1])], "is FLUX.1"),
-        (&[("double_stream_modulation_img.lin.weight", &[1]), ("double_blocks.0.x", &[1])], "pull klein-4b`"),
-        (&[("model.diffusion_model.noise_refiner.0.x", &[1])], "pull z-image-turbo`"),
+        (
+            &[("double_stream_modulation_img.lin.weight", &[1]), ("double_blocks.0.x", &[1])],
+            "is the transformer of FLUX.2 klein alone, and no text encoder (Qwen 3 with 0 numbers a token) of this model",
+        ),
+        (&[("double_stream_modulation_img.lin.weight", &[1]), ("guidance_in.in_layer.weight", &[1])], "is FLUX.2 dev"),
+        (&[("model.diffusion_model.noise_refiner.0.x", &[1])], "is Lumina 2"),
+        (
+            &[("noise_refiner.0.x", &[1]), ("x_pad_token", &[1, 4]), ("cap_embedder.1.weight", &[4, 6])],
+            "is the transformer of Z-Image alone, and no text encoder (Qwen 3 with 6 numbers a token) of this model lies",
+        ),
         (&[("lora_unet_mid_block_attentions_0_proj_in.lora_down.weight", &[1])], "is a LoRA, which changes a model"),
         (&[("unet.down_blocks.0.attentions.0.to_q.lora_A.weight", &[1])], "is a LoRA"),
         (&[("emb_params", &[1])], "is an embedding of textual inversion"),
@@ -129,7 +147,7 @@ fn a_header_may_be_as_long_as_the_format_allows() {
     header.insert("__metadata__".into(), json!({"ss_tag_frequency": "x".repeat(20 << 20)}));
     let header = Value::Object(header).to_string();
     std::fs::write(&path, [&(header.len() as u64).to_le_bytes(), header.as_bytes(), data].concat()).expect("a file");
-    assert_eq!(class_of_file(&path).expect("a model"), "StableDiffusionPipeline");
+    assert_eq!(recognise(&path).expect("a model").class, "StableDiffusionPipeline");
 }
 
 #[test]
@@ -149,13 +167,13 @@ fn a_damaged_header_is_refused() {
         with(54, r#"{"a":{"dtype":"F16","shape":[1],"data_offsets":[0,2]}}"#),
     ] {
         std::fs::write(&path, &bytes).expect("a file");
-        for error in [class_of_file(&path).err(), Pipeline::open(&path, &Options::default()).err()] {
+        for error in [recognise(&path).err(), Pipeline::open(&path, &Options::default()).err()] {
             let Some(Error::Files(text)) = &error else { panic!("{bytes:?}: {error:?}") };
             assert!(text.contains("is damaged"), "{text}");
         }
     }
-    assert!(class_of_file(&folder.path().join("missing.safetensors")).is_err());
-    assert!(class_of_file(folder.path()).is_err());
+    assert!(recognise(&folder.path().join("missing.safetensors")).is_err());
+    assert!(recognise(folder.path()).is_err());
 }
 
 #[test]
@@ -188,8 +206,193 @@ fn a_file_that_lacks_its_vae_alone_needs_another_one() {
     let folder = TempDir::new().expect("a folder");
     let path = folder.path().join("file.safetensors");
     write(&path, &[UNET, CLIP]);
-    assert_eq!(class_of_file(&path).expect("a model"), "StableDiffusionPipeline");
+    assert_eq!(recognise(&path).expect("a model").class, "StableDiffusionPipeline");
     let Err(Error::Unusable(text)) = Pipeline::open(&path, &Options::default()) else { panic!("no message") };
     assert!(text.contains("is Stable Diffusion 1 without its VAE: use the complete checkpoint"), "{text}");
     assert!(text.ends_with("or give a VAE as --engine-vae"), "{text}");
+}
+
+fn recorded(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/parity").join(name)
+}
+
+fn picture(path: &Path, loras: &[Lora]) -> Picture {
+    let options = Options { loras: loras.to_vec(), ..Options::default() };
+    let mut pipeline = Pipeline::open(path, &options).expect("a model");
+    let order = Order { prompt: "a fox", width: 64, height: 64, seed: 3, references: &[], mask: None };
+    let settings = tintype_diffusion::Settings { steps: 2, ..pipeline.traits().settings() };
+    pipeline.render(&order, &settings, |_| {}, &CancellationToken::new()).expect("a picture")
+}
+
+/// The same tensors under names that begin so.
+fn prefixed(tensors: Tensors, prefix: &str) -> Tensors {
+    tensors.into_iter().map(|(name, tensor)| (format!("{prefix}{name}"), tensor)).collect()
+}
+
+#[test]
+fn files_for_comfyui_give_the_picture_of_the_folder() {
+    for (name, class, pictures) in [("klein", "Flux2KleinPipeline", 4), ("z_image", "ZImagePipeline", 0)] {
+        let expected = picture(&recorded(name), &[]);
+        let folder = TempDir::new().expect("a folder");
+        let path = write_comfyui(&recorded(""), name, folder.path());
+        let found = recognise(&path).expect("a model");
+        assert_eq!((found.class, references(&path), masks(&path)), (class, pictures, false));
+        assert_eq!((found.folder.as_path(), found.files[0].as_path()), (folder.path(), Path::new(FILES[0].1)));
+        let beside = ["model_index.json", "vae/config.json", "tokenizer/tokenizer_config.json", FILES[1].1, FILES[2].1];
+        assert!(beside.iter().all(|file| found.files.contains(&PathBuf::from(file))), "{found:?}");
+        assert!(picture(&path, &[]) == expected, "{name}: files of ComfyUI");
+        for kind in ["kohya", "peft"] {
+            let lora = [Lora { path: recorded("lora").join(format!("{name}_{kind}.safetensors")), weight: 0.7 }];
+            let changed = picture(&recorded(name), &lora);
+            assert!(picture(&path, &lora) == changed && changed != expected, "{name}: {kind}");
+        }
+        // A file that another one has in part, or has nothing to do with.
+        let mut tensors = prefixed(part(&recorded(""), name, "transformer"), FILES[0].2);
+        if name == "z_image" {
+            tensors.insert(format!("{}norm_final.weight", FILES[0].2), (Dtype::F32, vec![4], vec![0; 16]));
+        }
+        comfyui::write(&path, &tensors);
+        fs::write(folder.path().join("text_encoders/a.safetensors"), "damaged").expect("a file");
+        fs::copy(&path, folder.path().join("text_encoders/b.safetensors")).expect("a copy");
+        assert!(picture(&path, &[]) == expected, "{name}: with a prefix");
+
+        let flat = TempDir::new().expect("a folder");
+        write_configurations(&recorded(""), name, flat.path());
+        for (_, file, _) in FILES {
+            let to = Path::new(file).file_name().expect("a name");
+            fs::copy(folder.path().join(file), flat.path().join(to)).expect("a copy");
+        }
+        assert!(picture(&flat.path().join("model.safetensors"), &[]) == expected, "{name}: in one folder");
+
+        let whole = TempDir::new().expect("a folder");
+        write_configurations(&recorded(""), name, whole.path());
+        let all = FILES.iter().flat_map(|(of, _, prefix)| prefixed(part(&recorded(""), name, of), prefix));
+        let path = whole.path().join("whole.safetensors");
+        comfyui::write(&path, &all.collect());
+        assert!(picture(&path, &[]) == expected, "{name}: in one file");
+        assert!(!recognise(&path).expect("a model").files[1..].contains(&PathBuf::from("whole.safetensors")));
+    }
+}
+
+#[test]
+fn a_transformer_lies_beside_the_parts_of_a_folder() {
+    for name in ["klein", "z_image"] {
+        let folder = TempDir::new().expect("a folder");
+        for part in ["text_encoder", "vae", "tokenizer", "model_index.json"] {
+            std::os::unix::fs::symlink(recorded(name).join(part), folder.path().join(part)).expect("a link");
+        }
+        fs::create_dir(folder.path().join("unet")).expect("a folder");
+        let path = folder.path().join("unet/tuned.safetensors");
+        let expected = picture(&recorded(name), &[]);
+        // The names of `diffusers`, too.
+        fs::copy(recorded(name).join("transformer/diffusion_pytorch_model.safetensors"), &path).expect("a copy");
+        assert!(picture(&path, &[]) == expected, "{name}");
+        comfyui::write(&path, &part(&recorded(""), name, "transformer"));
+        assert!(picture(&path, &[]) == expected, "{name}");
+        let files = recognise(&path).expect("a model").files;
+        let index = PathBuf::from("text_encoder/model.safetensors.index.json");
+        assert!(files.contains(&"text_encoder/config.json".into()) && files.contains(&"vae/config.json".into()));
+        assert_eq!((files.contains(&index), files.len() > 8), (name == "klein", true), "{files:?}");
+    }
+}
+
+/// Writes a file of zeros as large as a published one, which takes no disk.
+fn published(path: &Path, tensors: &Value) {
+    let (mut header, mut length) = (Map::new(), 0);
+    for (name, shape) in tensors.as_object().expect("tensors") {
+        let begin = length;
+        length +=
+            shape.as_array().expect("sizes").iter().map(|size| size.as_u64().expect("a size")).product::<u64>() * 2;
+        header.insert(name.clone(), json!({"dtype": "BF16", "shape": shape, "data_offsets": [begin, length]}));
+    }
+    let header = Value::Object(header).to_string();
+    fs::create_dir_all(path.parent().expect("a folder")).expect("a folder");
+    fs::write(path, [&(header.len() as u64).to_le_bytes(), header.as_bytes()].concat()).expect("a file");
+    let file = fs::File::options().write(true).open(path).expect("a file");
+    file.set_len(8 + header.len() as u64 + length).expect("a long file");
+}
+
+#[test]
+fn published_files_for_comfyui_need_nothing_else() {
+    let recorded = fs::File::open(recorded("comfyui/published.json.gz")).expect("a fixture");
+    let recorded: Value = serde_json::from_reader(GzDecoder::new(recorded)).expect("JSON");
+    for (name, family, steps, guidance) in [
+        ("flux-2-klein-4b", "FLUX.2 klein", 4, 1.0),
+        ("flux-2-klein-base-9b", "FLUX.2 klein base", 50, 4.0),
+        ("z_image_turbo_bf16", "Z-Image", 8, 1.0),
+        ("z_image_bf16", "Z-Image", 50, 6.0),
+    ] {
+        let folder = TempDir::new().expect("a folder");
+        let path = folder.path().join(format!("diffusion_models/{name}.safetensors"));
+        published(&path, &recorded[name][0]);
+        published(&folder.path().join("text_encoders/qwen_3_4b.safetensors"), &recorded[name][1]);
+        published(&folder.path().join("vae/flux2-vae.safetensors"), &recorded[name][2]);
+        let pipeline = Pipeline::open(&path, &Options::default()).expect("a model");
+        let traits = pipeline.traits();
+        assert_eq!((traits.family, traits.steps), (family, steps), "{name}");
+        assert!((traits.guidance - guidance).abs() < f32::EPSILON && traits.side_multiple == 16, "{name}");
+    }
+}
+
+#[test]
+fn hostile_files_for_comfyui_are_refused_by_their_tensors() {
+    type Change<'a> = &'a dyn Fn(&mut Tensors);
+    fn shape<'t>(all: &'t mut Tensors, name: &str) -> &'t mut Vec<usize> {
+        &mut all.get_mut(name).expect("a tensor").1
+    }
+    let qkv = "double_blocks.0.img_attn.qkv.weight";
+    let big = 1 << 40;
+    let cases: [(&str, &str, Change<'_>); 9] = [
+        ("klein", "transformer_blocks.0.attn.to_q.weight", &|all| drop(all.remove(qkv))),
+        ("klein", "img_attn.qkv.weight", &|all| *shape(all, qkv) = vec![32, 96]),
+        ("klein", "img_attn.qkv.weight", &|all| {
+            let (_, shape, bytes) = all.get_mut(qkv).expect("a tensor");
+            *shape = vec![95, 32];
+            bytes.truncate(95 * 32 * 2);
+        }),
+        ("klein", "single_blocks.9.linear3.weight", &|all| {
+            drop(all.insert("single_blocks.9.linear3.weight".into(), (Dtype::F32, vec![], vec![0; 4])));
+        }),
+        ("klein", "attention_head_dim", &|all| {
+            let norm = "double_blocks.0.img_attn.norm.query_norm.scale".to_owned();
+            drop(all.insert(norm, (Dtype::F32, vec![0, big], Vec::new())));
+        }),
+        ("klein", "transformer_blocks.0.ff.linear_in.weight", &|all| {
+            drop(all.insert("double_blocks.0.img_mlp.2.weight".into(), (Dtype::F32, vec![32, 0], Vec::new())));
+        }),
+        ("klein", "final_layer.adaLN_modulation.1.weight", &|all| {
+            *shape(all, "final_layer.adaLN_modulation.1.weight") = vec![32, 64];
+        }),
+        ("z_image", "layers.0.attention.to_q.weight", &|all| drop(all.remove("layers.0.attention.qkv.weight"))),
+        ("z_image", "axes_dims", &|all| {
+            drop(all.insert("layers.0.attention.q_norm.weight".into(), (Dtype::F32, vec![0, big], Vec::new())));
+        }),
+    ];
+    for (name, expected, change) in cases {
+        let folder = TempDir::new().expect("a folder");
+        let path = write_comfyui(&recorded(""), name, folder.path());
+        let mut tensors = part(&recorded(""), name, "transformer");
+        change(&mut tensors);
+        comfyui::write(&path, &tensors);
+        let (Error::Unusable(text) | Error::Model(text)) =
+            Pipeline::open(&path, &Options::default()).expect_err("no model")
+        else {
+            panic!("no message for {expected}")
+        };
+        assert!(text.contains(expected), "{text:?} lacks {expected:?}");
+    }
+    // Parts of another model are not taken for its own.
+    let folder = TempDir::new().expect("a folder");
+    let path = write_comfyui(&recorded(""), "klein", folder.path());
+    let words = "model.embed_tokens.weight";
+    let mut text = part(&recorded(""), "klein", "text_encoder");
+    *shape(&mut text, words) = vec![722, 6];
+    comfyui::write(&folder.path().join(FILES[1].1), &text);
+    assert!(refusal(&path).contains("no text encoder (Qwen 3 with 12 numbers a token) of this model lies beside it"));
+    *shape(&mut text, words) = vec![361, 12];
+    comfyui::write(&folder.path().join(FILES[1].1), &text);
+    fs::remove_file(folder.path().join(FILES[2].1)).expect("removed");
+    assert!(
+        refusal(&path).contains("no VAE (with 4 channels) of this model lies beside it: put one, such as flux2-vae")
+    );
 }

@@ -274,15 +274,11 @@ impl LoraFile {
                     return Err(self.wrong(key, &format!("changes {tensor:?}, as another tensor of the file does")));
                 }
                 let entry = weights.get(tensor).ok_or_else(|| self.foreign(key, "fits no tensor of this model"))?;
-                let mut change = self.change(layer, tensor, entry, [share, shares])?;
+                let mut change = self.change(layer, tensor, (entry, Numbers::of(weights, entry)), [share, shares])?;
                 // The second matrix of LoKr has the rank that counts.
                 let rank = change.factors.iter().rev().find_map(Factor::rank);
                 change.scale = self.scale(part, name, layer.alpha.as_deref(), rank)?;
-                let mut strength = change.weight * change.scale;
-                if let Some(dora) = &mut change.dora {
-                    dora.base = Numbers::of(weights, entry);
-                    strength = change.weight;
-                }
+                let strength = change.weight * if change.dora.is_some() { 1.0 } else { change.scale };
                 // Without a weight the file is only looked at.
                 if strength.abs() > 0.0 {
                     changes.0.entry(tensor.to_owned()).or_default().push(change);
@@ -385,7 +381,13 @@ impl LoraFile {
     }
 
     /// The change of a tensor that has one of several shares of the outputs, but for its scale.
-    fn change(&self, layer: &Layer, tensor: &str, entry: &TensorEntry, [share, shares]: [usize; 2]) -> Result<Change> {
+    fn change(
+        &self,
+        layer: &Layer,
+        tensor: &str,
+        (entry, base): (&TensorEntry, Numbers),
+        [share, shares]: [usize; 2],
+    ) -> Result<Change> {
         let is_transposed = tensor == TRANSPOSED_PROJECTION;
         let [rows, columns] = match matrix(&entry.shape)[..] {
             [columns, rows] if is_transposed => [rows, columns],
@@ -418,7 +420,7 @@ impl LoraFile {
             Some((key, is_of_peft)) => {
                 // A kernel's pixels share the magnitude of their input.
                 let inputs = entry.shape.get(usize::from(!is_transposed)).copied().unwrap_or(0);
-                Some(self.dora(key, *is_of_peft, [rows * shares, inputs], shares, is_transposed)?)
+                Some(self.dora(key, *is_of_peft, [rows * shares, inputs], shares, is_transposed, base)?)
             }
             None => None,
         };
@@ -433,6 +435,7 @@ impl LoraFile {
         [outputs, inputs]: [usize; 2],
         shares: usize,
         is_transposed: bool,
+        base: Numbers,
     ) -> Result<Dora> {
         let shape = self.weights.get(key).map(|entry| entry.shape.clone()).unwrap_or_default();
         let count: usize = shape.iter().product();
@@ -451,7 +454,6 @@ impl LoraFile {
             return Err(self.wrong(key, &what));
         }
         let magnitudes = self.numbers(key)?.all();
-        let base = Numbers::from_f32(&[]);
         Ok(Dora { magnitudes, is_by_row: is_of_outputs != is_transposed, base, column_factors: OnceLock::new() })
     }
 

@@ -7,7 +7,8 @@ use std::collections::HashMap;
 
 use crate::graph::Uses;
 use crate::models::clip::TRANSPOSED_PROJECTION;
-use crate::pipelines::original_unet_name;
+use crate::models::flux2::{NORM_OUT, ORIGINAL_NORM_OUT};
+use crate::pipelines::{original_unet_name, transformer_layers};
 use crate::weights::Weights;
 
 /// The parts that make the picture: names without a part are theirs.
@@ -17,7 +18,7 @@ const MAIN: [&str; 2] = ["unet", "transformer"];
 const OF_PEFT: &str = "base_model.model.";
 
 /// How the names of the layers of a part begin. Without a part they belong to the one that makes the picture.
-const PREFIXES: [(&str, &str); 17] = [
+const PREFIXES: [(&str, &str); 18] = [
     ("lora_unet_", ""),
     ("lora_te1_", "text_encoder"),
     ("lora_te2_", "text_encoder_2"),
@@ -32,6 +33,8 @@ const PREFIXES: [(&str, &str); 17] = [
     ("text_encoders.clip_l.transformer.", "text_encoder"),
     ("text_encoders.clip_g.transformer.", "text_encoder_2"),
     ("unet.", "unet"),
+    // SimpleTuner.
+    ("transformer.base_model.model.", "transformer"),
     ("transformer.", "transformer"),
     ("model.diffusion_model.", ""),
     ("diffusion_model.", ""),
@@ -227,15 +230,17 @@ impl Names {
         let one = |name: &str| self.tensors.get(name).map(String::as_str);
         let swapped = |from: &str, to: &str| Some(format!("{}{to}", layer.strip_suffix(from)?));
         let old = [("_to_out", "_to_out_0"), ("_to_out", "_out_proj"), ("_to_q", "_q_proj"), ("_to_k", "_k_proj")];
-        let old = old.into_iter().chain([("_to_v", "_v_proj"), ("attention_out", "attention_to_out_0")]);
-        let mut names = old.filter_map(|(from, to)| swapped(from, to)).chain(originals(&layer)).chain(original(&layer));
+        let mut old = old.into_iter().chain([("_to_v", "_v_proj")]).filter_map(|(from, to)| swapped(from, to));
         if let Some(found) = one(&layer).or_else(|| original_unet(&layer, self.layers).and_then(|name| one(&name))) {
             return Some(vec![found]);
         }
-        if let Some(found) = names.find_map(|name| one(&name)) {
+        if let Some(found) = old.find_map(|name| one(&name)) {
             return Some(vec![found]);
         }
-        joined(&layer)?.iter().map(|name| one(name)).collect()
+        let norms = [NORM_OUT, ORIGINAL_NORM_OUT].map(plain);
+        let other = norms.contains(&layer).then(|| norms.into_iter().filter(|norm| *norm != layer).collect());
+        let mut names = transformer_layers(&layer, "_").chain(other);
+        names.find_map(|names: Vec<_>| names.iter().map(|name| one(name)).collect())
     }
 }
 
@@ -268,66 +273,17 @@ fn original_unet(layer: &str, layers: usize) -> Option<String> {
     places.contains(&fields[1]).then(|| plain(found.trim_end_matches('.')))
 }
 
-/// The names that layers beside the blocks of FLUX.2 and Z-Image had first, and those of `diffusers`.
-const BESIDE_BLOCKS: [(&str, &str); 12] = [
-    ("img_in", "x_embedder"),
-    ("txt_in", "context_embedder"),
-    ("time_in_in_layer", "time_guidance_embed_timestep_embedder_linear_1"),
-    ("time_in_out_layer", "time_guidance_embed_timestep_embedder_linear_2"),
-    ("final_layer_linear", "proj_out"),
-    ("final_layer_adaLN_modulation_1", "norm_out_linear"),
-    ("single_stream_modulation_lin", "single_stream_modulation_linear"),
-    ("double_stream_modulation_img_lin", "double_stream_modulation_img_linear"),
-    ("double_stream_modulation_txt_lin", "double_stream_modulation_txt_linear"),
-    ("x_embedder", "all_x_embedder_2-1"),
-    ("final_layer_linear", "all_final_layer_2-1_linear"),
-    ("final_layer_adaLN_modulation_1", "all_final_layer_2-1_adaLN_modulation_1"),
-];
-
-/// The names of such a layer.
-fn originals(layer: &str) -> impl Iterator<Item = String> {
-    BESIDE_BLOCKS.iter().filter(move |(there, _)| layer == *there).map(|(_, here)| (*here).to_owned())
+/// Whether a layer of FLUX.2 or Z-Image has its first name.
+pub(super) fn is_original(layer: &str) -> bool {
+    layer == ORIGINAL_NORM_OUT || transformer_layers(layer, ".").next().is_some()
 }
 
 /// Whether the outputs of a layer under the name of a tensor in a file are the two halves of those of `tensor`, the second
 /// half first: the scale and the shift of the last norm of FLUX.2.
 pub(super) fn swaps_halves(key: &str, tensor: &str) -> bool {
-    tensor == "norm_out.linear.weight" && key.contains("adaLN_modulation")
-}
-
-/// The name of a layer in a block of FLUX.2 that has its first name.
-fn original(layer: &str) -> Option<String> {
-    let (there, here, layers): (_, _, &[(&str, &str)]) = if layer.starts_with("double_blocks_") {
-        let layers = &[
-            ("img_attn_proj", "attn_to_out_0"),
-            ("txt_attn_proj", "attn_to_add_out"),
-            ("img_mlp_0", "ff_linear_in"),
-            ("img_mlp_2", "ff_linear_out"),
-            ("txt_mlp_0", "ff_context_linear_in"),
-            ("txt_mlp_2", "ff_context_linear_out"),
-        ];
-        ("double_blocks_", "transformer_blocks", layers)
-    } else {
-        let layers = &[("linear1", "attn_to_qkv_mlp_proj"), ("linear2", "attn_to_out")];
-        ("single_blocks_", "single_transformer_blocks", layers)
-    };
-    let (number, rest) = layer.strip_prefix(there)?.split_once('_')?;
-    let (_, layer) = layers.iter().find(|(name, _)| rest == *name)?;
-    Some(format!("{here}_{number}_{layer}"))
-}
-
-/// The names of the three layers that share the rows of one: the inputs of an attention of FLUX.2 or Z-Image.
-fn joined(layer: &str) -> Option<[String; 3]> {
-    if let Some(attention) = layer.strip_suffix("_attention_qkv") {
-        return Some(["q", "k", "v"].map(|input| format!("{attention}_attention_to_{input}")));
-    }
-    let (number, rest) = layer.strip_prefix("double_blocks_")?.split_once('_')?;
-    let inputs = match rest {
-        "img_attn_qkv" => ["to_q", "to_k", "to_v"],
-        "txt_attn_qkv" => ["add_q_proj", "add_k_proj", "add_v_proj"],
-        _ => return None,
-    };
-    Some(inputs.map(|input| format!("transformer_blocks_{number}_attn_{input}")))
+    let is_original = |name: &str| name.contains("adaLN_modulation");
+    let is_norm = [NORM_OUT, ORIGINAL_NORM_OUT].contains(&tensor.trim_end_matches(".weight"));
+    is_norm && is_original(key) != is_original(tensor)
 }
 
 #[cfg(test)]
@@ -364,6 +320,7 @@ mod tests {
             ("text_encoders.clip_g.transformer.text_model.a", "text_encoder_2", "text_model.a", true),
             ("lycoris_mid_block_a", "", "mid_block_a", true),
             ("lora_transformer_layers_0", "transformer", "layers_0", true),
+            ("transformer.base_model.model.proj_out", "transformer", "proj_out", true),
             ("lora_te3_encoder_a", "text_encoder_3", "encoder_a", true),
             ("some.other.name", "", "some.other.name", false),
             ("", "", "", false),

@@ -22,11 +22,14 @@ pub(super) fn scales(
     layers: &Layers,
     weights: &Weights,
 ) -> std::result::Result<Map<String, Value>, String> {
-    let Some(layer) = layers.values().find(|layer| layer.is_of_peft && layer.alpha.is_none()) else {
+    let mut open = layers.iter().filter(|(_, layer)| layer.is_of_peft && layer.alpha.is_none()).peekable();
+    if open.peek().is_none() {
         return Ok(Map::new());
-    };
+    }
     let beside = path.with_file_name(BESIDE);
     if !beside.is_file() {
+        // Trainers of FLUX.2 publish such names without the file: the product counts as it is.
+        let Some((_, layer)) = open.find(|((_, name), _)| !names::is_original(name)) else { return Ok(Map::new()) };
         return Err(format!(
             "{:?} has a name of PEFT, which keeps the alpha of a LoRA in another file: put the {BESIDE} of this LoRA beside \
              it",

@@ -16,6 +16,11 @@ const AXES: usize = 4;
 /// Between a picture and the next on the first axis.
 const PICTURES_APART: usize = 10;
 
+/// The layer for the scale and the shift of the last norm, by `diffusers` and by the first program, which has the halves
+/// of its outputs the other way round.
+pub(crate) const NORM_OUT: &str = "norm_out.linear";
+pub(crate) const ORIGINAL_NORM_OUT: &str = "final_layer.adaLN_modulation.1";
+
 /// The transformer as its `config.json` describes it.
 #[derive(Debug, Clone)]
 pub struct Flux2 {
@@ -128,8 +133,14 @@ impl Flux2 {
         }
         let Part { mut b, .. } = part;
         let image = b.slice(&all, 0, tokens, tokens + height * width);
-        let parts = b.linear_wide(&time, "norm_out.linear", inner * 2, false)?;
-        let parts = b.split(&parts, &[inner, inner]);
+        // The shift comes first in files of the first program.
+        let is_original = b.has(&format!("{ORIGINAL_NORM_OUT}.weight"));
+        let norm = if is_original { ORIGINAL_NORM_OUT } else { NORM_OUT };
+        let parts = b.linear_wide(&time, norm, inner * 2, false)?;
+        let mut parts = b.split(&parts, &[inner, inner]);
+        if is_original {
+            parts.reverse();
+        }
         let image = b.modulate(&image, &parts[0], Some(&parts[1]), self.epsilon);
         let image = b.linear(&image, "proj_out", self.channels, false)?;
         let velocity = b.to_map(&image, height, width);

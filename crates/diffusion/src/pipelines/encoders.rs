@@ -224,15 +224,48 @@ pub(super) struct QwenEncoder {
     weights: Weights,
 }
 
-impl QwenEncoder {
-    /// The encoder of a folder, for prompts of at most `length` tokens.
-    pub(super) fn open(folder: &Path, length: usize, thinking: Thinking) -> Result<Self> {
-        let encoder = Self {
-            qwen: Qwen3::read(&part_config(folder, "text_encoder")?)?,
-            tokenizer: tokenizer::Qwen::read(&folder.join("tokenizer"), length, thinking)?,
-            words: Weights::open_part(&folder.join("text_encoder"), "model")?,
-            weights: Weights::open_part(&folder.join("text_encoder"), "model")?,
+/// The parts of a model with such a text encoder, wherever they lie.
+#[derive(Debug)]
+pub(super) struct QwenParts {
+    pub index: Config,
+    pub encoder: (Config, Weights),
+    /// The folder of the tokenizer, if it is not the one in this program.
+    pub tokenizer: Option<PathBuf>,
+    pub transformer: (Config, Weights),
+    pub vae: (Config, Weights),
+    pub scheduler: Config,
+}
+
+impl QwenParts {
+    /// Those in a folder.
+    pub(super) fn of_folder(folder: &Path, index: Config) -> Result<Self> {
+        let part = |name: &str, stem: &str| -> Result<_> {
+            Ok((part_config(folder, name)?, Weights::open_part(&folder.join(name), stem)?))
         };
+        Ok(Self {
+            index,
+            encoder: part("text_encoder", "model")?,
+            tokenizer: Some(folder.join("tokenizer")),
+            transformer: part("transformer", "diffusion_pytorch_model")?,
+            vae: part("vae", "diffusion_pytorch_model")?,
+            scheduler: Config::read(&folder.join("scheduler").join("scheduler_config.json"))?,
+        })
+    }
+}
+
+impl QwenEncoder {
+    /// Compares the table of words with the configuration and the tokenizer. For prompts of at most `length` tokens.
+    pub(super) fn open(
+        (config, weights): (Config, Weights),
+        tokenizer: Option<&Path>,
+        length: usize,
+        thinking: Thinking,
+    ) -> Result<Self> {
+        let tokenizer = match tokenizer {
+            Some(folder) => tokenizer::Qwen::read(folder, length, thinking)?,
+            None => tokenizer::Qwen::built_in(length, thinking)?,
+        };
+        let encoder = Self { qwen: Qwen3::read(&config)?, tokenizer, words: weights.clone(), weights };
         encoder.qwen.words(&encoder.words, &encoder.tokens("")?)?;
         check_ids(&[encoder.tokenizer.padding()], encoder.qwen.vocabulary)?;
         Ok(encoder)

@@ -1,14 +1,13 @@
 //! FLUX.2 klein.
 
-use std::path::Path;
 use std::sync::Arc;
 
 use serde_json::json;
 use tintype_engine::{Picture, PromptSyntax};
 
-use super::encoders::QwenEncoder;
+use super::encoders::{QwenEncoder, QwenParts};
 use super::family::planes;
-use super::{Denoiser, Embedding, Family, Guide, Latent, Traits, decode, encoder_of_pictures, part_config};
+use super::{Denoiser, Embedding, Family, Guide, Latent, Traits, decode, encoder_of_pictures};
 use crate::config::Config;
 use crate::models::flux2::Flux2;
 use crate::models::vae::Vae;
@@ -49,14 +48,15 @@ pub(super) struct Flux2Klein {
 }
 
 impl Flux2Klein {
-    pub(super) fn open(folder: &Path, index: &Config, suit: &mut WeightPreparation<'_>) -> Result<Self> {
-        let encoder = QwenEncoder::open(folder, TOKENS, Thinking::Skipped)?;
+    pub(super) fn open(parts: QwenParts, suit: &mut WeightPreparation<'_>) -> Result<Self> {
+        let QwenParts { index, encoder, tokenizer, transformer, vae: (vae_config, vae_weights), scheduler } = parts;
+        let encoder_config = encoder.0.clone();
+        let encoder = QwenEncoder::open(encoder, tokenizer.as_deref(), TOKENS, Thinking::Skipped)?;
         if encoder.qwen.layers <= LAYERS[LAYERS.len() - 1] {
             // The states after the very last layer would be normalised.
-            let config = part_config(folder, "text_encoder")?;
-            return Err(config.wrong("num_hidden_layers", "more than 27 layers are needed"));
+            return Err(encoder_config.wrong("num_hidden_layers", "more than 27 layers are needed"));
         }
-        let transformer = Flux2::read(&part_config(folder, "transformer")?)?;
+        let (transformer, transformer_weights) = (Flux2::read(&transformer.0)?, transformer.1);
         let text = encoder.qwen.width * LAYERS.len();
         if text != transformer.context {
             let image = transformer.context;
@@ -64,7 +64,6 @@ impl Flux2Klein {
                 "the text encoder gives {text} numbers a token, but the transformer takes {image}"
             )));
         }
-        let vae_config = part_config(folder, "vae")?;
         let vae = Vae::read(&vae_config)?;
         vae_config.only("patch_size", &json!([PATCH, PATCH]))?;
         let channels = vae.channels * PATCH * PATCH;
@@ -74,7 +73,6 @@ impl Flux2Klein {
                 "the transformer makes latent pictures of {made} channels, the autoencoder takes {channels}"
             )));
         }
-        let vae_weights = Weights::open_part(&folder.join("vae"), "diffusion_pytorch_model")?;
         let epsilon = vae_config.fraction("batch_norm_eps", 1e-4)? as f32;
         let variances = vae_weights.numbers("bn.running_var", channels)?;
         let distilled = index.flag("is_distilled", false)?;
@@ -95,12 +93,12 @@ impl Flux2Klein {
             },
             encoder,
             transformer,
-            transformer_weights: Weights::open_part(&folder.join("transformer"), "diffusion_pytorch_model")?,
+            transformer_weights,
             means: vae_weights.numbers("bn.running_mean", channels)?,
             deviations: variances.iter().map(|variance| (variance + epsilon).sqrt()).collect(),
             vae,
             vae_weights,
-            scheduler: Config::read(&folder.join("scheduler").join("scheduler_config.json"))?,
+            scheduler,
         };
         family.check()?;
         family.encoder = family.encoder.prepared(suit, TOKENS, &LAYERS)?;

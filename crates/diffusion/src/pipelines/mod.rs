@@ -31,7 +31,7 @@ use crate::textual_inversion::TextualInversion;
 use crate::weights::Weights;
 use crate::{Error, Result};
 
-use encoders::ClipParts;
+use encoders::{ClipParts, QwenParts};
 use family::{Denoiser, Family};
 use preview::Sketcher;
 use single_file::Single;
@@ -41,8 +41,8 @@ pub use compare::{Difference, compare};
 pub use family::{Embedding, Guide, Latent};
 pub use latent::embed_guidance;
 pub use mask::LatentMask;
-pub(crate) use single_file::original_unet_name;
-pub use single_file::{BESIDE, beside, class as class_of_file};
+pub use single_file::{BESIDE, Recognised, beside, class_of_file, recognise};
+pub(crate) use single_file::{original_unet_name, transformer_layers};
 
 /// The longest side of a picture, in pixels. No known model makes larger ones.
 pub const MAX_SIDE: usize = 2048;
@@ -55,8 +55,7 @@ const KEPT_BYTES: usize = 64 << 20;
 const KEPT_REFERENCES: usize = 4;
 
 /// The pipelines that are supported, by the names that `diffusers` gives them.
-pub const KNOWN: [&str; 9] =
-    [USUAL[0], USUAL[1], USUAL[2], USUAL[3], XL[0], XL[1], XL[2], "Flux2KleinPipeline", "ZImagePipeline"];
+pub const KNOWN: [&str; 9] = [USUAL[0], USUAL[1], USUAL[2], USUAL[3], XL[0], XL[1], XL[2], KLEIN, Z_IMAGE];
 
 /// Those of Stable Diffusion 1 and 2. A pipeline for pictures that begin with others has the same parts.
 const USUAL: [&str; 4] = [
@@ -69,6 +68,10 @@ const USUAL: [&str; 4] = [
 /// Those of Stable Diffusion XL.
 const XL: [&str; 3] =
     ["StableDiffusionXLPipeline", "StableDiffusionXLInpaintPipeline", "StableDiffusionXLImg2ImgPipeline"];
+
+/// The other families.
+const KLEIN: &str = "Flux2KleinPipeline";
+const Z_IMAGE: &str = "ZImagePipeline";
 
 /// The parts that LoRA files can change, by the names of their folders.
 const WITH_LORAS: [&str; 2] = ["text_encoder", "unet"];
@@ -250,11 +253,11 @@ struct EncodedReference {
 /// files: it is not opened. None if they cannot be read.
 pub fn references(folder: &Path) -> usize {
     if folder.is_file() {
-        return single_file::references(folder).unwrap_or(0);
+        return recognise(folder).map_or(0, |found| found.references);
     }
     let count = || {
         let index = Config::read(&folder.join("model_index.json")).ok()?;
-        let is_klein = index.text("_class_name", "").ok()? == "Flux2KleinPipeline";
+        let is_klein = index.text("_class_name", "").ok()? == KLEIN;
         is_klein.then_some(flux2_klein::REFERENCES)
     };
     count().unwrap_or_else(|| usize::from(masks(folder)))
@@ -264,7 +267,7 @@ pub fn references(folder: &Path) -> usize {
 /// `false` if they cannot be read.
 pub fn masks(folder: &Path) -> bool {
     if folder.is_file() {
-        return single_file::references(folder).is_ok_and(|references| references > 0);
+        return recognise(folder).is_ok_and(|found| found.references > 0 && is_stable_diffusion(found.class));
     }
     let encodes = || {
         let index = Config::read(&folder.join("model_index.json")).ok()?;
@@ -284,7 +287,7 @@ pub fn masks(folder: &Path) -> bool {
 /// If the index cannot be read.
 pub fn weighted_prompts(folder: &Path) -> Result<bool> {
     if folder.is_file() {
-        return class_of_file(folder).map(is_stable_diffusion);
+        return recognise(folder).map(|found| is_stable_diffusion(found.class));
     }
     Config::read(&folder.join("model_index.json"))?.text("_class_name", "").map(is_stable_diffusion)
 }
@@ -299,7 +302,7 @@ pub fn is_stable_diffusion(class: &str) -> bool {
 fn parts_with_loras(class: &str) -> &'static [&'static str] {
     match class {
         class if XL.contains(&class) => &WITH_LORAS_XL,
-        "Flux2KleinPipeline" | "ZImagePipeline" => &["transformer"],
+        KLEIN | Z_IMAGE => &["transformer"],
         _ => &WITH_LORAS,
     }
 }
@@ -324,8 +327,8 @@ fn check_additions(options: &Options, class: &str) -> Result<()> {
 }
 
 impl Pipeline {
-    /// Reads a folder as `diffusers` writes it, or one file of Stable Diffusion 1, 2 or XL, and compares all weights
-    /// with the configuration, so that an unusable model is found before the first prompt. Weights in 8 bits are made
+    /// Reads a folder as `diffusers` writes it, or a file as other programs read it, and compares all weights with the
+    /// configuration, so that an unusable model is found before the first prompt. Weights in 8 bits are made
     /// if they are not there.
     ///
     /// # Errors
@@ -352,13 +355,19 @@ impl Pipeline {
         let sessions = Sessions::new(runtime.clone(), suit.options.keeps_parts(), device_memory);
         if folder.is_file() {
             let single = single_file::parts(folder, suit.options.vae.is_some())?;
-            lora::check(
-                &suit.options.loras,
-                if matches!(single, Single::Xl(_)) { &WITH_LORAS_XL } else { &WITH_LORAS },
-            )?;
+            let class = match &single {
+                Single::Usual(_) => USUAL[0],
+                Single::Xl(_) => XL[0],
+                Single::Klein(_) => KLEIN,
+                Single::ZImage(_) => Z_IMAGE,
+            };
+            lora::check(&suit.options.loras, parts_with_loras(class))?;
+            check_additions(suit.options, class)?;
             let family: Box<dyn Family> = match single {
                 Single::Usual(parts) => Box::new(stable_diffusion::open(*parts, &mut suit)?),
                 Single::Xl(parts) => Box::new(stable_diffusion_xl::open(*parts, &mut suit)?),
+                Single::Klein(parts) => Box::new(flux2_klein::Flux2Klein::open(*parts, &mut suit)?),
+                Single::ZImage(parts) => Box::new(z_image::ZImage::open(*parts, &mut suit)?),
             };
             return Ok(Self::of(family, sessions, suit.options.prompts));
         }
@@ -376,8 +385,8 @@ impl Pipeline {
                 let encoders = [encoder("text_encoder", "tokenizer")?, encoder("text_encoder_2", "tokenizer_2")?];
                 Box::new(stable_diffusion_xl::open(Parts::of_folder(folder, index, encoders)?, &mut suit)?)
             }
-            "Flux2KleinPipeline" => Box::new(flux2_klein::Flux2Klein::open(folder, &index, &mut suit)?),
-            "ZImagePipeline" => Box::new(z_image::ZImage::open(folder, &mut suit)?),
+            KLEIN => Box::new(flux2_klein::Flux2Klein::open(QwenParts::of_folder(folder, index)?, &mut suit)?),
+            Z_IMAGE => Box::new(z_image::ZImage::open(QwenParts::of_folder(folder, index)?, &mut suit)?),
             _ => return Err(index.wrong("_class_name", &format!("{} are supported", KNOWN.join(", ")))),
         };
         Ok(Self::of(family, sessions, suit.options.prompts))

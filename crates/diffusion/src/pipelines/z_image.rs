@@ -1,12 +1,11 @@
 //! Z-Image.
 
-use std::path::Path;
 use std::sync::Arc;
 
 use tintype_engine::PromptSyntax;
 
-use super::encoders::QwenEncoder;
-use super::{Denoiser, Embedding, Family, Guide, Latent, Traits, decode, part_config};
+use super::encoders::{QwenEncoder, QwenParts};
+use super::{Denoiser, Embedding, Family, Guide, Latent, Traits, decode};
 use crate::config::Config;
 use crate::models::vae::Vae;
 use crate::models::z_image::ZImage as Transformer;
@@ -39,23 +38,23 @@ pub(super) struct ZImage {
 }
 
 impl ZImage {
-    pub(super) fn open(folder: &Path, suit: &mut WeightPreparation<'_>) -> Result<Self> {
-        let encoder = QwenEncoder::open(folder, TOKENS, Thinking::Allowed)?;
-        let transformer = Transformer::read(&part_config(folder, "transformer")?)?;
+    pub(super) fn open(parts: QwenParts, suit: &mut WeightPreparation<'_>) -> Result<Self> {
+        let QwenParts { encoder, tokenizer, transformer, vae: (vae, vae_weights), scheduler, .. } = parts;
+        let encoder = QwenEncoder::open(encoder, tokenizer.as_deref(), TOKENS, Thinking::Allowed)?;
+        let (transformer, transformer_weights) = (Transformer::read(&transformer.0)?, transformer.1);
         if encoder.qwen.width != transformer.context {
             let (text, image) = (encoder.qwen.width, transformer.context);
             return Err(Error::Model(format!(
                 "the text encoder gives {text} numbers a token, but the transformer takes {image}"
             )));
         }
-        let vae = Vae::read(&part_config(folder, "vae")?)?;
+        let vae = Vae::read(&vae)?;
         if vae.channels != transformer.channels {
             let (made, taken) = (transformer.channels, vae.channels);
             return Err(Error::Model(format!(
                 "the transformer makes latent pictures of {made} channels, the autoencoder takes {taken}"
             )));
         }
-        let scheduler = Config::read(&folder.join("scheduler").join("scheduler_config.json"))?;
         let is_turbo = scheduler.fraction("shift", 1.0)? < BASE_SHIFT;
         let mut family = Self {
             traits: Traits {
@@ -75,9 +74,9 @@ impl ZImage {
             },
             encoder,
             transformer,
-            transformer_weights: Weights::open_part(&folder.join("transformer"), "diffusion_pytorch_model")?,
+            transformer_weights,
             vae,
-            vae_weights: Weights::open_part(&folder.join("vae"), "diffusion_pytorch_model")?,
+            vae_weights,
             scheduler,
         };
         family.check()?;

@@ -5,8 +5,10 @@ mod openai_clip;
 mod qwen;
 
 use std::collections::BTreeMap;
+use std::io::Read;
 use std::path::Path;
 
+use flate2::read::GzDecoder;
 use serde_json::{Map, Value, json};
 
 use crate::config::{Config, read_text};
@@ -14,6 +16,19 @@ use crate::{Error, Result};
 
 pub use clip::Clip;
 pub use qwen::{Qwen, Thinking};
+
+/// The characters that stand for bytes, in the order of the vocabularies: those that can be seen for themselves, then
+/// others for the rest.
+fn symbols() -> impl Iterator<Item = char> {
+    [('!', '~'), ('¡', '¬'), ('®', 'ÿ'), ('Ā', 'Ń')].into_iter().flat_map(|(first, last)| first..=last)
+}
+
+/// The merges of a vocabulary in this program, one a line, the first to be applied first.
+fn unpacked(merges: &[u8]) -> String {
+    let mut text = String::new();
+    GzDecoder::new(merges).read_to_string(&mut text).expect("a test reads the merges");
+    text
+}
 
 /// The name of a special token, which is a string or an object around one.
 fn special(config: &Config, key: &str) -> Option<String> {

@@ -2,10 +2,10 @@
 
 use std::path::Path;
 
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use tokenizers::Tokenizer;
 
-use super::{added, pieces, special};
+use super::{added, pieces, special, symbols, unpacked};
 use crate::config::{Config, read_text};
 use crate::{Error, Result};
 
@@ -22,6 +22,42 @@ const NO_THOUGHT: &str = "<think>\n\n</think>\n\n";
 
 /// Tokens besides those of the vocabulary. A conversation needs the first ones.
 const MARKS: [&str; 4] = ["<|im_start|>", "<|im_end|>", "<think>", "</think>"];
+
+/// The merges of the vocabulary that Alibaba Cloud published under the Apache License 2.0. `qwen/make.py` wrote them.
+const MERGES: &[u8] = include_bytes!("qwen/merges.txt.gz");
+
+/// Fills up short prompts.
+const PADDING: &str = "<|endoftext|>";
+
+/// All tokens that follow those of [`MERGES`].
+const AFTER_MERGES: [&str; 26] = [
+    PADDING,
+    MARKS[0],
+    MARKS[1],
+    "<|object_ref_start|>",
+    "<|object_ref_end|>",
+    "<|box_start|>",
+    "<|box_end|>",
+    "<|quad_start|>",
+    "<|quad_end|>",
+    "<|vision_start|>",
+    "<|vision_end|>",
+    "<|vision_pad|>",
+    "<|image_pad|>",
+    "<|video_pad|>",
+    "<tool_call>",
+    "</tool_call>",
+    "<|fim_prefix|>",
+    "<|fim_middle|>",
+    "<|fim_suffix|>",
+    "<|fim_pad|>",
+    "<|repo_name|>",
+    "<|file_sep|>",
+    "<tool_response>",
+    "</tool_response>",
+    MARKS[2],
+    MARKS[3],
+];
 
 /// Whether the conversation lets the model think before it answers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -59,10 +95,35 @@ impl Qwen {
         for key in ["add_prefix_space", "add_bos_token", "split_special_tokens"] {
             config.only(key, &json!(false))?;
         }
-        let unusable = |what: &str| Error::Model(format!("{}: {what}", folder.display()));
         check_template(folder, &config)?;
-        let (vocabulary, merges) = pieces(folder)?;
-        let marks = marks(folder, &config)?;
+        let padding = special(&config, "pad_token").unwrap_or_else(|| PADDING.into());
+        Self::of(&folder.display().to_string(), pieces(folder)?, &marks(folder, &config)?, &padding, length, thinking)
+    }
+
+    /// The tokenizer of Qwen 3, which FLUX.2 klein and Z-Image use. A prompt becomes at most `length` tokens.
+    ///
+    /// # Errors
+    /// None that a test does not find.
+    pub fn built_in(length: usize, thinking: Thinking) -> Result<Self> {
+        let merges = unpacked(MERGES);
+        let words = symbols().map(String::from).chain(merges.lines().map(|merge| merge.replacen(' ', "", 1)));
+        let vocabulary: Map<_, _> = words.enumerate().map(|(id, word)| (word, json!(id))).collect();
+        let first = i32::try_from(vocabulary.len()).unwrap_or(i32::MAX);
+        let marks: Vec<_> = AFTER_MERGES.into_iter().map(str::to_owned).zip(first..).collect();
+        let merges: Vec<_> = merges.lines().collect();
+        let pieces = (Value::Object(vocabulary), json!(merges));
+        Self::of("the built-in tokenizer of Qwen", pieces, &marks, PADDING, length, thinking)
+    }
+
+    fn of(
+        path: &str,
+        (vocabulary, merges): (Value, Value),
+        marks: &[(String, i32)],
+        padding: &str,
+        length: usize,
+        thinking: Thinking,
+    ) -> Result<Self> {
+        let unusable = |what: &str| Error::Model(format!("{path}: {what}"));
         let id = |token: &str| {
             let known = marks.iter().find(|(name, _)| name == token).map(|(_, id)| *id);
             let id =
@@ -72,7 +133,7 @@ impl Qwen {
         for mark in MARKS {
             id(mark)?;
         }
-        let padding = id(&special(&config, "pad_token").unwrap_or_else(|| "<|endoftext|>".into()))?;
+        let padding = id(padding)?;
         let description = json!({
             "version": "1.0",
             "added_tokens": marks.iter().map(|(name, id)| added(name, *id)).collect::<Vec<_>>(),
@@ -153,4 +214,25 @@ fn check_template(folder: &Path, config: &Config) -> Result<()> {
     }
     let folder = folder.display();
     Err(Error::Model(format!("{folder}: the chat template (chat_template) is not Qwen 3's")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The numbers are those of the published list of words with numbers, cut by their order.
+    #[test]
+    fn the_built_in_tokenizer_is_that_of_qwen_3() {
+        let qwen = Qwen::built_in(512, Thinking::Skipped).expect("a tokenizer");
+        assert_eq!((qwen.padding(), qwen.bpe.get_vocab_size(true)), (151_643, 151_669));
+        let before = [151_644, 872, 198];
+        let after = [151_645, 198, 151_644, 77_091, 198, 151_667, 271, 151_668, 271];
+        for (prompt, ids) in [
+            ("A lighthouse at dusk, 35mm", &[32, 326, 57_909, 518, 92_885, 11, 220, 18, 20, 3_821][..]),
+            ("老虎在雪地里 🐯", &[103_364, 18_493, 100_167, 29_490, 69_249, 11_162, 238, 107]),
+            ("É don't\n\nnai\u{308}ve", &[26_789, 1_513, 944, 271, 3_376, 37_572, 586]),
+        ] {
+            assert_eq!(qwen.encode(prompt).expect("tokens"), [&before, ids, &after].concat(), "{prompt}");
+        }
+    }
 }

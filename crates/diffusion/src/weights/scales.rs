@@ -12,7 +12,7 @@ use crate::{Error, Result};
 const SCALE_SUFFIXES: [&str; 2] = [".scale_weight", ".weight_scale"];
 
 /// How the names of scales end in formats that scale blocks.
-const BLOCK_SCALE_SUFFIXES: [&str; 3] = [".weight_scale_inv", ".weight_scale_2", ".weight_scalar"];
+pub(crate) const BLOCK_SCALE_SUFFIXES: [&str; 3] = [".weight_scale_inv", ".weight_scale_2", ".weight_scalar"];
 
 /// How the names of what is not needed end.
 const IGNORED_SUFFIXES: [&str; 3] = [".scale_input", ".input_scale", ".comfy_quant"];

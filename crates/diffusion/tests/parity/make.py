@@ -16,6 +16,7 @@ import torch
 
 import clip_tokenizers
 import clip_vocabulary
+import comfyui
 import flux2_klein
 import float8
 import generated
@@ -47,6 +48,7 @@ MAKERS = [
     single_file.published,
     flux2_klein.klein,
     z_image.z_image,
+    comfyui.comfyui,
     lora.lora,
     textual_inversion.textual_inversion,
     other_vae.other_vae,

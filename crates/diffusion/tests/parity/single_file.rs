@@ -7,13 +7,16 @@ use std::path::{Path, PathBuf};
 use flate2::read::GzDecoder;
 use serde_json::{Map, Value, json};
 use tempfile::TempDir;
-use tintype_diffusion::pipelines::{BESIDE, class_of_file, masks, references};
+use tintype_diffusion::pipelines::{masks, recognise, references};
 use tintype_diffusion::quantise::{Bits, Rules, WeightPreparation, verify};
 use tintype_diffusion::{Error, Options, Pipeline, Precision, Traits, compare};
 use tintype_engine::CancellationToken;
 
 use crate::rig::{self, Model, count, folder, json, pipelines_of};
 use crate::whole_file::write_whole_file;
+
+/// The configuration of a scheduler beside a file.
+const SCHEDULER: &str = "scheduler/scheduler_config.json";
 
 /// Writes the beginning of a file: all but the numbers.
 fn begin(file: &mut impl Write, header: Map<String, Value>) {
@@ -54,7 +57,7 @@ fn a_single_file_says_how_it_is_used() {
         [("sd1", usual, 64, 1, 25), ("sd2", usual, 96, 1, 25), ("sdxl", xl, 128, 1, 30)]
     {
         let Single { path, model, _folder } = &Single::new(name);
-        assert_eq!(class_of_file(path).expect("a model"), class);
+        assert_eq!(recognise(path).expect("a model").class, class);
         assert_eq!((references(path), masks(path)), (pictures, pictures > 0), "{name}");
         let pipeline = Pipeline::open(path, &Options::default()).expect("a model");
         let traits = pipeline.traits();
@@ -129,7 +132,7 @@ fn a_file_for_inpainting_is_known_by_its_channels() {
         ("sdxl", "StableDiffusionXLInpaintPipeline"),
     ] {
         published(name, &path, 9);
-        assert_eq!((class_of_file(&path).expect("a model"), masks(&path), references(&path)), (class, true, 1));
+        assert_eq!((recognise(&path).expect("a model").class, masks(&path), references(&path)), (class, true, 1));
         let traits = traits(&path);
         // That of Stable Diffusion 2 was only published for 512 pixels, where it predicts noise.
         let side = if name == "sdxl" { 1024 } else { 512 };
@@ -143,7 +146,7 @@ fn the_names_of_later_programs_do_not_make_stable_diffusion_2_a_refiner() {
     let path = folder.path().join("model.safetensors");
     let later = |name: &str| Some(name.replace("cond_stage_model.model.", "conditioner.embedders.0.model."));
     published_as("sd2", &path, 4, later);
-    assert_eq!(class_of_file(&path).expect("a model"), "StableDiffusionPipeline");
+    assert_eq!(recognise(&path).expect("a model").class, "StableDiffusionPipeline");
     let traits = traits(&path);
     assert_eq!((traits.family, traits.trained_pixels), ("Stable Diffusion", 768 * 768));
 }
@@ -205,13 +208,13 @@ fn what_a_file_cannot_tell_may_lie_beside_it() {
     let scheduler = json!({"_class_name": "LCMScheduler", "beta_schedule": "scaled_linear", "beta_start": 0.00085,
         "beta_end": 0.012, "num_train_timesteps": 1000});
     assert_eq!(traits(&path).steps, 30);
-    beside(BESIDE[2], scheduler);
+    beside(SCHEDULER, scheduler);
     assert_eq!((traits(&path).family, traits(&path).steps), ("Stable Diffusion XL with LCM", 4));
-    beside(BESIDE[2], json!({"_class_name": "UnknownScheduler"}));
+    beside(SCHEDULER, json!({"_class_name": "UnknownScheduler"}));
     assert!(matches!(Pipeline::open(&path, &Options::default()), Err(Error::Scheduler(_))));
-    std::fs::remove_file(folder.path().join(BESIDE[2])).expect("a file");
+    std::fs::remove_file(folder.path().join(SCHEDULER)).expect("a file");
     // The configuration of a VAE that lies there with its weights is that of these, and not of the file.
-    beside(BESIDE[1], json!({"_class_name": "AutoencoderDC"}));
+    beside("vae/config.json", json!({"_class_name": "AutoencoderDC"}));
     assert!(matches!(Pipeline::open(&path, &Options::default()), Err(Error::Model(_))));
     let weights = folder.path().join("vae/diffusion_pytorch_model.safetensors");
     std::fs::write(weights, "weights").expect("a file");

@@ -103,35 +103,62 @@ fn groups(channels: &[usize]) -> usize {
     GROUPS.min(channels.first().copied().unwrap_or(GROUPS))
 }
 
-/// The levels of an autoencoder whose names begin so.
-pub(super) fn vae_levels(tensors: &Tensors, prefix: &str) -> usize {
-    tensors.count(&format!("{prefix}decoder.up."))
-}
-
-/// The autoencoder whose names begin so, with the factor by which its latent pictures are scaled.
-pub(super) fn vae(tensors: &Tensors, prefix: &str, scaling: f32) -> Result<Value> {
-    let levels = vae_levels(tensors, prefix);
-    let size = |level: usize| tensors.size(&format!("{prefix}decoder.up.{level}.block.0.conv1.weight"), 0);
-    let channels = (0..levels).map(size).collect::<Result<Vec<_>>>()?;
-    autoencoder(tensors, prefix, scaling, &channels, &format!("{prefix}decoder.up.0.block."))
-}
-
-/// The configuration of an autoencoder with these channels on each level. `layers` begins the names of the layers of
-/// one level on the way up, which has one more.
-pub(super) fn autoencoder(
-    tensors: &Tensors,
-    prefix: &str,
-    scaling: f32,
-    channels: &[usize],
-    layers: &str,
-) -> Result<Value> {
-    let levels = channels.len();
+/// The autoencoder, with the factor by which its latent pictures are scaled.
+pub(super) fn autoencoder(tensors: &Tensors, scaling: f32) -> Result<Value> {
+    let size = |block: String| tensors.size(&format!("{block}.resnets.0.conv1.weight"), 0);
+    let levels = tensors.count("decoder.up_blocks.");
+    // The way up is counted from its end.
+    let up = (0..levels).rev().map(|level| size(format!("decoder.up_blocks.{level}")));
+    let up = up.collect::<Result<Vec<_>>>()?;
+    let down = (0..levels).map(|level| size(format!("encoder.down_blocks.{level}")));
+    let down = if tensors.has("encoder.") { down.collect::<Result<Vec<_>>>()? } else { up.clone() };
     Ok(json!({
-        "_class_name": "AutoencoderKL", "block_out_channels": channels, "scaling_factor": scaling,
-        "latent_channels": tensors.size(&format!("{prefix}decoder.conv_in.weight"), 1)?,
-        "layers_per_block": tensors.count(layers).saturating_sub(1),
-        "norm_num_groups": groups(channels),
+        "_class_name": "AutoencoderKL", "block_out_channels": down, "decoder_block_out_channels": up,
+        "scaling_factor": scaling, "latent_channels": tensors.size("decoder.conv_in.weight", 1)?,
+        // On the way up each level has one more.
+        "layers_per_block": tensors.count("decoder.up_blocks.0.resnets.").saturating_sub(1),
+        "norm_num_groups": groups(&up),
         "down_block_types": vec!["DownEncoderBlock2D"; levels], "up_block_types": vec!["UpDecoderBlock2D"; levels],
+    }))
+}
+
+/// The transformer of FLUX.2.
+pub(super) fn flux2(tensors: &Tensors) -> Result<Value> {
+    let size = |name: &str, axis| tensors.size(&format!("{name}.weight"), axis);
+    let (width, head) = (size("x_embedder", 0)?, size("transformer_blocks.0.attn.norm_q", 0)?);
+    let inner = size("transformer_blocks.0.ff.linear_out", 1)?;
+    Ok(json!({
+        "_class_name": "Flux2Transformer2DModel", "in_channels": size("x_embedder", 1)?,
+        "joint_attention_dim": size("context_embedder", 1)?, "num_attention_heads": width / head.max(1),
+        "attention_head_dim": head, "axes_dims_rope": vec![head / 4; 4],
+        "mlp_ratio": inner as f64 / width.max(1) as f64, "num_layers": tensors.count("transformer_blocks."),
+        "num_single_layers": tensors.count("single_transformer_blocks."),
+        "timestep_guidance_channels": size("time_guidance_embed.timestep_embedder.linear_1", 1)?,
+    }))
+}
+
+/// The transformer of Z-Image.
+pub(super) fn z_image(tensors: &Tensors) -> Result<Value> {
+    let size = |name: &str, axis| tensors.size(&format!("{name}.weight"), axis);
+    let (width, head) = (size("cap_embedder.1", 0)?, size("layers.0.attention.norm_q", 0)?);
+    Ok(json!({
+        "_class_name": "ZImageTransformer2DModel", "in_channels": size("all_x_embedder.2-1", 1)? / 4, "dim": width,
+        "cap_feat_dim": size("cap_embedder.1", 1)?, "n_heads": width / head.max(1), "n_kv_heads": width / head.max(1),
+        "axes_dims": [head / 4, head / 8 * 3, head / 8 * 3], "axes_lens": [1536, 512, 512],
+        "n_layers": tensors.count("layers."), "n_refiner_layers": tensors.count("noise_refiner."),
+    }))
+}
+
+/// The text encoder Qwen 3.
+pub(super) fn qwen(tensors: &Tensors) -> Result<Value> {
+    let size = |name: &str, axis| tensors.size(&format!("{name}.weight"), axis);
+    let head = size("layers.0.self_attn.q_norm", 0)?;
+    let heads = |name: &str| size(&format!("layers.0.self_attn.{name}"), 0).map(|rows| rows / head.max(1));
+    Ok(json!({
+        "hidden_size": size("embed_tokens", 1)?, "vocab_size": size("embed_tokens", 0)?, "head_dim": head,
+        "num_attention_heads": heads("q_proj")?, "num_key_value_heads": heads("k_proj")?,
+        "num_hidden_layers": tensors.count("layers."), "intermediate_size": size("layers.0.mlp.gate_proj", 0)?,
+        "rope_theta": 1_000_000,
     }))
 }
 

@@ -17,7 +17,7 @@ pub(super) enum Kind {
 
 /// Names by which files are known that are not a model, or one of another family: each with what the file is, and what
 /// to do.
-const OTHERS: [(&[&str], &str, &str); 11] = [
+const OTHERS: [(&[&str], &str, &str); 10] = [
     (
         &[
             "lora_unet_",
@@ -40,17 +40,8 @@ const OTHERS: [(&[&str], &str, &str); 11] = [
     ),
     (&["control_model.", "controlnet_cond_embedding.", "input_hint_block."], "a ControlNet and not a model", COMPLETE),
     (&["joint_blocks."], "Stable Diffusion 3, which is not supported", COMPLETE),
-    (
-        &["double_stream_modulation_img."],
-        "FLUX.2, which is not read from one file",
-        "`tintype model pull klein-4b` fetches FLUX.2 klein as a folder",
-    ),
     (&["double_blocks.", "single_transformer_blocks."], "FLUX.1 or a model like it, which is not supported", COMPLETE),
-    (
-        &["noise_refiner."],
-        "Z-Image or a model like it, which is not read from one file",
-        "`tintype model pull z-image-turbo` fetches Z-Image as a folder",
-    ),
+    (&["noise_refiner."], "Lumina 2 or a model like it, which is not supported", COMPLETE),
     (&["edm_mean"], "Playground 2.5, whose scheduler is not supported", COMPLETE),
     (&["edm_vpred."], "CosXL or a model like it, whose scheduler (EDM) is not supported", COMPLETE),
     (
@@ -62,7 +53,8 @@ const OTHERS: [(&[&str], &str, &str); 11] = [
 ];
 
 /// The remedy for most files.
-const COMPLETE: &str = "use a complete checkpoint of Stable Diffusion 1, 2 or XL";
+const COMPLETE: &str =
+    "use a complete checkpoint of Stable Diffusion 1, 2 or XL, or the transformer of FLUX.2 klein or Z-Image";
 
 /// Names by which files are known that hold one part of a model.
 const PARTS: [(&[&str], &str); 5] = [

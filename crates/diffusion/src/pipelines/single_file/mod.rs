@@ -1,6 +1,7 @@
-//! Stable Diffusion 1, 2 and XL in one file, with the names of weights that their first programs gave them.
+//! Models in files with the names of weights that their first programs gave them: Stable Diffusion 1, 2 and XL in one,
+//! FLUX.2 klein and Z-Image in one for each part (`transformers`).
 //!
-//! Such a file holds neither configurations nor a tokenizer. The names and sizes of its tensors tell the family
+//! A file of Stable Diffusion holds neither configurations nor a tokenizer. The names and sizes of its tensors tell the family
 //! (`kind`) and the configurations (`configs`); the vocabulary of CLIP comes with this program. What a file cannot
 //! tell may lie beside it, as in a folder that `diffusers` writes: see [`BESIDE`].
 
@@ -8,6 +9,7 @@ mod configs;
 mod kind;
 mod names;
 mod tensors;
+mod transformers;
 mod vae;
 
 use std::path::{Path, PathBuf};
@@ -17,13 +19,15 @@ use serde_json::{Map, Value, json};
 use self::configs::Prediction;
 use self::kind::Kind;
 use self::tensors::Tensors;
-use super::encoders::{ClipParts, ClipTokenizer};
+use self::transformers::{Family, Found};
+use super::encoders::{ClipParts, ClipTokenizer, QwenParts};
 use super::stable_diffusion::Parts;
 use crate::Result;
 use crate::config::Config;
 use crate::weights::Weights;
 
 pub(crate) use names::unet as original_unet_name;
+pub(crate) use transformers::transformer_layers;
 pub(super) use vae::vae_parts;
 
 /// Configurations beside a file that replace those of its family, if they are there.
@@ -40,7 +44,7 @@ const CLIP_XL: &str = "conditioner.embedders.0.transformer.";
 const OPEN_CLIP_XL: &str = "conditioner.embedders.1.model.";
 
 /// The parts of an autoencoder.
-const VAE_PARTS: [&str; 4] = ["encoder.", "decoder.", "quant_conv.", "post_quant_conv."];
+const VAE_PARTS: [&str; 5] = ["encoder.", "decoder.", "quant_conv.", "post_quant_conv.", "bn."];
 
 /// How the names of files of weights end.
 const WEIGHTS: [&str; 7] = ["safetensors", "bin", "ckpt", "pt", "pth", "gguf", "msgpack"];
@@ -70,26 +74,58 @@ pub(super) enum Single {
     /// Stable Diffusion 1 or 2.
     Usual(Box<Parts<1>>),
     Xl(Box<Parts<2>>),
+    Klein(Box<QwenParts>),
+    ZImage(Box<QwenParts>),
 }
 
-/// The class of the pipeline of a model in one file, by the header of the file alone.
+/// What a file is, by its header and those of the files beside it.
+#[derive(Debug)]
+pub struct Recognised {
+    /// The class of the pipeline.
+    pub class: &'static str,
+    /// The folder in which its files are, or in folders of it.
+    pub folder: PathBuf,
+    /// The files of the model in this folder, the given one first.
+    pub files: Vec<PathBuf>,
+    /// The most reference pictures that the model takes.
+    pub(super) references: usize,
+}
+
+/// Recognises the model in a file.
 ///
 /// # Errors
 /// A message on what the file is, or lacks, and what to do.
-pub fn class(path: &Path) -> Result<&'static str> {
+pub fn recognise(path: &Path) -> Result<Recognised> {
     let tensors = Tensors::read(path)?;
-    class_of(kind::identify(&tensors)?, &tensors)
+    let (class, references, folder, files) = match Found::of(path, &tensors)? {
+        Some(found) => {
+            let (class, references) = match found.family {
+                Family::Klein => (super::KLEIN, super::flux2_klein::REFERENCES),
+                Family::ZImage => (super::Z_IMAGE, 0),
+            };
+            (class, references, found.folder.clone(), found.files())
+        }
+        None => {
+            let class = class_of(kind::identify(&tensors)?, &tensors)?;
+            // A model without a VAE is used with another one, which has an encoder unless it was made for nothing but
+            // pictures.
+            let encodes = !kind::has_vae(&tensors) || tensors.has(&format!("{VAE}encoder.conv_in.weight"));
+            let folder = path.parent().unwrap_or(Path::new("")).to_owned();
+            let beside = BESIDE.into_iter().filter_map(|name| beside(path, name));
+            (class, usize::from(encodes), folder, std::iter::once(path.to_owned()).chain(beside).collect())
+        }
+    };
+    let inside = |file: PathBuf| file.strip_prefix(&folder).map(Path::to_owned).unwrap_or(file);
+    let files = files.into_iter().map(inside).collect();
+    Ok(Recognised { class, files, references, folder })
 }
 
-/// The most reference pictures that a model in one file takes, by the header of the file alone.
+/// The class of the pipeline of the model in a file.
 ///
 /// # Errors
-/// As [`class`].
-pub(super) fn references(path: &Path) -> Result<usize> {
-    let tensors = Tensors::read(path)?;
-    kind::identify(&tensors)?;
-    // A model without a VAE is used with another one, which has an encoder unless it was made for nothing but pictures.
-    Ok(usize::from(!kind::has_vae(&tensors) || tensors.has(&format!("{VAE}encoder.conv_in.weight"))))
+/// As [`recognise`].
+pub fn class_of_file(path: &Path) -> Result<&'static str> {
+    recognise(path).map(|found| found.class)
 }
 
 /// Besides the latent picture, models for inpainting see a mask and another latent picture.
@@ -112,7 +148,12 @@ fn class_of(kind: Kind, tensors: &Tensors) -> Result<&'static str> {
 /// If the file is damaged or of another kind, or lacks a part.
 pub(super) fn parts(path: &Path, has_other_vae: bool) -> Result<Single> {
     // Before the weights, so that a file of another kind is named, whatever its numbers are.
-    let kind = kind::identify(&Tensors::read(path)?)?;
+    let tensors = Tensors::read(path)?;
+    if let Some(found) = Found::of(path, &tensors)? {
+        let parts = Box::new(found.parts()?);
+        return Ok(if found.family == Family::Klein { Single::Klein(parts) } else { Single::ZImage(parts) });
+    }
+    let kind = kind::identify(&tensors)?;
     let weights = Weights::open(path)?;
     let tensors = Tensors::of(&weights);
     if !has_other_vae && !kind::has_vae(&tensors) {
@@ -192,13 +233,10 @@ fn body<const N: usize>(
         Some(beside) => Config::read(&beside),
         None => Ok(config(path, name, fields()?)),
     };
-    // A name that is not known stays, so that the graph refuses it.
-    let known = |name: &str, renamed: Option<String>| renamed.unwrap_or_else(|| name.to_owned());
     let own_vae = if kind::has_vae(tensors) {
         let scaling = if kind == Kind::Xl { SCALING_XL } else { SCALING };
-        let levels = configs::vae_levels(tensors, VAE);
-        let weights = part(weights, VAE, |name| is_of_vae(name).then(|| known(name, names::vae(name, levels))));
-        Some((config(vae, "VAE", &|| configs::vae(tensors, VAE, scaling))?, weights))
+        let (fields, weights) = vae::autoencoder(weights, VAE, scaling)?;
+        Some((config(vae, "VAE", &|| Ok(fields.clone()))?, weights))
     } else {
         None
     };
@@ -208,7 +246,8 @@ fn body<const N: usize>(
         index: self::config(path, "model", json!({ "_class_name": class_of(kind, tensors)? })),
         encoders,
         unet: config(unet, "UNet", &|| configs::unet(kind, tensors, prediction))?,
-        unet_weights: part(weights, UNET, |name| Some(known(name, names::unet(name, layers)))),
+        // A name that is not known stays, so that the graph refuses it.
+        unet_weights: part(weights, UNET, |name| Some(names::unet(name, layers).unwrap_or_else(|| name.to_owned()))),
         vae: own_vae,
         scheduler: config(scheduler, "scheduler", &|| Ok(configs::scheduler(kind, tensors, prediction)))?,
     })

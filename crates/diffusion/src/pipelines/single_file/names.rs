@@ -114,6 +114,8 @@ pub(super) fn vae(name: &str, levels: usize) -> Option<String> {
     let (head, tail) = rest.split_once('.')?;
     let name = match head {
         "norm_out" => format!("conv_norm_out.{tail}"),
+        // In those of FLUX.2.
+        "quant_conv" | "post_quant_conv" => return Some(rest.to_owned()),
         "mid" => match tail.split_once('.')? {
             ("block_1", rest) => format!("mid_block.resnets.0.{rest}"),
             ("block_2", rest) => format!("mid_block.resnets.1.{rest}"),

@@ -71,6 +71,11 @@ impl Tensors {
         self.shapes.keys().any(|name| parts.iter().any(|part| name.contains(part)))
     }
 
+    /// What is before `suffix` in the first name that ends so.
+    pub(super) fn before(&self, suffix: &str) -> Option<&str> {
+        self.shapes.keys().find_map(|name| name.strip_suffix(suffix))
+    }
+
     /// The sizes of a tensor.
     pub(super) fn shape(&self, name: &str) -> Option<&[usize]> {
         self.shapes.get(name).map(Vec::as_slice)

@@ -45,15 +45,7 @@ pub(in crate::pipelines) fn vae_parts(path: &Path, scaling: f32) -> Result<(Conf
             part(&weights, prefix, |name| Some(name.into())),
         ));
     }
-    if has("decoder.up_blocks.") {
-        // In the folder of a part, its configuration lies beside the file.
-        let beside = path.with_file_name("config.json");
-        let is_of_folder = path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(STEM));
-        let fields = || Ok(config(path, "VAE", usual(&tensors, prefix, scaling)?));
-        let config = if is_of_folder && beside.is_file() { Config::read(&beside) } else { fields() };
-        return Ok((config?, part(&weights, prefix, |name| is_of_vae(name).then(|| name.to_owned()))));
-    }
-    if !has("decoder.up.") {
+    if !has("decoder.up_blocks.") && !has("decoder.up.") {
         let why = if has("1.weight") && has("3.conv.0.weight") {
             "has the names of the first program of the tiny autoencoder: use the folder for diffusers"
         } else {
@@ -61,21 +53,22 @@ pub(in crate::pipelines) fn vae_parts(path: &Path, scaling: f32) -> Result<(Conf
         };
         return Err(Error::Model(format!("{} {why}", tensors.path)));
     }
-    let levels = configs::vae_levels(&tensors, prefix);
-    let renamed = |name: &str| is_of_vae(name).then(|| names::vae(name, levels).unwrap_or_else(|| name.to_owned()));
-    Ok((config(path, "VAE", configs::vae(&tensors, prefix, scaling)?), part(&weights, prefix, renamed)))
+    let (fields, weights) = autoencoder(&weights, prefix, scaling)?;
+    // In the folder of a part, its configuration lies beside the file.
+    let beside = path.with_file_name("config.json");
+    let is_of_folder = path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(STEM));
+    let config = if is_of_folder && beside.is_file() { Config::read(&beside)? } else { config(path, "VAE", fields) };
+    Ok((config, weights))
 }
 
-/// The configuration of an autoencoder with the names of `diffusers`.
-fn usual(tensors: &Tensors, prefix: &str, scaling: f32) -> Result<Value> {
-    let levels = tensors.count(&format!("{prefix}decoder.up_blocks."));
-    // The way up is counted from its end.
-    let size = |level: usize| {
-        let block = format!("{prefix}decoder.up_blocks.{}.resnets.0", levels - 1 - level);
-        tensors.size(&format!("{block}.conv1.weight"), 0)
-    };
-    let channels = (0..levels).map(size).collect::<Result<Vec<_>>>()?;
-    configs::autoencoder(tensors, prefix, scaling, &channels, &format!("{prefix}decoder.up_blocks.0.resnets."))
+/// The autoencoder whose names begin so, and are those of `diffusers` or of the first programs: its configuration, and its
+/// weights with the names of `diffusers`.
+pub(super) fn autoencoder(weights: &Weights, prefix: &str, scaling: f32) -> Result<(Value, Weights)> {
+    let levels = Tensors::of(weights).count(&format!("{prefix}decoder.up."));
+    // A name that is not known stays, so that the graph refuses it.
+    let renamed = |name: &str| is_of_vae(name).then(|| names::vae(name, levels).unwrap_or_else(|| name.to_owned()));
+    let weights = part(weights, prefix, renamed);
+    Ok((configs::autoencoder(&Tensors::of(&weights), scaling)?, weights))
 }
 
 /// The configuration of a tiny autoencoder.

@@ -1,25 +1,17 @@
 //! The vocabulary of CLIP, as OpenAI published it under the MIT License (`LICENSE`). `make.py` wrote `merges.txt.gz`.
 
-use std::io::Read;
-
-use flate2::read::GzDecoder;
 use serde_json::{Map, Value, json};
 
 use super::clip::{BEGIN, END};
+use super::{symbols, unpacked};
 
 /// The merges, one a line, the first to be applied first.
 const MERGES: &[u8] = include_bytes!("merges.txt.gz");
 
-/// The characters that stand for bytes, in the order of the vocabulary: those that can be seen for themselves, then
-/// others for the rest.
-const SYMBOLS: [(char, char); 4] = [('!', '~'), ('¡', '¬'), ('®', 'ÿ'), ('Ā', 'Ń')];
-
 /// The vocabulary and the merges. The words are the symbols, the symbols at the end of a word, the results of the
 /// merges, and two marks.
 pub(super) fn pieces() -> (Value, Value) {
-    let mut merges = String::new();
-    GzDecoder::new(MERGES).read_to_string(&mut merges).expect("a test reads the merges");
-    let symbols = || SYMBOLS.into_iter().flat_map(|(first, last)| first..=last);
+    let merges = unpacked(MERGES);
     let words = symbols()
         .map(String::from)
         .chain(symbols().map(|symbol| format!("{symbol}</w>")))

@@ -1,0 +1,377 @@
+//! FLUX.2 klein and Z-Image in the files that ComfyUI reads: the transformer in one, with the names of its first program,
+//! and the text encoder and the autoencoder in the same one or in others, in folders of ComfyUI or of `diffusers`.
+
+use std::collections::BTreeSet;
+use std::path::{Component, Path, PathBuf};
+
+use serde_json::{Value, json};
+
+use super::tensors::Tensors;
+use super::{MAX_ENTRIES, beside, config, configs, part, vae};
+use crate::config::Config;
+use crate::pipelines::encoders::QwenParts;
+use crate::pipelines::part_config;
+use crate::variants::Layout;
+use crate::weights::{BLOCK_SCALE_SUFFIXES, Weights};
+use crate::{Error, Result};
+
+/// How the names of a transformer can begin: alone, or as a part of a checkpoint.
+const PREFIXES: [&str; 3] = ["", "model.diffusion_model.", "diffusion_model."];
+
+/// The names of the folders of a part, and the stem of its files in one of `diffusers`.
+type Folders = (&'static [&'static str], &'static str);
+const TEXT_ENCODERS: Folders = (&["text_encoders", "text_encoder", "clip"], "model");
+const VAES: Folders = (&["vae"], "diffusion_pytorch_model");
+
+/// Folders above the file in which those of its parts are looked for.
+const LEVELS: usize = 3;
+
+/// By these the parts are known, and how their names begin.
+const FIRST_NORM: &str = "layers.0.self_attn.q_norm.weight";
+const FIRST_KERNEL: &str = "decoder.conv_in.weight";
+
+/// In text encoders that are like Qwen 3, and are not.
+const OTHER_ENCODERS: [&str; 2] = ["feedforward_layernorm", "visual."];
+
+/// Files that may lie beside the parts.
+const INDEX: &str = "model_index.json";
+const SCHEDULER: &str = "scheduler/scheduler_config.json";
+const VAE: &str = "vae/config.json";
+const TOKENIZER: &str = "tokenizer/tokenizer_config.json";
+
+/// Four pixels of a latent picture are one of the transformer.
+const SQUARE: usize = 4;
+
+/// Layers of the text encoder whose states FLUX.2 takes.
+const STATES: usize = 3;
+
+/// The factor by which latent pictures of Z-Image are scaled, and what is taken from them before.
+const SCALING: f32 = 0.3611;
+const SHIFT: f32 = 0.1159;
+
+/// Layers by their first names, and those of `diffusers`. `#` stands for what is before a block, or for its number. Of
+/// several layers each has as many rows of the one, in this order. One layer of FLUX.2 keeps its first name: the halves of
+/// its rows changed their places ([`crate::models::flux2`]).
+type Layers = [(&'static str, &'static [&'static str])];
+
+const FLUX2: &Layers = &[
+    ("img_in", &["x_embedder"]),
+    ("txt_in", &["context_embedder"]),
+    ("time_in.in_layer", &["time_guidance_embed.timestep_embedder.linear_1"]),
+    ("time_in.out_layer", &["time_guidance_embed.timestep_embedder.linear_2"]),
+    ("final_layer.linear", &["proj_out"]),
+    ("#_stream_modulation.lin", &["#_stream_modulation.linear"]),
+    ("#_stream_modulation_img.lin", &["#_stream_modulation_img.linear"]),
+    ("#_stream_modulation_txt.lin", &["#_stream_modulation_txt.linear"]),
+    (
+        "double_blocks.#.img_attn.qkv",
+        &["transformer_blocks.#.attn.to_q", "transformer_blocks.#.attn.to_k", "transformer_blocks.#.attn.to_v"],
+    ),
+    (
+        "double_blocks.#.txt_attn.qkv",
+        &[
+            "transformer_blocks.#.attn.add_q_proj",
+            "transformer_blocks.#.attn.add_k_proj",
+            "transformer_blocks.#.attn.add_v_proj",
+        ],
+    ),
+    ("double_blocks.#.img_attn.norm.query_norm", &["transformer_blocks.#.attn.norm_q"]),
+    ("double_blocks.#.img_attn.norm.key_norm", &["transformer_blocks.#.attn.norm_k"]),
+    ("double_blocks.#.txt_attn.norm.query_norm", &["transformer_blocks.#.attn.norm_added_q"]),
+    ("double_blocks.#.txt_attn.norm.key_norm", &["transformer_blocks.#.attn.norm_added_k"]),
+    ("double_blocks.#.img_attn.proj", &["transformer_blocks.#.attn.to_out.0"]),
+    ("double_blocks.#.txt_attn.proj", &["transformer_blocks.#.attn.to_add_out"]),
+    ("double_blocks.#.img_mlp.0", &["transformer_blocks.#.ff.linear_in"]),
+    ("double_blocks.#.img_mlp.2", &["transformer_blocks.#.ff.linear_out"]),
+    ("double_blocks.#.txt_mlp.0", &["transformer_blocks.#.ff_context.linear_in"]),
+    ("double_blocks.#.txt_mlp.2", &["transformer_blocks.#.ff_context.linear_out"]),
+    ("single_blocks.#.linear1", &["single_transformer_blocks.#.attn.to_qkv_mlp_proj"]),
+    ("single_blocks.#.linear2", &["single_transformer_blocks.#.attn.to_out"]),
+    ("single_blocks.#.norm.query_norm", &["single_transformer_blocks.#.attn.norm_q"]),
+    ("single_blocks.#.norm.key_norm", &["single_transformer_blocks.#.attn.norm_k"]),
+];
+
+const Z_IMAGE: &Layers = &[
+    ("x_embedder", &["all_x_embedder.2-1"]),
+    ("final_layer.linear", &["all_final_layer.2-1.linear"]),
+    ("final_layer.adaLN_modulation.1", &["all_final_layer.2-1.adaLN_modulation.1"]),
+    ("#.attention.qkv", &["#.attention.to_q", "#.attention.to_k", "#.attention.to_v"]),
+    ("#.attention.out", &["#.attention.to_out.0"]),
+    ("#.attention.q_norm", &["#.attention.norm_q"]),
+    ("#.attention.k_norm", &["#.attention.norm_k"]),
+];
+
+/// The names of `diffusers` for a layer of FLUX.2 or of Z-Image by its first name, in which dots can be written as
+/// underscores.
+pub(crate) fn transformer_layers(layer: &str, dot: &str) -> impl Iterator<Item = Vec<String>> {
+    [FLUX2, Z_IMAGE].into_iter().filter_map(move |layers| renamed(layers, layer, dot))
+}
+
+fn renamed(layers: &Layers, layer: &str, dot: &str) -> Option<Vec<String>> {
+    layers.iter().find_map(|(there, here)| {
+        let there = there.replace('.', dot);
+        let number = match there.split_once('#') {
+            Some((before, after)) => layer.strip_prefix(before)?.strip_suffix(after)?,
+            None => (layer == there).then_some("")?,
+        };
+        Some(here.iter().map(|name| name.replace('.', dot).replace('#', number)).collect())
+    })
+}
+
+/// A family of models whose transformer is read from one file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Family {
+    Klein,
+    ZImage,
+}
+
+/// A transformer in one file, and where the other parts of its model are: in files, or in folders of `diffusers`.
+#[derive(Debug)]
+pub(super) struct Found {
+    pub family: Family,
+    /// How the names of its tensors begin.
+    prefix: &'static str,
+    path: PathBuf,
+    encoder: PathBuf,
+    vae: PathBuf,
+    /// The folder in which all of these are, or in folders of it.
+    pub folder: PathBuf,
+}
+
+/// The family of a transformer, and how the names of its tensors begin.
+fn identify(tensors: &Tensors) -> Option<(Family, &'static str)> {
+    let has = |prefix: &str, name: &str| tensors.shape(&format!("{prefix}{name}")).is_some();
+    PREFIXES.into_iter().find_map(|prefix| {
+        let is_klein = ["lin", "linear"].map(|layer| format!("double_stream_modulation_img.{layer}.weight"));
+        if is_klein.iter().any(|name| has(prefix, name)) {
+            return Some((Family::Klein, prefix));
+        }
+        // Models like it have no row to fill up with.
+        let is_z_image = has(prefix, "x_pad_token") && tensors.has(&format!("{prefix}noise_refiner."));
+        is_z_image.then_some((Family::ZImage, prefix))
+    })
+}
+
+impl Found {
+    /// The transformer in a file; `None` if it holds none that is known.
+    ///
+    /// # Errors
+    /// A message on what the file is, or lacks, and what to do.
+    pub(super) fn of(path: &Path, tensors: &Tensors) -> Result<Option<Self>> {
+        let Some((family, prefix)) = identify(tensors) else { return Ok(None) };
+        let is = |what: String| Error::Unusable(format!("{} is {what}", tensors.path));
+        if tensors.mentions(&["guidance_in.", "guidance_embedder."]) {
+            return Err(is("FLUX.2 dev or a model like it, which is not supported: use FLUX.2 klein".into()));
+        }
+        let inputs = |names: &[&str]| {
+            let shape = names.iter().find_map(|name| tensors.shape(&format!("{prefix}{name}.weight")));
+            shape.and_then(|shape| shape.get(1).copied()).unwrap_or(0)
+        };
+        let (name, width, channels, example) = match family {
+            Family::Klein => {
+                let (text, image) = (inputs(&["txt_in", "context_embedder"]), inputs(&["img_in", "x_embedder"]));
+                ("FLUX.2 klein", text / STATES, image / SQUARE, "flux2-vae")
+            }
+            Family::ZImage => {
+                let image = inputs(&["x_embedder", "all_x_embedder.2-1"]);
+                ("Z-Image", inputs(&["cap_embedder.1"]), image / SQUARE, "ae")
+            }
+        };
+        let is_encoder = |tensors: &Tensors| {
+            let words = tensors.before(FIRST_NORM).map(|prefix| format!("{prefix}embed_tokens.weight"));
+            let shape = words.and_then(|words| tensors.shape(&words));
+            shape.is_some_and(|shape| shape.get(1) == Some(&width)) && !tensors.mentions(&OTHER_ENCODERS)
+        };
+        let is_vae = |tensors: &Tensors| {
+            let kernel = tensors.before(FIRST_KERNEL).map(|prefix| format!("{prefix}{FIRST_KERNEL}"));
+            kernel.and_then(|kernel| tensors.shape(&kernel)).is_some_and(|shape| shape.get(1) == Some(&channels))
+        };
+        let goes_up = path.components().any(|component| component == Component::ParentDir);
+        let whole = if goes_up { path.canonicalize() } else { std::path::absolute(path) };
+        let whole = whole.map_err(|error| Error::Files(format!("{}: {error}", tensors.path)))?;
+        let find = |folders, fits: &dyn Fn(&Tensors) -> bool| match fits(tensors) {
+            true => Some(whole.clone()),
+            false => find(&whole, folders, fits),
+        };
+        let without = |part: &str, like: &str, folder: &str| {
+            is(format!(
+                "the transformer of {name} alone, and no {part} of this model lies beside it: put one, such as \
+                 {like}.safetensors, into its folder, or into a folder {folder} beside that, as ComfyUI does"
+            ))
+        };
+        let text = format!("text encoder (Qwen 3 with {width} numbers a token)");
+        let encoder = find(TEXT_ENCODERS, &is_encoder).ok_or_else(|| without(&text, "qwen_3_4b", "text_encoders"))?;
+        let vae = format!("VAE (with {channels} channels)");
+        let vae = find(VAES, &is_vae).ok_or_else(|| without(&vae, example, "vae"))?;
+        let holds = |folder: &&Path| [&encoder, &vae].iter().all(|part| part.starts_with(folder));
+        let folder = whole.ancestors().skip(1).find(holds).unwrap_or(Path::new("/")).to_owned();
+        Ok(Some(Self { family, prefix, path: whole, encoder, vae, folder }))
+    }
+
+    /// A file that may lie beside the parts.
+    fn beside(&self, name: &str) -> Option<PathBuf> {
+        beside(&self.folder.join(INDEX), name)
+    }
+
+    /// The folder of a tokenizer that replaces the one in this program.
+    fn tokenizer(&self) -> Option<PathBuf> {
+        self.folder.join(TOKENIZER).parent().filter(|_| self.folder.join(TOKENIZER).is_file()).map(Path::to_owned)
+    }
+
+    /// All files, the transformer first.
+    pub(super) fn files(&self) -> Vec<PathBuf> {
+        let mut all = vec![self.path.clone()];
+        for (part, (_, stem)) in [(&self.encoder, TEXT_ENCODERS), (&self.vae, VAES)] {
+            match Layout::choose(stem, |name| part.join(name).is_file()) {
+                Some(layout) => {
+                    all.extend(entries(part, |name| name == "config.json" || layout.holds(name)));
+                }
+                None => all.push(part.clone()),
+            }
+        }
+        all.extend(self.tokenizer().into_iter().flat_map(|folder| entries(&folder, |name| !name.starts_with('.'))));
+        all.extend([INDEX, SCHEDULER].into_iter().filter_map(|name| self.beside(name)));
+        all.extend(self.beside(VAE).filter(|_| !self.vae.is_dir()));
+        let mut seen = BTreeSet::new();
+        all.retain(|file| seen.insert(file.clone()));
+        all
+    }
+
+    /// The parts of the model.
+    ///
+    /// # Errors
+    /// If a file is damaged or of another kind.
+    pub(super) fn parts(&self) -> Result<QwenParts> {
+        let Self { family, prefix, path, encoder, vae, .. } = self;
+        let config = |name: &str, fields: Value| match self.beside(name) {
+            Some(path) => Config::read(&path),
+            None => Ok(config(path, name, fields)),
+        };
+        let vae = match vae.is_dir() {
+            true => of_folder(vae, VAES)?,
+            false => {
+                let (fields, weights) = autoencoder(*family, vae)?;
+                (config(VAE, fields)?, weights)
+            }
+        };
+        let is_distilled = is_distilled(path);
+        let (shift, is_fitted) = match family {
+            Family::Klein => (3.0, true),
+            Family::ZImage => (if is_distilled { 3.0 } else { 6.0 }, false),
+        };
+        Ok(QwenParts {
+            transformer: transformer(*family, path, prefix)?,
+            encoder: if encoder.is_dir() { of_folder(encoder, TEXT_ENCODERS)? } else { qwen(encoder)? },
+            vae,
+            tokenizer: self.tokenizer(),
+            index: config(INDEX, json!({ "is_distilled": is_distilled }))?,
+            scheduler: config(SCHEDULER, scheduler(shift, is_fitted))?,
+        })
+    }
+}
+
+/// Files of a folder whose names `fits` knows, in the order of their names.
+fn entries(folder: &Path, fits: impl Fn(&str) -> bool) -> Vec<PathBuf> {
+    let names = std::fs::read_dir(folder).into_iter().flatten().flatten().take(MAX_ENTRIES);
+    let names = names.filter_map(|entry| entry.file_name().into_string().ok()).filter(|name| fits(name));
+    let mut files: Vec<_> = names.map(|name| folder.join(name)).filter(|path| path.is_file()).collect();
+    files.sort();
+    files
+}
+
+/// The part of a model in folders beside the one of a file and above it, or in that folder itself: one of `diffusers`, or
+/// the first file that fits, in the order of their names. Files that scale blocks, which are not read, come last.
+fn find(path: &Path, (names, stem): Folders, fits: &dyn Fn(&Tensors) -> bool) -> Option<PathBuf> {
+    let own = path.parent()?;
+    let files = |folder: &Path| {
+        // A shard is not a whole part.
+        let files = entries(folder, |name| name.ends_with(".safetensors") && !name.contains("-of-"));
+        let files = files.into_iter().filter(|file| file != path);
+        let files = files.filter_map(|file| Tensors::read(&file).ok().filter(fits).map(|tensors| (file, tensors)));
+        files.min_by_key(|(_, tensors)| tensors.mentions(&BLOCK_SCALE_SUFFIXES)).map(|(file, _)| file)
+    };
+    let mut folders = own.ancestors().take(LEVELS).flat_map(|folder| names.iter().map(move |name| folder.join(name)));
+    let found = folders.find_map(|folder| {
+        let is_whole = folder.join("config.json").is_file()
+            && Weights::open_part(&folder, stem).is_ok_and(|weights| fits(&Tensors::of(&weights)));
+        if is_whole { Some(folder) } else { files(&folder) }
+    });
+    found.or_else(|| files(own))
+}
+
+/// Whether a model was distilled, which makes it need few steps: nothing in a file says so, but its name may.
+fn is_distilled(path: &Path) -> bool {
+    let name = path.file_name().unwrap_or_default().to_string_lossy().to_ascii_lowercase().replace('-', "_");
+    let is_turbo = name.contains("turbo") && !name.contains("de_turbo");
+    // The published file of the base model of Z-Image has no other mark.
+    is_turbo || !(name.contains("base") || name.contains("de_turbo") || name.starts_with("z_image"))
+}
+
+/// The scheduler of the published folders.
+fn scheduler(shift: f64, is_fitted: bool) -> Value {
+    json!({
+        "_class_name": "FlowMatchEulerDiscreteScheduler", "num_train_timesteps": 1000, "shift": shift,
+        "use_dynamic_shifting": is_fitted, "base_shift": 0.5, "max_shift": 1.15, "base_image_seq_len": 256,
+        "max_image_seq_len": 4096, "time_shift_type": "exponential",
+    })
+}
+
+/// A part in a folder of `diffusers`.
+fn of_folder(folder: &Path, (_, stem): Folders) -> Result<(Config, Weights)> {
+    let name = folder.file_name().unwrap_or_default().to_string_lossy();
+    let config = part_config(folder.parent().unwrap_or(folder), &name)?;
+    Ok((config, Weights::open_part(folder, stem)?))
+}
+
+fn transformer(family: Family, path: &Path, prefix: &str) -> Result<(Config, Weights)> {
+    let layers = if family == Family::Klein { FLUX2 } else { Z_IMAGE };
+    let new = |name: &str| {
+        let (layer, kind) = name.rsplit_once('.')?;
+        let kind = if kind == "scale" && layer.ends_with("_norm") { "weight" } else { kind };
+        let names = renamed(layers, layer, ".")?;
+        Some(names.into_iter().map(|name| format!("{name}.{kind}")).collect::<Vec<_>>())
+    };
+    let weights = part(&Weights::open(path)?, prefix, |name| {
+        // Files of Z-Image hold a norm that nothing uses.
+        if family == Family::ZImage && name == "norm_final.weight" {
+            return None;
+        }
+        let one = new(name).filter(|names| names.len() == 1).and_then(|mut names| names.pop());
+        // A name that is not known stays, so that the graph refuses it.
+        Some(one.unwrap_or_else(|| name.to_owned()))
+    });
+    let inputs = |name: &str| new(name).and_then(|names| <[String; 3]>::try_from(names).ok());
+    let weights = weights.cut(inputs);
+    if let Some(whole) = weights.names().find(|name| inputs(name).is_some()) {
+        let path = weights.path();
+        return Err(Error::Model(format!(
+            "{path}: the tensor {whole:?} cannot be shared out to queries, keys and values"
+        )));
+    }
+    let tensors = Tensors::of(&weights);
+    let fields = if family == Family::Klein { configs::flux2(&tensors)? } else { configs::z_image(&tensors)? };
+    Ok((config(path, "transformer", fields), weights))
+}
+
+fn qwen(path: &Path) -> Result<(Config, Weights)> {
+    let weights = Weights::open(path)?;
+    let tensors = Tensors::of(&weights);
+    let weights = part(&weights, tensors.before(FIRST_NORM).unwrap_or_default(), |name| Some(name.to_owned()));
+    Ok((config(path, "text encoder", configs::qwen(&Tensors::of(&weights))?), weights))
+}
+
+fn autoencoder(family: Family, path: &Path) -> Result<(Value, Weights)> {
+    let weights = Weights::open(path)?;
+    let tensors = Tensors::of(&weights);
+    let prefix = tensors.before(FIRST_KERNEL).unwrap_or_default();
+    let (mut fields, weights) = vae::autoencoder(&weights, prefix, SCALING)?;
+    let has = |name: &str| weights.get(name).is_some();
+    fields["use_quant_conv"] = json!(has("quant_conv.weight"));
+    fields["use_post_quant_conv"] = json!(has("post_quant_conv.weight"));
+    fields["shift_factor"] = json!(SHIFT);
+    if family == Family::Klein {
+        fields["_class_name"] = json!("AutoencoderKLFlux2");
+        fields["patch_size"] = json!([2, 2]);
+    }
+    Ok((fields, weights))
+}
