@@ -41,7 +41,7 @@ pub use compare::{Difference, compare};
 pub use family::{Embedding, Guide, Latent};
 pub use latent::embed_guidance;
 pub use mask::LatentMask;
-pub use single_file::{BESIDE, Recognised, beside, class_of_file, recognise};
+pub use single_file::{Recognised, recognise};
 pub(crate) use single_file::{original_unet_name, transformer_layers};
 
 /// The longest side of a picture, in pixels. No known model makes larger ones.

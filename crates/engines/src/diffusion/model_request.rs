@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use sha2::{Digest as _, Sha256};
 use tintype_diffusion::config::Config;
-use tintype_diffusion::pipelines::{class_of_file, is_stable_diffusion, masks, references, weighted_prompts};
+use tintype_diffusion::pipelines::{is_stable_diffusion, masks, recognise, references, weighted_prompts};
 use tintype_engine::{Lora, PromptSyntax, Setting, Sizes};
 
 use super::child::{NO_FILES, NO_MODEL, NO_SCHEDULER, Setup, Work};
@@ -316,7 +316,7 @@ fn expectation(time: Duration, (width, height): (u32, u32)) -> String {
 fn pipeline(installed: &Installed) -> Option<String> {
     if installed.file.is_some() {
         let class = installed.manifest.as_ref().map(|manifest| manifest.pipeline.clone());
-        return class.or_else(|| class_of_file(&installed.path()).ok().map(str::to_owned));
+        return class.or_else(|| recognise(&installed.path()).ok().map(|found| found.class.to_owned()));
     }
     let index = Config::read(&installed.folder.join(models::INDEX)).ok()?;
     index.text("_class_name", "").ok().map(str::to_owned)

@@ -10,7 +10,6 @@ use super::manifest::{MANIFEST, Manifest, ModelFile, read_operators_json, write}
 use super::pull::Index;
 use super::selection::{RemoteFile, select};
 use super::{CACHE, INDEX, Installed, Single, directory, is_name, misplaced, way_to};
-use tintype_diffusion::pipelines::{BESIDE, beside};
 use tintype_system::data_dir;
 
 /// The name of a model from that of its folder or file; `None` if that holds nothing usable.
@@ -28,7 +27,7 @@ pub fn name_of(path: &Path) -> Option<String> {
 
 struct Found {
     folder: PathBuf,
-    /// The name of its file in the folder, if it is a single one.
+    /// The path of its file in the folder, if it is opened by one.
     file: Option<String>,
     pipeline: String,
     files: Vec<RemoteFile>,
@@ -50,12 +49,10 @@ impl Found {
         Ok(Self { folder, file: None, pipeline, files })
     }
 
-    /// The file, and the configurations beside it, which belong to the model.
+    /// The file, and those beside it that belong to the model.
     fn of_file(path: &Path) -> Result<Self, String> {
-        let Single { folder, file, pipeline } = Single::recognise(path)?;
-        let names =
-            std::iter::once(file.as_str()).chain(BESIDE.into_iter().filter(|name| beside(path, name).is_some()));
-        let files = names.filter_map(|name| file_in(&folder, name.to_owned())).collect();
+        let Single { folder, file, files, pipeline } = Single::recognise(path)?;
+        let files = files.into_iter().filter_map(|name| file_in(&folder, name)).collect();
         Ok(Self { folder, file: Some(file), pipeline: pipeline.to_owned(), files })
     }
 }
@@ -163,16 +160,20 @@ mod tests {
         "first_stage_model.decoder.x",
     ];
 
+    const SCHEDULER: &str = "scheduler/scheduler_config.json";
+
     fn write_file(path: &Path, names: &[&str]) {
+        fs::create_dir_all(path.parent().expect("a folder")).expect("a folder");
         let entry = |(at, name): (usize, &&str)| {
-            let tensor = json!({"dtype": "F16", "shape": [1, 1], "data_offsets": [at * 2, at * 2 + 2]});
-            ((*name).to_owned(), tensor)
+            // Four channels of a transformer are one of a VAE.
+            let (shape, dtype) = if *name == "x_embedder.weight" { ([1, 4], "F8_E4M3") } else { ([1, 1], "F32") };
+            ((*name).to_owned(), json!({"dtype": dtype, "shape": shape, "data_offsets": [at * 4, at * 4 + 4]}))
         };
         let header: serde_json::Map<_, _> = names.iter().enumerate().map(entry).collect();
         let header = serde_json::Value::Object(header).to_string();
         let mut bytes = (header.len() as u64).to_le_bytes().to_vec();
         bytes.extend(header.as_bytes());
-        bytes.resize(bytes.len() + names.len() * 2, 0);
+        bytes.resize(bytes.len() + names.len() * 4, 0);
         fs::write(path, bytes).expect("a file");
     }
 
@@ -285,22 +286,52 @@ mod tests {
         let (data, own) = (tempfile::tempdir().expect("a folder"), tempfile::tempdir().expect("a folder"));
         let path = own.path().join("model.safetensors");
         write_file(&path, &XL);
-        let beside = own.path().join(BESIDE[2]);
+        let beside = own.path().join(SCHEDULER);
         fs::create_dir(beside.parent().expect("a folder")).expect("a folder");
         fs::write(&beside, "{}").expect("written");
         let added = add(data.path(), &path, "mine", false, &Silent).expect("a model");
         let files = added.manifest.expect("a manifest").files;
-        assert_eq!(files.iter().map(|file| file.path.as_str()).collect::<Vec<_>>(), ["model.safetensors", BESIDE[2]]);
+        assert_eq!(files.iter().map(|file| file.path.as_str()).collect::<Vec<_>>(), ["model.safetensors", SCHEDULER]);
         fs::write(&beside, "{ }").expect("written");
         assert!(find(data.path(), "mine").is_err());
         // Those of weights do not.
-        let other = own.path().join(BESIDE[1]);
+        let other = own.path().join("vae/config.json");
         fs::create_dir(other.parent().expect("a folder")).expect("a folder");
         for name in [other.clone(), other.with_file_name("diffusion_pytorch_model.safetensors")] {
             fs::write(name, "{}").expect("written");
         }
         let added = add(data.path(), &path, "alone", false, &Silent).expect("a model");
         assert_eq!(added.manifest.expect("a manifest").files.len(), 2);
+    }
+
+    #[test]
+    fn a_transformer_is_installed_with_the_files_of_comfyui() {
+        let (data, own) = (tempfile::tempdir().expect("a folder"), tempfile::tempdir().expect("a folder"));
+        let own = own.path().canonicalize().expect("a path").join("models");
+        let path = own.join("diffusion_models/Some Tune (v2).safetensors");
+        write_file(&path, &["x_pad_token", "noise_refiner.0.x", "cap_embedder.1.weight", "x_embedder.weight"]);
+        let refused = |lacks: &str| {
+            let added = add(data.path(), &path, "tune", false, &Silent).expect_err("no model");
+            assert!(
+                added.contains(lacks) && find(data.path(), path.to_str().expect("text")) == Err(added.clone()),
+                "{added}"
+            );
+        };
+        refused("is the transformer of Z-Image alone, and no text encoder (Qwen 3 with 1 numbers a token)");
+        let text = own.join("text_encoders/qwen 3.safetensors");
+        write_file(&text, &["model.embed_tokens.weight", "model.layers.0.self_attn.q_norm.weight"]);
+        refused("no VAE (with 1 channels)");
+        write_file(&own.join("vae/ae.safetensors"), &["decoder.conv_in.weight"]);
+        let added = add(data.path(), &path, "tune", true, &Silent).expect("a model");
+        assert_eq!((added.path(), find(data.path(), "tune")), (path.clone(), Ok(added.clone())));
+        let manifest = added.manifest.as_ref().expect("a manifest");
+        let files = manifest.files.iter().map(|file| file.path.as_str()).collect::<Vec<_>>();
+        let expected =
+            ["diffusion_models/Some Tune (v2).safetensors", "text_encoders/qwen 3.safetensors", "vae/ae.safetensors"];
+        assert_eq!((manifest.pipeline.as_str(), files), ("ZImagePipeline", expected.to_vec()));
+        assert!(pull::verify(&added, &Silent).expect("readable").is_empty());
+        fs::remove_file(&text).expect("removed");
+        assert!(find(data.path(), "tune").expect_err("damaged").contains("qwen 3.safetensors"));
     }
 
     #[test]

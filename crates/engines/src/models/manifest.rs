@@ -34,7 +34,7 @@ pub struct Manifest {
     /// the manifest.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub folder: Option<PathBuf>,
-    /// The name of the file that holds the whole model, in `folder`, when `tintype model add` named a file.
+    /// The path in `folder` of the file that is opened, when `tintype model add` named a file.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub file: Option<String>,
     /// The repository that the files come from.
@@ -134,18 +134,15 @@ impl Manifest {
         if self.files.is_empty() || self.files.len() > MAX_FILES {
             return Err(format!("names {} files; 1 to {MAX_FILES} are allowed", self.files.len()));
         }
-        if let Some(name) = &self.file {
-            check_file_name(name)?;
-            if self.folder.is_none() || !self.files.iter().any(|file| file.path == *name) {
-                return Err(format!("names the single file {name:?}, which is not one of its files in a folder"));
-            }
+        if let Some(name) = &self.file
+            && (self.folder.is_none() || !self.files.iter().any(|file| file.path == *name))
+        {
+            return Err(format!("names the single file {name:?}, which is not one of its files in a folder"));
         }
         let mut known = BTreeSet::new();
         for file in &self.files {
-            // The file of an operator has any name, and lies in the operator's folder.
-            if self.file.as_ref() != Some(&file.path) {
-                check_path(&file.path)?;
-            }
+            // Files of an operator have any names, and lie in the operator's folder.
+            if self.file.is_some() { check_file_path(&file.path) } else { check_path(&file.path) }?;
             if !known.insert(&file.path) {
                 return Err(format!("names {:?} twice", file.path));
             }
@@ -232,15 +229,15 @@ pub fn check_path(path: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// Whether a name is one of a file right in a folder, of any letters.
+/// Whether a path of a file stays in its folder, and is written in one way only. Its names may have any letters.
 ///
 /// # Errors
 /// The reason why not.
-pub fn check_file_name(name: &str) -> Result<(), String> {
-    let short: String = name.chars().take(80).collect();
-    let strange = |letter: char| letter == '/' || letter.is_control();
-    if name.is_empty() || name.len() > MAX_PATH || name.starts_with('.') || name.chars().any(strange) {
-        return Err(format!("names {short:?}, which is not the name of a model file"));
+pub fn check_file_path(path: &str) -> Result<(), String> {
+    let short: String = path.chars().take(80).collect();
+    let is_name = |name: &str| !name.is_empty() && !name.starts_with('.') && !name.chars().any(char::is_control);
+    if path.len() > MAX_PATH || !path.split('/').all(is_name) {
+        return Err(format!("names {short:?}, which is not the path of a model file"));
     }
     Ok(())
 }
@@ -293,17 +290,30 @@ mod tests {
     }
 
     #[test]
-    fn a_single_file_has_any_name_and_lies_in_a_folder() {
+    fn an_opened_file_has_any_name_and_lies_in_a_folder() {
         let single = |name: &str| {
             let mut manifest = manifest();
             manifest.files[0].path = name.into();
             (manifest.folder, manifest.file) = (Some("/srv/models".into()), Some(name.into()));
             manifest
         };
-        for name in ["model.safetensors", "Épic Model (v6) [fp16].safetensors", "模型.safetensors"] {
+        for name in ["model.safetensors", "Épic Model (v6) [fp16].safetensors", "模型.safetensors", "a/b (1)"] {
             assert_eq!(single(name).check("sd-1.5"), Ok(()), "{name}");
         }
-        for name in ["", ".", "..", "../x", "/etc/passwd", "a/b", ".hidden", "a\0b", "a\nb", &"a".repeat(256)] {
+        for name in [
+            "",
+            ".",
+            "..",
+            "../x",
+            "a/../x",
+            "/etc/passwd",
+            "a//b",
+            ".hidden",
+            "a/.b",
+            "a\0b",
+            "a\nb",
+            &"a".repeat(256),
+        ] {
             assert!(single(name).check("sd-1.5").is_err(), "{name:?}");
         }
         let mut nowhere = single("model.safetensors");

@@ -36,10 +36,9 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
-use tintype_diffusion::pipelines::{KNOWN, class_of_file};
-use tintype_system::data_dir;
+use tintype_diffusion::pipelines::{KNOWN, Recognised, recognise};
 
-use self::manifest::{MANIFEST, Manifest, check_file_name};
+use self::manifest::{MANIFEST, Manifest, check_file_path};
 
 /// The folder of all models in the data directory.
 const MODELS: &str = "models";
@@ -63,7 +62,7 @@ pub struct Installed {
     pub name: String,
     /// The folder with `model_index.json`, or with `file`.
     pub folder: PathBuf,
-    /// The name of the file that holds the whole model, if it is one.
+    /// The path of the file in this folder that is opened, if it is one.
     pub file: Option<String>,
     /// The folder for what is made from its files; it may not exist yet. `None` for a model that is not installed.
     pub cache: Option<PathBuf>,
@@ -178,11 +177,16 @@ impl Installed {
     }
 }
 
-/// A file that holds a whole model.
+/// A model in a file, and in files beside it.
 #[derive(Debug)]
 struct Single {
+    /// The absolute path of the folder in which its files are, or in folders of it.
     folder: PathBuf,
+    /// The path of the file there.
     file: String,
+    /// All of its files there.
+    files: Vec<String>,
+    /// The class of its pipeline.
     pipeline: &'static str,
 }
 
@@ -192,12 +196,13 @@ impl Single {
     /// # Errors
     /// A message for the operator: the file is no model, or not one for this release.
     fn recognise(path: &Path) -> Result<Self, String> {
-        let pipeline = class_of_file(path).map_err(|error| error.to_string())?;
         let path = std::path::absolute(path).map_err(|error| format!("{}: {error}", path.display()))?;
-        let name = path.file_name().and_then(|name| name.to_str()).filter(|name| check_file_name(name).is_ok());
-        let name = name.ok_or_else(|| format!("{}: give the file another name", path.display()))?;
-        let folder = data_dir::directory_of(&path).to_owned();
-        Ok(Self { folder, file: name.to_owned(), pipeline })
+        let Recognised { class, folder, files, .. } = recognise(&path).map_err(|error| error.to_string())?;
+        let named = |file: &PathBuf| file.to_str().filter(|file| check_file_path(file).is_ok()).map(str::to_owned);
+        let rename = |file: &PathBuf| format!("{}: give the file another name", folder.join(file).display());
+        let files = files.iter().map(|file| named(file).ok_or_else(|| rename(file))).collect::<Result<Vec<_>, _>>()?;
+        let file = files.first().cloned().unwrap_or_default();
+        Ok(Self { folder, file, files, pipeline: class })
     }
 }
 
@@ -284,15 +289,9 @@ pub fn find(data_dir: &Path, name_or_path: &str) -> Result<Installed, String> {
     }
     let folder = Path::new(name_or_path);
     if folder.is_file() {
+        let name = folder.file_name().map_or_else(|| name_or_path.into(), |name| name.to_string_lossy().into_owned());
         let Single { folder, file, .. } = Single::recognise(folder)?;
-        return Ok(Installed {
-            name: file.clone(),
-            folder,
-            file: Some(file),
-            cache: None,
-            manifest: None,
-            unusable: None,
-        });
+        return Ok(Installed { name, folder, file: Some(file), cache: None, manifest: None, unusable: None });
     }
     if folder.join(INDEX).is_file() {
         let folder = std::path::absolute(folder).map_err(|error| format!("{}: {error}", folder.display()))?;

@@ -3,7 +3,7 @@
 //!
 //! A file of Stable Diffusion holds neither configurations nor a tokenizer. The names and sizes of its tensors tell the family
 //! (`kind`) and the configurations (`configs`); the vocabulary of CLIP comes with this program. What a file cannot
-//! tell may lie beside it, as in a folder that `diffusers` writes: see [`BESIDE`].
+//! tell may lie beside it, as in a folder that `diffusers` writes: see `BESIDE`.
 
 mod configs;
 mod kind;
@@ -31,7 +31,7 @@ pub(crate) use transformers::transformer_layers;
 pub(super) use vae::vae_parts;
 
 /// Configurations beside a file that replace those of its family, if they are there.
-pub const BESIDE: [&str; 3] = ["unet/config.json", "vae/config.json", "scheduler/scheduler_config.json"];
+const BESIDE: [&str; 3] = ["unet/config.json", "vae/config.json", "scheduler/scheduler_config.json"];
 
 /// The names of all weights of a part begin with this.
 const UNET: &str = "model.diffusion_model.";
@@ -118,14 +118,6 @@ pub fn recognise(path: &Path) -> Result<Recognised> {
     let inside = |file: PathBuf| file.strip_prefix(&folder).map(Path::to_owned).unwrap_or(file);
     let files = files.into_iter().map(inside).collect();
     Ok(Recognised { class, files, references, folder })
-}
-
-/// The class of the pipeline of the model in a file.
-///
-/// # Errors
-/// As [`recognise`].
-pub fn class_of_file(path: &Path) -> Result<&'static str> {
-    recognise(path).map(|found| found.class)
 }
 
 /// Besides the latent picture, models for inpainting see a mask and another latent picture.
@@ -255,7 +247,7 @@ fn body<const N: usize>(
 
 /// The configuration of [`BESIDE`] that lies beside a file, if it belongs to it. One in a folder with weights belongs to
 /// these, unless the file lies in the folder of a whole model.
-pub fn beside(path: &Path, name: &str) -> Option<PathBuf> {
+fn beside(path: &Path, name: &str) -> Option<PathBuf> {
     let folder = path.parent().unwrap_or(Path::new(""));
     let config = folder.join(name);
     let belongs = || folder.join("model_index.json").is_file() || !config.parent().is_some_and(holds_weights);
