@@ -7,7 +7,7 @@ use crate::rigs::binary::{Ran as _, Server, run};
 use crate::rigs::crowd::{Crowd, MOMENT, integrity};
 use crate::rigs::disk::{self, ALL, Disk, Faults, Names, Survivors};
 use crate::rigs::http::try_send;
-use crate::rigs::wait::eventually;
+use crate::rigs::wait::until;
 
 const LOG: Names = |name| name.ends_with("-wal");
 const DATABASE: Names = |name| name == "tintype.db";
@@ -58,12 +58,12 @@ async fn refused(crowd: &Crowd, address: SocketAddr, prompt: &str) {
 async fn reads(crowd: &Crowd, server: &Server, disk: &Disk) {
     let findings = crowd.check(server.address, &disk.data()).await;
     assert!(findings.is_clean(), "{findings:?}");
-    eventually("not ready", async || readiness(server.address).await == 503).await;
+    until(async || readiness(server.address).await == 503).await;
 }
 
 /// Asserts that the server recovers by itself once the disk works again.
 async fn recovers(crowd: &Crowd, server: Server, disk: &Disk) {
-    eventually("ready again", async || readiness(server.address).await == 200).await;
+    until(async || readiness(server.address).await == 200).await;
     let (before, _) = crowd.told();
     let answer = crowd.caller().submit(server.address, "a boat", 1).await.expect("an answer");
     assert_eq!(answer.status, 200, "{answer:?}");
@@ -97,7 +97,7 @@ async fn reads_continue_on_a_read_only_disk_until_it_is_writable_again() {
     disk.set(Faults { read_only: true, ..Faults::default() });
     refused(&crowd, server.address, "a boat").await;
     reads(&crowd, &server, &disk).await;
-    eventually("the log could not be folded", async || disk.met(DATABASE) > 0).await;
+    until(async || disk.met(DATABASE) > 0).await;
     reads(&crowd, &server, &disk).await;
     disk.heal();
     recovers(&crowd, server, &disk).await;
@@ -114,7 +114,7 @@ async fn a_disk_that_fills_up_during_renders_costs_attempts_and_leaves_no_dead_u
     for _ in 0..3 {
         crowd.caller().submit(server.address, "a boat", 2).await.expect("an answer");
     }
-    eventually("a file met the end of the disk", async || disk.met(PICTURES) > 0).await;
+    until(async || disk.met(PICTURES) > 0).await;
     disk.heal();
     crowd.finish(server.address).await;
     recovers(&crowd, server, &disk).await;
@@ -213,7 +213,7 @@ async fn an_io_error_of_a_result_file_costs_one_attempt() {
         let met = disk.met(ALL);
         disk.set(fault);
         crowd.caller().submit(server.address, "a boat", 2).await.expect("an answer");
-        eventually("a file met the fault", async || disk.met(ALL) > met).await;
+        until(async || disk.met(ALL) > met).await;
         disk.heal();
         crowd.finish(server.address).await;
         assert_eq!(crowd.told(), (2, 2), "{fault:?}: the next attempt completes the task");

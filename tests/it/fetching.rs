@@ -18,7 +18,7 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use crate::rigs::service::{Caller, Service};
-use crate::rigs::wait::eventually;
+use crate::rigs::wait::until;
 
 /// One render slot; eight reference slots, two of them per account.
 pub const ONE_SLOT: [&str; 4] = ["--renders", "1", "--submit-rate", "0"];
@@ -138,7 +138,7 @@ impl<'a> Rig<'a> {
             let depth = store.queue_depth().await.expect("a store");
             (depth.waiting, depth.leased) == (waiting, leased)
         };
-        eventually("the queue reaches the expected depth", is_so).await;
+        until(is_so).await;
     }
 
     /// Waits until these numbers of tasks hold reference slots and render slots: a slot is freed a moment after its
@@ -146,7 +146,7 @@ impl<'a> Rig<'a> {
     pub async fn gauges(&self, fetches: i64, renders: i64) {
         let metrics = &self.service.shared.metrics;
         let is_so = async || (metrics.fetches.get(), metrics.renders.get()) == (fetches, renders);
-        eventually("the gauges reach the expected values", is_so).await;
+        until(is_so).await;
     }
 
     /// Asserts that no attempt was counted as lost.

@@ -16,7 +16,7 @@ use crate::rigs::binary::{Ran as _, Server, json, printed, refused, run, tintype
 use crate::rigs::http::send;
 use crate::rigs::postgres;
 use crate::rigs::service::{Backend, NOON, Service};
-use crate::rigs::wait::eventually;
+use crate::rigs::wait::until;
 
 const MARKER: &str = "tintype-marker";
 const SERVE: [&str; 3] = ["serve", "--listen", "127.0.0.1:0"];
@@ -110,7 +110,7 @@ async fn a_server_whose_files_are_not_mounted_any_more_is_not_ready_until_they_a
         assert_eq!(ready().await, 503, "{role}");
         fs::remove_dir_all(&files).expect("a directory");
         fs::rename(&away, &files).expect("a directory");
-        eventually("it is ready again", async || ready().await == 200).await;
+        until(async || ready().await == 200).await;
         server.stop();
     }
 }

@@ -17,7 +17,7 @@ use crate::rigs::binary::{Ran as _, Run as _, Server, tintype};
 use crate::rigs::certificates::connect_with;
 use crate::rigs::http::{TASKS, exchange};
 use crate::rigs::service::Service;
-use crate::rigs::wait::eventually;
+use crate::rigs::wait::until;
 
 const BOTH: &[&SupportedProtocolVersion] = &[&rustls::version::TLS13, &rustls::version::TLS12];
 
@@ -70,7 +70,7 @@ async fn connect(
 }
 
 async fn until_shown(service: &Service, pair: &CertifiedKey<KeyPair>) {
-    eventually("the new certificate is shown", async || connect(service, pair, BOTH).await.is_ok()).await;
+    until(async || connect(service, pair, BOTH).await.is_ok()).await;
 }
 
 async fn ask(stream: &mut TlsStream<TcpStream>) -> String {

@@ -19,7 +19,7 @@ use tintype_system::clock::Timestamp;
 use crate::rigs::binary::{self, Ran as _, Server};
 use crate::rigs::http::{Answer, TASKS, ended, send, submit};
 use crate::rigs::service::{Caller, Service, control};
-use crate::rigs::wait::eventually;
+use crate::rigs::wait::until;
 
 mod moderation;
 
@@ -151,20 +151,20 @@ async fn the_operator_sees_the_suspension_and_lifts_it_beside_a_running_server()
     for _ in 0..3 {
         submit(&server, &key, "a bomb").await;
     }
-    eventually("the key is suspended", async || keys(data.path())[0]["state"] == "suspended").await;
+    until(async || keys(data.path())[0]["state"] == "suspended").await;
     let listed = keys(data.path());
     assert_eq!(listed[0]["suspension"]["reason"], "3 violations of the content policy within 1 hour");
     assert!(listed[0]["suspension"]["at"].is_string());
     let shown = binary::run(data.path(), ["key", "list"]).text();
     assert!(shown.contains("suspended (3 violations of the content policy within 1 hour; suspended at 2"), "{shown}");
     let status = async || send(server.address, "GET", TASKS, &key, "").await.status;
-    eventually("the suspended key is refused", async || status().await == 401).await;
+    until(async || status().await == 401).await;
     let id = listed[0]["id"].as_str().expect("an id");
     assert_eq!(binary::json(data.path(), &["key", "enable", id])["suspension"], Value::Null);
-    eventually("the enabled key works", async || status().await == 200).await;
+    until(async || status().await == 200).await;
 
     file.write("policy.toml", "[[rule]]\nname = \"boats\"\nwords = [\"boat\"]\n");
-    eventually("the new rules hold", async || {
+    until(async || {
         let task_id = submit(&server, &key, "a boat").await;
         ended(&server, &key, &task_id).await["error"] == REFUSED
     })
@@ -238,7 +238,7 @@ async fn a_policy_file_that_hangs_is_logged_once_and_used_when_it_answers() {
     assert_eq!(policy.refresh().await, Ok(false), "one reader waits, and no second one starts");
     let before = policy.describe();
     drop(pipe);
-    eventually("the new rules are in force", async || policy.describe() != before).await;
+    until(async || policy.describe() != before).await;
 }
 
 #[test]

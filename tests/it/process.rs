@@ -18,7 +18,7 @@ use crate::rigs::binary::{self, Ran as _, Run as _, Server, TINTYPE, refused, ru
 use crate::rigs::certificates::{certificate, connect};
 use crate::rigs::http::{GENERATE, TASKS, ended, exchange, send, submit, try_send};
 use crate::rigs::ports::Port;
-use crate::rigs::wait::eventually;
+use crate::rigs::wait::until;
 
 /// A library whose wall clock stands still.
 const CLOCK_BEFORE_1970: &str = "
@@ -158,7 +158,7 @@ async fn a_server_gives_the_memory_of_ended_renders_back() {
         assert_eq!(ended(&server, &key, task_id).await["status"], "completed");
     }
     // The buffers of the last task are freed a moment after callers can see its end.
-    eventually("the memory is given back", async || server.heap() <= before + 24).await;
+    until(async || server.heap() <= before + 24).await;
     server.stop();
 }
 
@@ -297,7 +297,7 @@ async fn claimed(data: &Path) {
         let depth = tintype_store::Store::queue_depth(&store).await.expect("a store");
         depth.leased > 0 || depth.waiting == 0
     };
-    eventually("a worker claims it", is_claimed).await;
+    until(is_claimed).await;
 }
 
 #[tokio::test]
@@ -369,7 +369,7 @@ async fn administration_works_beside_a_running_server() {
     assert_eq!(binary::json(data.path(), &["credits", "grant", "ada", "2"])["credits"], 2);
     submit(&server, key, "a boat").await;
     binary::json(data.path(), &["key", "disable", id]);
-    eventually("the change is noticed", async || send(server.address, "GET", TASKS, key, "").await.status == 401).await;
+    until(async || send(server.address, "GET", TASKS, key, "").await.status == 401).await;
     server.stop();
 }
 
@@ -382,7 +382,7 @@ async fn the_list_of_keys_shows_which_were_used_and_which_leaked() {
     assert_eq!(send(server.address, "GET", TASKS, &key, "").await.status, 200);
     send(server.address, "GET", &format!("{TASKS}?token={key}"), "", "").await.assert_error(401, "UNAUTHORIZED");
     let listed = || binary::json(data.path(), &["key", "list"]);
-    eventually("the key is flagged", async || !listed()[0]["leaked_at"].is_null()).await;
+    until(async || !listed()[0]["leaked_at"].is_null()).await;
     server.stop();
     let keys = listed();
     let last_used_at = keys[0]["last_used_at"].as_str().expect("a stop records the last use of keys");

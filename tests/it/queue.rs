@@ -11,7 +11,7 @@ use tintype_domain::model::{FailureCause, TaskId};
 use crate::rigs::binary::{self, Ran as _, Server, refused, tintype};
 use crate::rigs::http::{Answer, TASKS, ended, submit};
 use crate::rigs::service::{Caller, Service};
-use crate::rigs::wait::eventually;
+use crate::rigs::wait::until;
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -71,7 +71,7 @@ async fn the_operator_pauses_and_resumes_a_running_server() {
     let server = Server::spawn(command);
     let key = server.first_key().expect("a key");
     let logged = async |event: &str| {
-        eventually(event, async || std::fs::read_to_string(&log).expect("a log").contains(event)).await;
+        until(async || std::fs::read_to_string(&log).expect("a log").contains(event)).await;
     };
     let shown = |command: &str| binary::json(&data, &["queue", command]);
     let quiet = json!({

@@ -13,7 +13,7 @@ use tempfile::TempDir;
 
 use crate::rigs::binary::{Ran as _, Run as _, Server, TINTYPE, json, printed, refused, run, tintype};
 use crate::rigs::http::{ended, send, submit};
-use crate::rigs::wait::eventually;
+use crate::rigs::wait::until;
 
 /// The user of the service: nobody, who has an entry in /etc/passwd everywhere.
 const SERVICE: u32 = 65_534;
@@ -326,7 +326,7 @@ async fn files_that_cannot_be_written_cost_no_attempt_and_turn_readyz_red() {
     let files = places.data().join("files");
     let until = async |status: u16| {
         let ready = async || send(server.address, "GET", "/readyz", "", "").await.status == status;
-        eventually("readiness follows the files", ready).await;
+        until(ready).await;
     };
     chown(&files, Some(0), Some(0)).expect("root may take files");
     open(&files);

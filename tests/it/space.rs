@@ -6,16 +6,13 @@ use tempfile::TempDir;
 use crate::rigs::binary::{self, Server, serve_on};
 use crate::rigs::http::{GENERATE, TASKS, ended, send, submit};
 use crate::rigs::service::Service;
-use crate::rigs::wait::eventually;
+use crate::rigs::wait::until;
 
 /// The file that fills the disk.
 const BALLAST: &str = "ballast";
 
 async fn wait_for_readiness(server: &Server, status: u16) {
-    eventually("readiness follows the disk", async || {
-        send(server.address, "GET", "/readyz", "", "").await.status == status
-    })
-    .await;
+    until(async || send(server.address, "GET", "/readyz", "", "").await.status == status).await;
 }
 
 #[tokio::test]

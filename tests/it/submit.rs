@@ -8,7 +8,7 @@ use tintype_store::START_WITHIN;
 
 use crate::rigs::http::{GENERATE, TASKS};
 use crate::rigs::service::Service;
-use crate::rigs::wait::eventually;
+use crate::rigs::wait::until;
 
 #[tokio::test]
 async fn a_valid_submit_is_charged_and_returns_the_reduced_task() {
@@ -341,7 +341,7 @@ async fn a_submit_that_the_sqlite_writer_reaches_too_late_never_begins() {
     other.execute_batch("BEGIN IMMEDIATE").expect("the write lock");
     let late = async {
         // The fault shows that the request has arrived. From then on its time limit counts.
-        eventually("the submit is on its way to the writer", async || service.faults.all_happened()).await;
+        until(async || service.faults.all_happened()).await;
         service.clock.advance(START_WITHIN + Duration::from_millis(1));
         other.execute_batch("ROLLBACK").expect("the write lock is released");
     };

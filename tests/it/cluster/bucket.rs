@@ -14,7 +14,7 @@ use crate::rigs::cluster::{FOREVER, Site};
 use crate::rigs::crash::work_off;
 use crate::rigs::http::{TASKS, send, submit};
 use crate::rigs::postgres::schema;
-use crate::rigs::wait::eventually;
+use crate::rigs::wait::until;
 
 /// The end of each lease, by its task and epoch.
 fn ends(site: &Site) -> HashMap<(String, i64), i64> {
@@ -39,14 +39,14 @@ async fn a_bucket_outage_costs_no_lease_and_no_attempt() {
         tasks.push(submit(&api.server, &key, "a boat during the outage").await);
     }
     for worker in &workers {
-        eventually("a worker meets the outage", async || worker.logged("could not write a result file") > 0).await;
+        until(async || worker.logged("could not write a result file") > 0).await;
     }
-    eventually("each slot holds a task", async || site.leases().len() == 4).await;
+    until(async || site.leases().len() == 4).await;
     let held = ends(&site);
     let renewed = |(lease, end): (&(String, i64), &i64)| held.get(lease).is_some_and(|before| end > before);
     let all_renewed = async || ends(&site).iter().filter(|lease| renewed(*lease)).count() == 4;
     let outage = tokio::time::sleep(Duration::from_secs(seconds));
-    tokio::join!(eventually("each lease is renewed", all_renewed), outage);
+    tokio::join!(until(all_renewed), outage);
     assert_eq!(site.leases(), held.into_keys().collect(), "workers hold their rendered tasks and claim no others");
     site.s3.come_back().await;
     work_off(&site.installation, &Clock::system()).await;

@@ -15,7 +15,7 @@ use crate::rigs::cluster::relay::{Cut, Passage, Relay};
 use crate::rigs::http::{GENERATE, submit, try_send};
 use crate::rigs::installation::Installation;
 use crate::rigs::postgres::schema;
-use crate::rigs::wait::eventually;
+use crate::rigs::wait::until;
 
 const CUT_OFF: &str = "a boat that is cut off";
 
@@ -41,7 +41,8 @@ async fn cut_off(site: &Site, number: usize, cut: Cut) -> (i64, Vec<Status>) {
     assert_eq!(relay.cuts_left(), 0);
     assert!(answer.is_none(), "{:?}", answer.map(|answer| answer.status));
     let said = "closing the connection without an answer";
-    eventually("the API says so in its log, which it writes behind the answer", async || api.logged(said) == 1).await;
+    // It writes its log behind the answer.
+    until(async || api.logged(said) == 1).await;
     relay.set(Passage::Open);
     // The same process accepts further submits.
     submit(&api.server, &key, "a boat").await;
@@ -95,9 +96,9 @@ async fn a_submit_that_has_not_started_when_its_caller_hangs_up_never_starts() {
     site.postgres.until_waiting(&schema).await;
     // The next one waits until that is done.
     let waiting = send(&api.server, &key, "a boat that waits").await;
-    eventually("both are connected", async || callers(&api.server) == 2).await;
+    until(async || callers(&api.server) == 2).await;
     drop((begun, waiting));
-    eventually("the API has seen both hang up", async || callers(&api.server) == 0).await;
+    until(async || callers(&api.server) == 0).await;
     gate.batch_execute("ROLLBACK").await.expect("the session is open");
     tokio::time::timeout(HANG, submit(&api.server, &key, "a boat after them")).await.expect("an answer");
     assert_eq!(books(&site.installation, "ada").await, (94, vec![Status::Processing; 3]));

@@ -16,7 +16,7 @@ use crate::rigs::crash::clients::{Clients, Manners, Recorded};
 use crate::rigs::crash::verdict::Verdict;
 use crate::rigs::crash::{ACCOUNTS, CREDITS, work_off};
 use crate::rigs::postgres::Shutdown;
-use crate::rigs::wait::eventually;
+use crate::rigs::wait::until;
 
 const NODES_OF_EACH_PART: usize = 2;
 /// A short lease, so that some troubles outlast it.
@@ -281,13 +281,13 @@ impl Crew {
         self.tally.stops += 1;
         self.nodes[one].restart(Some(&format!("after-write-file=stop@{turn}")));
         self.tend(clients).await;
-        eventually("a worker stops itself", async || self.nodes[one].server.is_stopped()).await;
+        until(async || self.nodes[one].server.is_stopped()).await;
         let held = self.site.leases();
-        eventually("its leases are taken away", async || self.site.leases().is_disjoint(&held)).await;
+        until(async || self.site.leases().is_disjoint(&held)).await;
         let before = self.nodes[one].logged("lease lost");
         self.nodes[one].server.signal("CONT");
         self.tally.zombies += 1;
-        eventually("it notices", async || self.nodes[one].logged("lease lost") > before).await;
+        until(async || self.nodes[one].logged("lease lost") > before).await;
         self.tally.zombie_writes_refused += 1;
     }
 }

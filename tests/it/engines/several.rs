@@ -14,7 +14,7 @@ use crate::rigs::http::{ended, send, submit, submit_body};
 use crate::rigs::images_api::{Dialect, ImagesServer, Reply, painted};
 use crate::rigs::installation::Installation;
 use crate::rigs::service::{Caller, Service};
-use crate::rigs::wait::eventually;
+use crate::rigs::wait::until;
 
 /// A task with one reference image, which no download finds.
 fn edit() -> Value {
@@ -177,8 +177,7 @@ async fn worker_processes_with_different_engines_share_a_queue() {
     let doctor = site.installation.run(&["doctor"]).text();
     let missing = "1 task waits for an engine that no worker has now: edit (last seen ";
     assert!(doctor.lines().any(|line| line.starts_with("FAIL") && line.contains(missing)), "{doctor}");
-    eventually("a line in the log", async || api.logged("tasks are waiting for an engine that no worker has") == 1)
-        .await;
+    until(async || api.logged("tasks are waiting for an engine that no worker has") == 1).await;
 
     edits.restart(None);
     let done = ended(&api.server, &key, &waiting).await;

@@ -10,7 +10,7 @@ use crate::rigs::binary::{Ran as _, Run as _, Server, refused, tintype};
 use crate::rigs::http::{TASKS, send};
 use crate::rigs::postgres;
 use crate::rigs::redis::RedisServer;
-use crate::rigs::wait::eventually;
+use crate::rigs::wait::until;
 
 const PASSWORD: &str = "open sesame";
 const ENCODED: &str = "open%20sesame";
@@ -75,7 +75,7 @@ async fn a_server_starts_without_its_redis_and_logs_it_once() {
     let mut connection = redis.connection();
     redis::cmd("AUTH").arg(PASSWORD).exec(&mut connection).expect("the password");
     redis::cmd("CONFIG").arg(&["SET", "requirepass", "open simsim"]).exec(&mut connection).expect("done");
-    eventually("Redis is back", async || read(&log).contains("Redis is available again")).await;
+    until(async || read(&log).contains("Redis is available again")).await;
     left(&server, &key).await;
     server.stop();
     let said = read(&log);

@@ -10,14 +10,14 @@ use super::nodes::left;
 use crate::rigs::http::TASKS;
 use crate::rigs::redis::{RedisServer, counting};
 use crate::rigs::service::{Caller, Service};
-use crate::rigs::wait::eventually;
+use crate::rigs::wait::until;
 
 /// Time limit of every wait.
 const NEVER: Duration = Duration::from_secs(60);
 
 /// Waits until Redis counts, or until the process counts alone.
-async fn until(service: &Service, shared: bool) {
-    eventually("Redis comes and goes", async || service.api.limits.are_shared() == shared).await;
+async fn until_shared(service: &Service, shared: bool) {
+    until(async || service.api.limits.are_shared() == shared).await;
 }
 
 /// Reads and submits. All must be answered, and the process counts all of them alone.
@@ -49,7 +49,7 @@ async fn requests_continue_while_redis_is_down_and_limits_are_shared_again_when_
     goes_on_alone(&caller).await;
     assert_eq!(left(&caller.get(TASKS).await), 100 - 17, "without Redis the process counts from zero");
     redis.come_back();
-    until(&service, true).await;
+    until_shared(&service, true).await;
     let fallbacks = service.shared.metrics.rate_limit_fallbacks.get();
     assert_eq!(left(&caller.get(TASKS).await), 99, "what Redis knew need not last");
     assert_eq!(service.shared.metrics.rate_limit_fallbacks.get(), fallbacks);
@@ -78,15 +78,15 @@ async fn requests_do_not_queue_behind_a_redis_that_hangs() {
     let url = redis.url();
     let service = Service::start_with(&["--redis", &url, "--redis-timeout", "2s", "--read-rate", "1000"]).await;
     let caller = service.caller("ada", 100).await;
-    until(&service, true).await;
+    until_shared(&service, true).await;
     caller.get(TASKS).await;
     redis.signal("STOP");
     // The first request notices the outage for all that follow.
     caller.get(TASKS).await;
-    until(&service, false).await;
+    until_shared(&service, false).await;
     goes_on_alone(&caller).await;
     redis.signal("CONT");
-    until(&service, true).await;
+    until_shared(&service, true).await;
     // With a long time limit, so that Redis answers.
     let patient = service.join(&counting(&url, &["--read-rate", "1000"])).await;
     let left = left(&caller.at(&patient).get(TASKS).await);
@@ -120,8 +120,8 @@ async fn connections_that_redis_closes_are_reopened() {
         let ids = clients.lines().filter_map(|client| client.strip_prefix("id=")?.split(' ').next()?.parse().ok());
         ids.filter(|id: &u64| *id > own).count()
     };
-    eventually("the process connects again", async || newer() > 0).await;
-    until(&service, true).await;
+    until(async || newer() > 0).await;
+    until_shared(&service, true).await;
     assert_eq!(left(&caller.get(TASKS).await), 98);
     assert_eq!(service.shared.metrics.rate_limit_fallbacks.get(), 0);
 }
@@ -134,7 +134,7 @@ async fn a_redis_that_takes_no_writes_does_not_count() {
     assert!(!service.api.limits.are_shared());
     goes_on_alone(&service.caller("ada", 100).await).await;
     redis::cmd("REPLICAOF").arg(&["NO", "ONE"]).exec(&mut redis.connection()).expect("done");
-    until(&service, true).await;
+    until_shared(&service, true).await;
 }
 
 #[tokio::test]
@@ -145,10 +145,10 @@ async fn a_redis_without_free_memory_does_not_count() {
     let caller = service.caller("ada", 100).await;
     redis::cmd("CONFIG").arg(&["SET", "maxmemory", "1"]).exec(&mut redis.connection()).expect("done");
     caller.get(TASKS).await;
-    until(&service, false).await;
+    until_shared(&service, false).await;
     goes_on_alone(&caller).await;
     redis::cmd("CONFIG").arg(&["SET", "maxmemory", "0"]).exec(&mut redis.connection()).expect("done");
-    until(&service, true).await;
+    until_shared(&service, true).await;
 }
 
 #[tokio::test]

@@ -3,7 +3,8 @@
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::Path;
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::mpsc::{self, Receiver};
 use std::time::{Duration, Instant};
 
 use base64::Engine as _;
@@ -32,8 +33,12 @@ const FLAGS: [&str; 12] = [
     "--hide-scrollbars",
 ];
 
-/// Longest wait for a condition on a page, in milliseconds. Ends a test whose page will never fulfil it.
-const PATIENCE_MILLIS: u64 = 60_000;
+/// Longest wait for a page: until it has loaded, or fulfils a condition.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// Longest wait for a word from the browser, which is silent while a page is awaited.
+const SILENCE: Duration = Duration::from_secs(120);
+/// Longest wait for its end.
+const ENDING: Duration = Duration::from_secs(20);
 /// Looks at an element, 20 ms apart, at which it must be in the same place before it is clicked.
 const STILL: u32 = 10;
 
@@ -41,7 +46,7 @@ const STILL: u32 = 10;
 pub struct Browser {
     process: Child,
     input: ChildStdin,
-    output: BufReader<ChildStdout>,
+    messages: Receiver<Vec<u8>>,
     calls: u64,
     /// The page; commands without one are for the browser.
     session: Option<String>,
@@ -75,11 +80,13 @@ impl Browser {
         let mut process = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("a shell");
         let input = process.stdin.take().expect("a pipe");
         let output = BufReader::new(process.stdout.take().expect("a pipe"));
+        let (read, messages) = mpsc::channel();
+        std::thread::spawn(move || output.split(0).map_while(Result::ok).try_for_each(|message| read.send(message)));
         let (requests, errors) = (Vec::new(), Vec::new());
         let mut browser = Self {
             process,
             input,
-            output,
+            messages,
             calls: 0,
             session: None,
             requests,
@@ -163,7 +170,14 @@ impl Browser {
         self.loaded = false;
         let answer = self.call("Page.navigate", json!({ "url": url }));
         assert!(answer["errorText"].is_null(), "{url}: {answer}");
+        self.until_loaded();
+    }
+
+    #[expect(clippy::disallowed_methods, reason = "a browser moves by the real clock")]
+    fn until_loaded(&mut self) {
+        let begin = Instant::now();
         while !self.loaded {
+            assert!(begin.elapsed() < PATIENCE, "no page loads after {:?}", self.requests.last());
             let message = self.read();
             self.note(&message);
         }
@@ -208,7 +222,7 @@ impl Browser {
         loop {
             let value = self.evaluate_while_leaving(expression);
             let is_true = !matches!(value, Value::Null | Value::Bool(false));
-            if is_true || begin.elapsed() > Duration::from_millis(PATIENCE_MILLIS) {
+            if is_true || begin.elapsed() > PATIENCE {
                 assert!(is_true, "{expression} stays {value}");
                 return value;
             }
@@ -225,9 +239,10 @@ impl Browser {
                     const value = ({expression});
                     if (value || performance.now() > end) fulfil(value); else setTimeout(ask, 20);
                 }};
-                const end = performance.now() + {PATIENCE_MILLIS};
+                const end = performance.now() + {};
                 ask();
-            }})"
+            }})",
+            PATIENCE.as_millis()
         );
         if !self.scripts {
             // Timers are scripts.
@@ -270,10 +285,7 @@ impl Browser {
     pub fn follow(&mut self, element: &str) {
         self.loaded = false;
         self.click(element);
-        while !self.loaded {
-            let message = self.read();
-            self.note(&message);
-        }
+        self.until_loaded();
     }
 
     /// Clicks into the field that an expression gives, and pastes text over its content. A page that still loads may move
@@ -350,9 +362,7 @@ impl Browser {
     }
 
     fn read(&mut self) -> Value {
-        let mut message = Vec::new();
-        self.output.read_until(0, &mut message).expect("a pipe");
-        assert_eq!(message.pop(), Some(0), "the browser has ended");
+        let message = self.messages.recv_timeout(SILENCE).expect("the browser runs and answers");
         serde_json::from_slice(&message).expect("JSON")
     }
 
@@ -376,11 +386,14 @@ impl Drop for Browser {
     fn drop(&mut self) {
         // A browser that ends by itself leaves no process behind that still writes to the profile.
         self.session = None;
-        let asked = write!(self.input, "{}\0", json!({ "id": 0, "method": "Browser.close" }));
-        if asked.is_err() {
-            drop(self.process.kill());
+        drop(write!(self.input, "{}\0", json!({ "id": 0, "method": "Browser.close" })));
+        for _ in 0..ENDING.as_millis() / 10 {
+            if self.process.try_wait().is_ok_and(|status| status.is_some()) {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(10));
         }
-        drop(std::io::copy(&mut self.output, &mut std::io::sink()));
+        drop(self.process.kill());
         drop(self.process.wait());
     }
 }

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use crate::rigs::binary::{self, Ran as _};
 use crate::rigs::http::{Answer, GENERATE, TASKS, try_send};
-use crate::rigs::wait::eventually;
+use crate::rigs::wait::until;
 
 /// Credits of each caller.
 const CREDITS: i64 = 1_000;
@@ -242,7 +242,7 @@ impl Crowd {
     /// Polls until every acknowledged task has ended.
     pub async fn finish(&self, address: SocketAddr) {
         for caller in &self.callers {
-            eventually("every task has ended", async || {
+            until(async || {
                 for task_id in caller.open() {
                     caller.poll(address, &task_id).await.expect("the server answers");
                 }

@@ -14,7 +14,7 @@ use url::Url;
 use super::debian;
 use super::http::{Answer, exchange};
 use super::ports::Port;
-use super::wait::eventually;
+use super::wait::until;
 use crate::rigs::binary::Killed;
 
 /// The tables and the first administrator, from Debian's package.
@@ -52,7 +52,7 @@ impl Glewlwyd {
             assert_ne!(log.read_line(&mut said).expect("its log"), 0, "glewlwyd ended: {said}");
         }
         // It says so before it listens.
-        eventually("glewlwyd listens", async || std::net::TcpStream::connect(port.address).is_ok()).await;
+        until(async || std::net::TcpStream::connect(port.address).is_ok()).await;
         let mut provider = Self { _process: process, _log: log, folder, port, administrator: String::new() };
         provider.administrator = provider.sign_in("admin").await.expect("the administrator");
         provider.change("POST", "/api/mod/plugin/", &plugin(&provider.issuer())).await;

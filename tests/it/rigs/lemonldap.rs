@@ -15,7 +15,7 @@ use url::Url;
 use super::debian;
 use super::http::exchange;
 use super::ports::Port;
-use super::wait::eventually;
+use super::wait::until;
 use crate::rigs::binary::{Ran as _, Run as _};
 
 /// The program, from Debian's package.
@@ -120,7 +120,7 @@ impl Lemonldap {
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         self.process = Some(command.spawn().expect("plackup runs"));
         let address = self.port.address;
-        eventually("the provider listens", async || std::net::TcpStream::connect(address).is_ok()).await;
+        until(async || std::net::TcpStream::connect(address).is_ok()).await;
     }
 
     fn configuration(&self, folder: &str, artists: &str, service: &str) -> Value {

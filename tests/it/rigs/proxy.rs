@@ -7,7 +7,7 @@ use tempfile::TempDir;
 
 use super::debian;
 use super::ports::Port;
-use super::wait::eventually;
+use super::wait::until;
 use crate::rigs::binary::Killed;
 use crate::tidy::root;
 
@@ -123,7 +123,7 @@ impl Proxy {
         }
         let mut process = Killed(command.stdin(Stdio::null()).stdout(Stdio::null()).spawn().expect("a proxy starts"));
         let address = port.address;
-        eventually("the proxy listens", async || {
+        until(async || {
             assert_eq!(process.try_wait().expect("a child"), None, "{kind:?} does not start");
             TcpStream::connect(address).is_ok()
         })

@@ -1,18 +1,21 @@
 //! Waiting for what other tasks and processes bring about.
 
-use std::time::Duration;
+use std::panic::Location;
+use std::time::{Duration, Instant};
 
 /// Far longer than anything takes on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(180);
+const PATIENCE: Duration = Duration::from_secs(300);
 
-/// Waits until a condition holds. The caller sets a time limit.
-pub async fn until(mut is_so: impl AsyncFnMut() -> bool) {
-    while !is_so().await {
-        tokio::time::sleep(Duration::from_millis(5)).await;
+/// Waits until a condition holds, and panics with the caller's line if it never does.
+#[track_caller]
+#[expect(clippy::disallowed_methods, reason = "a paused clock passes all patience at once")]
+pub fn until(mut is_so: impl AsyncFnMut() -> bool) -> impl Future<Output = ()> {
+    let caller = Location::caller();
+    let start = Instant::now();
+    async move {
+        while !is_so().await {
+            assert!(start.elapsed() < PATIENCE, "{caller}: the condition did not hold within {PATIENCE:?}");
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
     }
-}
-
-/// Waits until a condition holds, and panics if it never does.
-pub async fn eventually(what: &str, is_so: impl AsyncFnMut() -> bool) {
-    tokio::time::timeout(PATIENCE, until(is_so)).await.unwrap_or_else(|_| panic!("not within {PATIENCE:?}: {what}"));
 }
