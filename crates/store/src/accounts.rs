@@ -128,11 +128,20 @@ const DELETIONS: [&str; 5] = [
 ];
 
 /// Disables an account that is locked, or enables it.
-async fn disable(begun: &Transaction<'_>, id: Id, at: Option<Timestamp>) -> Done {
-    let sql = "UPDATE accounts
-        SET disabled_at = CASE WHEN CAST($2 AS bigint) IS NULL THEN NULL ELSE coalesce(disabled_at, $2) END
-        WHERE id = $1";
-    begun.execute(sql, &[&id, &at]).await.map(drop)
+async fn disable(begun: &Transaction<'_>, id: Id) -> Done {
+    let sql = "UPDATE accounts SET disabled_at = $2 WHERE id = $1 AND disabled_at IS NULL";
+    begun.execute(sql, &[&id, &begun.now()]).await.map(drop)
+}
+
+/// Enables a disabled account. Its events were held meanwhile, so that time does not count as time for which its
+/// endpoints failed.
+async fn enable(begun: &Transaction<'_>, id: Id) -> Done {
+    let sql = "UPDATE accounts SET disabled_at = NULL WHERE id = $1 AND disabled_at IS NOT NULL";
+    if begun.execute(sql, &[&id]).await? > 0 {
+        let failing = "UPDATE endpoints SET failing_since = $2 WHERE account_id = $1 AND failing_since IS NOT NULL";
+        begun.execute(failing, &[&id, &begun.now()]).await?;
+    }
+    Ok(())
 }
 
 /// Deletes an account that is locked, its people, boards, stars and endpoints, removes its uploads and revokes its
@@ -147,7 +156,7 @@ async fn delete(begun: &Transaction<'_>, id: Id) -> Done {
     if begun.query_opt(unfinished, &[&id]).await?.is_some() {
         return Ok(());
     }
-    disable(begun, id, Some(now)).await?;
+    disable(begun, id).await?;
     begun.execute("UPDATE accounts SET deleted_at = $2 WHERE id = $1", &[&id, &now]).await?;
     for deletion in DELETIONS {
         begun.execute(deletion, &[&id]).await?;
@@ -172,14 +181,8 @@ async fn change(begun: &Transaction<'_>, id: Id, change: AccountChange) -> Done<
         let exists = ledger::lock(begun, id).await?;
         match change {
             AccountChange::Delete if exists => delete(begun, id).await?,
-            AccountChange::Disable if exists => disable(begun, id, Some(begun.now())).await?,
-            AccountChange::Enable if exists => {
-                disable(begun, id, None).await?;
-                // The time for which its events were held does not count as time for which its endpoints failed.
-                let failing =
-                    "UPDATE endpoints SET failing_since = $2 WHERE account_id = $1 AND failing_since IS NOT NULL";
-                begun.execute(failing, &[&id, &begun.now()]).await?;
-            }
+            AccountChange::Disable if exists => disable(begun, id).await?,
+            AccountChange::Enable if exists => enable(begun, id).await?,
             _ => {}
         }
     }

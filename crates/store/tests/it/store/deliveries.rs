@@ -111,6 +111,8 @@ pub async fn a_failed_attempt_is_made_again_until_it_is_given_up(fx: &Fixture) -
     assert_eq!(due(&fx.store).await?, []);
     complete(fx, ada).await?;
     assert!(fx.store.due_endpoints(None, 1).await?[0].is_failing);
+    fx.store.change_account(ada, AccountChange::Enable).await?;
+    assert_eq!(found(fx, endpoint).await?.failing_since, Some(failed_at), "it was not disabled");
     fx.store.change_account(ada, AccountChange::Disable).await?;
     fx.clock.advance(DAY);
     fx.store.change_account(ada, AccountChange::Enable).await?;
