@@ -26,7 +26,7 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// Most changes that wait for a slow page; a page that falls behind reloads its tasks.
 const MAX_WAITING: usize = 256;
 /// Most tasks in one message to other processes.
-const TASKS_OF_NEWS: usize = 250;
+const TASKS_OF_AN_UPDATE: usize = 250;
 /// Most pages that watch in one process. Each holds a connection.
 pub(super) const MAX_WATCHERS: usize = 2_048;
 const MAX_WATCHERS_OF_SESSION: usize = 8;
@@ -73,10 +73,10 @@ struct ClusterMessage {
     marks: Marks,
 }
 
-/// The tasks of news, in parts that each fit into one message; one part without any if it is about boards.
+/// The tasks of an update, in parts that each fit into one message; one part without any if it is about boards.
 fn parts(tasks: &[Id]) -> impl Iterator<Item = &[Id]> {
     let all = if tasks.is_empty() { Some(tasks) } else { None };
-    all.into_iter().chain(tasks.chunks(TASKS_OF_NEWS))
+    all.into_iter().chain(tasks.chunks(TASKS_OF_AN_UPDATE))
 }
 
 /// How far an unfinished task is, as pages show it.
@@ -208,20 +208,20 @@ impl Live {
         for tasks in parts(&marks.tasks) {
             let part = Marks { tasks: tasks.to_vec(), ..marks };
             match serde_json::to_string(&ClusterMessage { account, marks: part }) {
-                Ok(news) => self.shared.store.send_update(news),
-                Err(error) => tracing::error!(%error, "could not write news for the pages of other processes"),
+                Ok(update) => self.shared.store.send_update(update),
+                Err(error) => tracing::error!(%error, "could not write an update for the pages of other processes"),
             }
         }
         self.watched.locked().send(account, Change::Marks(Arc::new(marks)));
     }
 
     /// Passes on what a person did at another process.
-    fn receive(&self, news: &str) {
-        match serde_json::from_str(news) {
+    fn receive(&self, update: &str) {
+        match serde_json::from_str(update) {
             Ok(ClusterMessage { account, marks }) => {
                 self.watched.locked().send(account, Change::Marks(Arc::new(marks)))
             }
-            Err(error) => tracing::debug!(%error, "news of another release are not for this one"),
+            Err(error) => tracing::debug!(%error, "an update of another release is not for this one"),
         }
     }
 
@@ -232,7 +232,7 @@ impl Live {
 
     pub(super) async fn run(&self, stop: CancellationToken) {
         let mut endings = self.shared.endings.subscribe();
-        // An interval, because a new sleep for each turn would never end beside frequent news.
+        // An interval, because a new sleep for each turn would never end beside frequent updates.
         let mut looks = tokio::time::interval(LOOK_EVERY);
         looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
@@ -247,7 +247,7 @@ impl Live {
                     Err(broadcast::error::RecvError::Closed) => break,
                 },
                 () = self.news.notified() => self.look().await,
-                news = self.shared.store.update_elsewhere() => self.receive(&news),
+                update = self.shared.store.update_elsewhere() => self.receive(&update),
                 _ = looks.tick(), if watched => {
                     self.check_sessions().await;
                     self.look().await;
@@ -390,15 +390,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn news_of_any_number_of_tasks_fit_into_messages() {
+    fn updates_about_any_number_of_tasks_fit_into_messages() {
         let id = Id::floor(tintype_domain::timestamp::Timestamp::from_millis(1));
         assert_eq!(parts(&[]).count(), 1);
         let many = vec![id; 10_000];
         assert_eq!(parts(&many).map(<[Id]>::len).sum::<usize>(), 10_000);
         let tasks = parts(&many).next().expect("a part").to_vec();
         let marks = Marks { what: Mark::Unstarred, person: id, tasks };
-        let news = serde_json::to_string(&ClusterMessage { account: id, marks }).expect("JSON");
-        assert!(news.len() <= tintype_store::MAX_UPDATE_BYTES && news.starts_with('{'), "{}", news.len());
+        let update = serde_json::to_string(&ClusterMessage { account: id, marks }).expect("JSON");
+        assert!(update.len() <= tintype_store::MAX_UPDATE_BYTES && update.starts_with('{'), "{}", update.len());
     }
 
     #[test]

@@ -209,8 +209,8 @@ async fn listen(database: &Database, shared: &Shared, failures: &mut u32) -> Res
                 match client.execute("SELECT pg_notify($1, $2)", &[&channel, &payload]).await {
                     // Workers and callers need the connection more than open pages do.
                     Err(error) if error.as_db_error().is_some() => {
-                        tracing::warn!(%error, "could not send news to other processes; \
-                            their pages show them after a reload");
+                        tracing::warn!(%error, "could not send an update to other processes; \
+                            their pages show it after a reload");
                     }
                     sent => drop(sent?),
                 }

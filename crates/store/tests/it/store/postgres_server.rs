@@ -275,20 +275,20 @@ async fn an_ending_is_announced_to_other_processes() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn news_reach_other_processes_in_order() -> Result<()> {
+async fn updates_reach_other_processes_in_order() -> Result<()> {
     let fx = fixture_with("");
     let elsewhere = fx.another_process();
     tokio::time::timeout(PATIENCE, elsewhere.tasks_elsewhere()).await.expect("the process listens");
-    let news = ["{\"it's\": 1}".to_owned(), format!("{{{}}}", "x".repeat(MAX_UPDATE_BYTES - 2))];
-    for told in &news {
-        fx.store.send_update(told.clone());
+    let updates = ["{\"it's\": 1}".to_owned(), format!("{{{}}}", "x".repeat(MAX_UPDATE_BYTES - 2))];
+    for update in &updates {
+        fx.store.send_update(update.clone());
     }
-    for told in &news {
-        assert_eq!(&tokio::time::timeout(PATIENCE, elsewhere.update_elsewhere()).await.expect("news"), told);
+    for update in &updates {
+        assert_eq!(&tokio::time::timeout(PATIENCE, elsewhere.update_elsewhere()).await.expect("an update"), update);
     }
     elsewhere.send_update("{}".into());
-    let heard = tokio::time::timeout(PATIENCE, fx.store.update_elsewhere()).await.expect("news");
-    assert_eq!(heard, "{}", "a process does not hear itself");
+    let received = tokio::time::timeout(PATIENCE, fx.store.update_elsewhere()).await.expect("an update");
+    assert_eq!(received, "{}", "a process does not receive its own");
     Ok(())
 }
 
