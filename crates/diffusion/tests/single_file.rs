@@ -391,6 +391,10 @@ fn hostile_files_for_comfyui_are_refused_by_their_tensors() {
     assert!(refusal(&path).contains("no text encoder (Qwen 3 with 12 numbers a token) of this model lies beside it"));
     *shape(&mut text, words) = vec![361, 12];
     comfyui::write(&folder.path().join(FILES[1].1), &text);
+    // One whose download has broken off is not called missing.
+    fs::write(folder.path().join(FILES[2].1), [255; 7]).expect("a file");
+    let error = recognise(&path).expect_err("no model").to_string();
+    assert!(error.contains(FILES[2].1) && error.contains("damaged"), "{error}");
     fs::remove_file(folder.path().join(FILES[2].1)).expect("removed");
     assert!(
         refusal(&path).contains("no VAE (with 4 channels) of this model lies beside it: put one, such as flux2-vae")

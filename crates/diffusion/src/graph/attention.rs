@@ -8,7 +8,7 @@ use super::blocks::Heads;
 use super::{Builder, Node};
 use crate::Result;
 
-/// Memory for the scores of the heads that are worked on at a time, in bytes, unless [`FEWEST_ROWS`] need more. The scores of a picture of 1024x1024 need
+/// Memory for the scores of the heads that are worked on at a time, in bytes. The scores of a picture of 1024x1024 need
 /// four times as much on 16 cores, and with four references thirty times.
 const SCORES_BYTES: usize = 256 << 20;
 
@@ -18,8 +18,11 @@ const LARGE_BYTES: usize = 32 << 20;
 /// Memory for the scores of a piece of a head that has such large ones, in bytes. They stay in the cache.
 const PIECE_BYTES: usize = 4 << 20;
 
+/// Fewest rows of a piece: its keys and values are packed again, which takes more time with 128 rows than the cache saves.
+const FEWEST_ROWS_OF_A_PIECE: usize = 256;
+
 /// Fewest rows that are worked on at a time. Below that, the packing of keys and values would count.
-const FEWEST_ROWS: usize = 256;
+const FEWEST_ROWS: usize = 64;
 
 /// The most numbers of a head whose positions are rotations. Known models have 128. The tables of a larger one would need
 /// memory before the first weight is compared.
@@ -78,7 +81,7 @@ impl Builder<'_> {
     /// Attention to all rows, with pieces of each head's rows as heads of their own that share its keys and values. Each core
     /// works on one of them after the other.
     fn attend_in_pieces(&mut self, [query, key, value]: [&Node; 3], heads: Heads, shared: usize) -> Node {
-        let ([batch, rows, width], [_, seen, _]) = (three(query), three(key));
+        let ([batch, rows, width], [_, seen, _]) = (sizes(query), sizes(key));
         let is_large = rows * seen * size_of::<f32>() >= LARGE_BYTES && !self.any_size();
         let pieces = if is_large { rows.div_ceil(rows_of_a_piece(seen)) } else { 1 };
         if pieces == 1 {
@@ -194,13 +197,13 @@ impl Builder<'_> {
     }
 }
 
-fn three(x: &Node) -> [usize; 3] {
+fn sizes(x: &Node) -> [usize; 3] {
     x.shape().try_into().expect("a batch of matrices")
 }
 
 /// The rows of a head that are a piece, at most.
 fn rows_of_a_piece(seen: usize) -> usize {
-    (PIECE_BYTES / size_of::<f32>() / seen).max(FEWEST_ROWS)
+    (PIECE_BYTES / size_of::<f32>() / seen).max(FEWEST_ROWS_OF_A_PIECE)
 }
 
 /// The runtime works on as many heads at a time as there are cores.

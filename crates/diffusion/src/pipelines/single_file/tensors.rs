@@ -61,6 +61,12 @@ impl Tensors {
         Ok(Self { path: name, shapes: tensors.into_iter().map(|(name, shape, _)| (name, shape)).collect() })
     }
 
+    /// These tensors and those of another file.
+    pub(super) fn with(mut self, other: Self) -> Self {
+        self.shapes.extend(other.shapes);
+        self
+    }
+
     /// Whether the name of a tensor begins so.
     pub(super) fn has(&self, prefix: &str) -> bool {
         self.shapes.range(prefix.to_owned()..).next().is_some_and(|(name, _)| name.starts_with(prefix))

@@ -190,7 +190,7 @@ impl Found {
         let whole = if goes_up { path.canonicalize() } else { std::path::absolute(path) };
         let whole = whole.map_err(|error| Error::Files(format!("{}: {error}", tensors.path)))?;
         let find = |folders, fits: &dyn Fn(&Tensors) -> bool| match fits(tensors) {
-            true => Some(whole.clone()),
+            true => Ok(Some(whole.clone())),
             false => find(&whole, folders, fits),
         };
         let without = |part: &str, like: &str, folder: &str| {
@@ -200,9 +200,9 @@ impl Found {
             ))
         };
         let text = format!("text encoder (Qwen 3 with {width} numbers a token)");
-        let encoder = find(TEXT_ENCODERS, &is_encoder).ok_or_else(|| without(&text, "qwen_3_4b", "text_encoders"))?;
+        let encoder = find(TEXT_ENCODERS, &is_encoder)?.ok_or_else(|| without(&text, "qwen_3_4b", "text_encoders"))?;
         let vae = format!("VAE (with {channels} channels)");
-        let vae = find(VAES, &is_vae).ok_or_else(|| without(&vae, example, "vae"))?;
+        let vae = find(VAES, &is_vae)?.ok_or_else(|| without(&vae, example, "vae"))?;
         let holds = |folder: &&Path| [&encoder, &vae].iter().all(|part| part.starts_with(folder));
         let folder = whole.ancestors().skip(1).find(holds).unwrap_or(Path::new("/")).to_owned();
         Ok(Some(Self { family, prefix, path: whole, encoder, vae, folder }))
@@ -280,23 +280,52 @@ fn entries(folder: &Path, fits: impl Fn(&str) -> bool) -> Vec<PathBuf> {
 }
 
 /// The part of a model in folders beside the one of a file and above it, or in that folder itself: one of `diffusers`, or
-/// the first file that fits, in the order of their names. Files that scale blocks, which are not read, come last.
-fn find(path: &Path, (names, stem): Folders, fits: &dyn Fn(&Tensors) -> bool) -> Option<PathBuf> {
-    let own = path.parent()?;
-    let files = |folder: &Path| {
-        // A shard is not a whole part.
-        let files = entries(folder, |name| name.ends_with(".safetensors") && !name.contains("-of-"));
-        let files = files.into_iter().filter(|file| file != path);
-        let files = files.filter_map(|file| Tensors::read(&file).ok().filter(fits).map(|tensors| (file, tensors)));
-        files.min_by_key(|(_, tensors)| tensors.mentions(&BLOCK_SCALE_SUFFIXES)).map(|(file, _)| file)
-    };
-    let mut folders = own.ancestors().take(LEVELS).flat_map(|folder| names.iter().map(move |name| folder.join(name)));
-    let found = folders.find_map(|folder| {
-        let is_whole = folder.join("config.json").is_file()
-            && Weights::open_part(&folder, stem).is_ok_and(|weights| fits(&Tensors::of(&weights)));
-        if is_whole { Some(folder) } else { files(&folder) }
-    });
-    found.or_else(|| files(own))
+/// the first file that fits, in the order of their names.
+///
+/// # Errors
+/// The first file in those folders that cannot be read, if no part is found.
+fn find(path: &Path, (names, stem): Folders, fits: &dyn Fn(&Tensors) -> bool) -> Result<Option<PathBuf>> {
+    let own = path.parent().unwrap_or(Path::new(""));
+    let mut unread = Vec::new();
+    for folder in own.ancestors().take(LEVELS).flat_map(|folder| names.iter().map(|name| folder.join(name))) {
+        let layout = Layout::choose(stem, |name| folder.join(name).is_file());
+        if folder.join("config.json").is_file()
+            && let Some(layout) = layout
+        {
+            let weights = entries(&folder, |name| layout.holds(name) && name.ends_with(".safetensors"));
+            match weights.iter().map(|file| Tensors::read(file)).reduce(|one, other| Ok(one?.with(other?))) {
+                Some(Ok(tensors)) if fits(&tensors) => return Ok(Some(folder)),
+                Some(Err(error)) => unread.push(error),
+                _ => {}
+            }
+        }
+        if let Some(file) = whole_file(&folder, path, fits, &mut unread) {
+            return Ok(Some(file));
+        }
+    }
+    // Beside the file itself may lie anything, so a file that cannot be read says nothing about this model.
+    let found = whole_file(own, path, fits, &mut Vec::new());
+    match unread.into_iter().next() {
+        Some(error) if found.is_none() => Err(error),
+        _ => Ok(found),
+    }
+}
+
+/// The first file of a folder, besides `path`, that holds a whole part. Files that scale blocks, which are not read, come
+/// last.
+fn whole_file(folder: &Path, path: &Path, fits: &dyn Fn(&Tensors) -> bool, unread: &mut Vec<Error>) -> Option<PathBuf> {
+    let mut scales_blocks = None;
+    // A shard is not a whole part.
+    let files = entries(folder, |name| name.ends_with(".safetensors") && !name.contains("-of-"));
+    for file in files.into_iter().filter(|file| file != path) {
+        match Tensors::read(&file) {
+            Ok(tensors) if !fits(&tensors) => {}
+            Ok(tensors) if !tensors.mentions(&BLOCK_SCALE_SUFFIXES) => return Some(file),
+            Ok(_) => scales_blocks = scales_blocks.or(Some(file)),
+            Err(error) => unread.push(error),
+        }
+    }
+    scales_blocks
 }
 
 /// Whether a model was distilled, which makes it need few steps: nothing in a file says so, but its name may.
