@@ -1,13 +1,16 @@
 //! The route table. The router (with its 405 answers), authentication, the rate limits, the labels of metrics and the
 //! test of the whole surface read it; the OpenAPI document uses its patterns.
 
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use axum::Router;
-use axum::extract::{FromRef, MatchedPath, Request};
+use axum::extract::{FromRef, MatchedPath, Request, State};
+use axum::handler::Handler;
 use axum::http::Method;
 use axum::middleware::from_fn_with_state;
-use axum::routing::{MethodFilter, MethodRouter, on};
+use axum::response::Response;
+use axum::routing::{MethodFilter, on};
+use futures::future::BoxFuture;
 
 use super::ops::Readiness;
 use super::state::ApiState;
@@ -28,131 +31,129 @@ pub const TASK: &str = "/api/v1/images/task/{id}";
 pub const ACCOUNT: &str = "/api/v1/account";
 
 /// The routes.
-pub static ROUTES: [Route; 115] = [
-    api(Method::POST, GENERATE, RateLimit::Submit, |method| on(method, api::images::generate)),
-    api(Method::GET, TASKS, RateLimit::Read, |method| on(method, api::images::list)),
-    api(Method::GET, TASK, RateLimit::Read, |method| on(method, api::images::find)),
-    api(Method::GET, ACCOUNT, RateLimit::Read, |method| on(method, api::account::find)),
-    openai(Method::POST, "/v1/images/generations", RateLimit::Submit, |method| on(method, openai::generations)),
-    openai(Method::POST, "/v1/images/generations/async", RateLimit::Submit, |method| {
-        on(method, openai::generations_async)
-    }),
-    openai(Method::POST, "/v1/images/edits", RateLimit::Submit, |method| on(method, openai::edits)),
-    openai(Method::POST, "/v1/images/edits/async", RateLimit::Submit, |method| on(method, openai::edits_async)),
-    openai(Method::GET, "/v1/images/tasks/{id}", RateLimit::Read, |method| on(method, openai::background::find)),
-    openai(Method::GET, "/v1/models", RateLimit::Read, |method| on(method, openai::models::list)),
-    openai(Method::GET, "/v1/models/{*id}", RateLimit::Read, |method| on(method, openai::models::find)),
-    agents(Method::POST, "/mcp", |method| on(method, mcp::post)),
-    agents(Method::POST, "/mcp/", |method| on(method, mcp::post)),
-    open(RouteGroup::Files, "/files/{*name}", |method| on(method, files::serve)),
-    open(RouteGroup::Docs, "/", |method| on(method, docs::page)),
-    open(RouteGroup::Docs, "/favicon.ico", |method| on(method, docs::page)),
-    open(RouteGroup::Docs, "/docs", |method| on(method, docs::with_slash)),
-    open(RouteGroup::Docs, "/docs/", |method| on(method, docs::page)),
-    open(RouteGroup::Docs, "/docs/{asset}", |method| on(method, docs::page)),
-    open(RouteGroup::Docs, "/openapi.json", |method| on(method, docs::page)),
-    open(RouteGroup::Docs, "/openapi-other.json", |method| on(method, docs::page)),
-    page(Method::GET, "/studio", |method| on(method, create::create)),
-    page(Method::GET, "/studio/older", |method| on(method, create::older)),
-    page(Method::POST, "/studio/tasks", |method| on(method, create::submit)),
-    page(Method::GET, "/studio/tasks/{id}", |method| on(method, create::picture)),
-    page(Method::GET, "/studio/tasks/{id}/preview", |method| on(method, images::previews::preview)),
-    page(Method::POST, "/studio/tasks/{id}/cancel", |method| on(method, create::cancel)),
-    page(Method::GET, "/studio/tasks/{id}/pictures/{number}", |method| on(method, create::uploads::result_thumbnail)),
-    page(Method::GET, "/studio/tasks/{id}/pictures/{number}/file", |method| on(method, images::downloads::picture)),
-    page(Method::GET, "/studio/gallery", |method| on(method, images::gallery::gallery)),
-    page(Method::GET, "/studio/gallery.zip", |method| on(method, images::downloads::zip)),
-    page(Method::POST, "/studio/gallery.zip", |method| on(method, images::downloads::zip_chosen)),
-    page(Method::POST, "/studio/gallery/{change}", |method| on(method, images::gallery::change)),
-    page(Method::GET, "/studio/bin", |method| on(method, images::bin::bin)),
-    page(Method::POST, "/studio/bin/{change}", |method| on(method, images::bin::change_bin)),
-    page(Method::GET, "/studio/boards", |method| on(method, images::boards::boards)),
-    page(Method::POST, "/studio/boards", |method| on(method, images::boards::create_board)),
-    page(Method::GET, "/studio/boards/{id}/cover", |method| on(method, images::boards::cover)),
-    page(Method::POST, "/studio/boards/{id}/{change}", |method| on(method, images::boards::change_board)),
-    page(Method::GET, "/studio/links", |method| on(method, images::shared_links::links)),
-    page(Method::POST, "/studio/links", |method| on(method, images::shared_links::share)),
-    page(Method::POST, "/studio/links/{id}/revoke", |method| on(method, images::shared_links::revoke)),
-    page(Method::GET, "/studio/compare", |method| on(method, images::compare::compare)),
-    page(Method::GET, "/studio/uploads", |method| on(method, create::uploads::uploads)),
-    page(Method::POST, "/studio/uploads", |method| on(method, create::uploads::upload)),
-    page(Method::GET, "/studio/uploads/{id}", |method| on(method, create::uploads::upload_thumbnail)),
-    page(Method::POST, "/studio/uploads/{id}/remove", |method| on(method, create::uploads::remove)),
-    page(Method::GET, "/studio/presets/{name}/sample", |method| on(method, create::presets::sample)),
-    page(Method::GET, "/studio/events", |method| on(method, studio::events::events)),
-    page(Method::GET, "/studio/activity", |method| on(method, images::activity::activity)),
-    page(Method::GET, "/studio/docs", |method| on(method, studio::docs::docs)),
-    page(Method::GET, "/studio/keys", |method| on(method, account::keys::keys)),
-    page(Method::POST, "/studio/keys", |method| on(method, account::keys::create)),
-    page(Method::POST, "/studio/keys/{id}/{change}", |method| on(method, account::keys::change)),
-    page(Method::GET, "/studio/webhooks", |method| on(method, account::webhooks::webhooks)),
-    page(Method::POST, "/studio/webhooks", |method| on(method, account::webhooks::create)),
-    page(Method::GET, "/studio/webhooks/{id}", |method| on(method, account::webhooks::webhook)),
-    page(Method::POST, "/studio/webhooks/{id}/{change}", |method| on(method, account::webhooks::change)),
-    page(Method::POST, "/studio/webhooks/{id}/deliveries/{delivery}/replay", |method| {
-        on(method, account::webhooks::replay)
-    }),
-    page(Method::GET, "/studio/credits", |method| on(method, account::credits::credits)),
-    page(Method::GET, "/studio/credits.csv", |method| on(method, account::credits::csv)),
-    page(Method::GET, "/studio/usage", |method| on(method, account::usage::usage)),
-    page(Method::GET, "/studio/usage.csv", |method| on(method, account::usage::usage_csv)),
-    page(Method::GET, "/studio/sessions", |method| on(method, account::sessions::sessions)),
-    page(Method::POST, "/studio/sessions/end", |method| on(method, account::sessions::end_others)),
-    page(Method::POST, "/studio/sessions/{id}/end", |method| on(method, account::sessions::end)),
-    page(Method::POST, "/studio/password", |method| on(method, account::sessions::set_password)),
-    page(Method::GET, SECOND_FACTOR, |method| on(method, sign_in::second_factor::second_factor)),
-    page(Method::POST, SECOND_FACTOR, |method| on(method, sign_in::second_factor::turn_on)),
-    page(Method::POST, "/studio/second-factor/off", |method| on(method, sign_in::second_factor::turn_off)),
-    page(Method::POST, "/studio/second-factor/codes", |method| on(method, sign_in::second_factor::new_recovery_codes)),
-    page(Method::GET, "/studio/oidc/link", |method| on(method, sign_in::oidc::begin_oidc_link)),
-    page(Method::POST, "/studio/oidc/link", |method| on(method, sign_in::oidc::link_identity)),
-    page(Method::POST, "/studio/oidc/unlink", |method| on(method, sign_in::oidc::unlink_identity)),
-    page(Method::GET, "/studio/secret", |method| on(method, account::secret::secret)),
-    page(Method::POST, "/studio/secret", |method| on(method, account::secret::put_away)),
-    page(Method::GET, "/studio/people", |method| on(method, account::people::people)),
-    page(Method::POST, "/studio/people", |method| on(method, account::people::add)),
-    page(Method::POST, "/studio/people/{id}/{change}", |method| on(method, account::people::change)),
-    page(Method::POST, "/studio/invitations", |method| on(method, account::invitations::invite)),
-    page(Method::POST, "/studio/invitations/{id}/revoke", |method| on(method, account::invitations::revoke)),
-    page(Method::GET, "/studio/operator", |method| on(method, studio::operator::overview)),
-    page(Method::POST, "/studio/operator/queue/{change}", |method| on(method, studio::operator::change_queue)),
-    page(Method::GET, "/studio/operator/accounts", |method| on(method, studio::operator::accounts)),
-    page(Method::GET, "/studio/operator/accounts/{id}", |method| on(method, studio::operator::account)),
-    page(Method::POST, "/studio/operator/accounts/{id}/grant", |method| on(method, studio::operator::grant)),
-    page(Method::POST, "/studio/operator/accounts/{id}/{change}", |method| {
-        on(method, studio::operator::change_account)
-    }),
-    page(Method::POST, "/studio/operator/keys/{id}/{change}", |method| on(method, studio::operator::change_key)),
-    page(Method::GET, "/studio/operator/people", |method| on(method, studio::operator::people)),
-    page(Method::POST, "/studio/operator/people/{id}/{change}", |method| on(method, studio::operator::change_person)),
-    page(Method::GET, "/studio/operator/strikes", |method| on(method, studio::operator::strikes)),
-    page(Method::GET, "/studio/operator/audit", |method| on(method, studio::operator::audit)),
-    page(Method::POST, "/studio/sign-out", |method| on(method, sign_in::sign_out)),
-    page(Method::GET, "/studio/", |method| on(method, studio::not_found::page_not_found)),
-    page(Method::GET, "/studio/{*path}", |method| on(method, studio::not_found::page_not_found)),
-    page(Method::POST, "/studio/{*path}", |method| on(method, studio::not_found::form_not_found)),
-    door(Method::GET, "/studio/sign-in", |method| on(method, sign_in::sign_in)),
-    door(Method::POST, "/studio/sign-in", |method| on(method, sign_in::by_password)),
-    door(Method::POST, "/studio/sign-in/code", |method| on(method, sign_in::second_factor::by_code)),
-    door(Method::GET, "/studio/sign-in/{token}", |method| on(method, sign_in::link)),
-    door(Method::POST, "/studio/sign-in/{token}", |method| on(method, sign_in::by_link)),
-    door(Method::GET, "/studio/sign-up", |method| on(method, sign_in::sign_up::sign_up)),
-    door(Method::POST, "/studio/sign-up", |method| on(method, sign_in::sign_up::submit)),
-    door(Method::GET, "/studio/join/{token}", |method| on(method, account::invitations::invitation)),
-    door(Method::POST, "/studio/join/{token}", |method| on(method, account::invitations::join)),
-    door(Method::POST, "/studio/language", |method| on(method, studio::language::choose)),
-    door(Method::GET, "/studio/shared/{token}", |method| on(method, images::shared_links::shared)),
-    door(Method::GET, "/studio/shared/{token}/{task}/{number}", |method| on(method, images::shared_links::shared_file)),
-    door(Method::GET, "/studio/shared/{token}/{task}/{number}/small", |method| {
-        on(method, images::shared_links::shared_thumbnail)
-    }),
-    door(Method::GET, "/studio/oidc", |method| on(method, sign_in::oidc::begin_oidc)),
-    door(Method::GET, "/studio/oidc/callback", |method| on(method, sign_in::oidc::oidc_callback)),
-    door(Method::GET, "/studio/assets/{asset}", |method| on(method, docs::page)),
-    open(RouteGroup::Ops, "/healthz", |method| on(method, ops::live)),
-    open(RouteGroup::Ops, "/readyz", |method| on(method, ops::ready)),
-    metrics("/metrics", |method| on(method, ops::expose_metrics)),
-];
+pub static ROUTES: LazyLock<Vec<Route>> = LazyLock::new(|| {
+    vec![
+        api(Method::POST, GENERATE, RateLimit::Submit, to(api::images::generate)),
+        api(Method::GET, TASKS, RateLimit::Read, to(api::images::list)),
+        api(Method::GET, TASK, RateLimit::Read, to(api::images::find)),
+        api(Method::GET, ACCOUNT, RateLimit::Read, to(api::account::find)),
+        openai(Method::POST, "/v1/images/generations", RateLimit::Submit, to(openai::generations)),
+        openai(Method::POST, "/v1/images/generations/async", RateLimit::Submit, to(openai::generations_async)),
+        openai(Method::POST, "/v1/images/edits", RateLimit::Submit, to(openai::edits)),
+        openai(Method::POST, "/v1/images/edits/async", RateLimit::Submit, to(openai::edits_async)),
+        openai(Method::GET, "/v1/images/tasks/{id}", RateLimit::Read, to(openai::background::find)),
+        openai(Method::GET, "/v1/models", RateLimit::Read, to(openai::models::list)),
+        openai(Method::GET, "/v1/models/{*id}", RateLimit::Read, to(openai::models::find)),
+        agents(Method::POST, "/mcp", to(mcp::post)),
+        agents(Method::POST, "/mcp/", to(mcp::post)),
+        open(RouteGroup::Files, "/files/{*name}", to(files::serve)),
+        open(RouteGroup::Docs, "/", to(docs::page)),
+        open(RouteGroup::Docs, "/favicon.ico", to(docs::page)),
+        open(RouteGroup::Docs, "/docs", to(docs::with_slash)),
+        open(RouteGroup::Docs, "/docs/", to(docs::page)),
+        open(RouteGroup::Docs, "/docs/{asset}", to(docs::page)),
+        open(RouteGroup::Docs, "/openapi.json", to(docs::page)),
+        open(RouteGroup::Docs, "/openapi-other.json", to(docs::page)),
+        page(Method::GET, "/studio", to(create::create)),
+        page(Method::GET, "/studio/older", to(create::older)),
+        page(Method::POST, "/studio/tasks", to(create::submit)),
+        page(Method::GET, "/studio/tasks/{id}", to(create::picture)),
+        page(Method::GET, "/studio/tasks/{id}/preview", to(images::previews::preview)),
+        page(Method::POST, "/studio/tasks/{id}/cancel", to(create::cancel)),
+        page(Method::GET, "/studio/tasks/{id}/pictures/{number}", to(create::uploads::result_thumbnail)),
+        page(Method::GET, "/studio/tasks/{id}/pictures/{number}/file", to(images::downloads::picture)),
+        page(Method::GET, "/studio/gallery", to(images::gallery::gallery)),
+        page(Method::GET, "/studio/gallery.zip", to(images::downloads::zip)),
+        page(Method::POST, "/studio/gallery.zip", to(images::downloads::zip_chosen)),
+        page(Method::POST, "/studio/gallery/{change}", to(images::gallery::change)),
+        page(Method::GET, "/studio/bin", to(images::bin::bin)),
+        page(Method::POST, "/studio/bin/{change}", to(images::bin::change_bin)),
+        page(Method::GET, "/studio/boards", to(images::boards::boards)),
+        page(Method::POST, "/studio/boards", to(images::boards::create_board)),
+        page(Method::GET, "/studio/boards/{id}/cover", to(images::boards::cover)),
+        page(Method::POST, "/studio/boards/{id}/{change}", to(images::boards::change_board)),
+        page(Method::GET, "/studio/links", to(images::shared_links::links)),
+        page(Method::POST, "/studio/links", to(images::shared_links::share)),
+        page(Method::POST, "/studio/links/{id}/revoke", to(images::shared_links::revoke)),
+        page(Method::GET, "/studio/compare", to(images::compare::compare)),
+        page(Method::GET, "/studio/uploads", to(create::uploads::uploads)),
+        page(Method::POST, "/studio/uploads", to(create::uploads::upload)),
+        page(Method::GET, "/studio/uploads/{id}", to(create::uploads::upload_thumbnail)),
+        page(Method::POST, "/studio/uploads/{id}/remove", to(create::uploads::remove)),
+        page(Method::GET, "/studio/presets/{name}/sample", to(create::presets::sample)),
+        page(Method::GET, "/studio/events", to(studio::events::events)),
+        page(Method::GET, "/studio/activity", to(images::activity::activity)),
+        page(Method::GET, "/studio/docs", to(studio::docs::docs)),
+        page(Method::GET, "/studio/keys", to(account::keys::keys)),
+        page(Method::POST, "/studio/keys", to(account::keys::create)),
+        page(Method::POST, "/studio/keys/{id}/{change}", to(account::keys::change)),
+        page(Method::GET, "/studio/webhooks", to(account::webhooks::webhooks)),
+        page(Method::POST, "/studio/webhooks", to(account::webhooks::create)),
+        page(Method::GET, "/studio/webhooks/{id}", to(account::webhooks::webhook)),
+        page(Method::POST, "/studio/webhooks/{id}/{change}", to(account::webhooks::change)),
+        page(Method::POST, "/studio/webhooks/{id}/deliveries/{delivery}/replay", to(account::webhooks::replay)),
+        page(Method::GET, "/studio/credits", to(account::credits::credits)),
+        page(Method::GET, "/studio/credits.csv", to(account::credits::csv)),
+        page(Method::GET, "/studio/usage", to(account::usage::usage)),
+        page(Method::GET, "/studio/usage.csv", to(account::usage::usage_csv)),
+        page(Method::GET, "/studio/sessions", to(account::sessions::sessions)),
+        page(Method::POST, "/studio/sessions/end", to(account::sessions::end_others)),
+        page(Method::POST, "/studio/sessions/{id}/end", to(account::sessions::end)),
+        page(Method::POST, "/studio/password", to(account::sessions::set_password)),
+        page(Method::GET, SECOND_FACTOR, to(sign_in::second_factor::second_factor)),
+        page(Method::POST, SECOND_FACTOR, to(sign_in::second_factor::turn_on)),
+        page(Method::POST, "/studio/second-factor/off", to(sign_in::second_factor::turn_off)),
+        page(Method::POST, "/studio/second-factor/codes", to(sign_in::second_factor::new_recovery_codes)),
+        page(Method::GET, "/studio/oidc/link", to(sign_in::oidc::begin_oidc_link)),
+        page(Method::POST, "/studio/oidc/link", to(sign_in::oidc::link_identity)),
+        page(Method::POST, "/studio/oidc/unlink", to(sign_in::oidc::unlink_identity)),
+        page(Method::GET, "/studio/secret", to(account::secret::secret)),
+        page(Method::POST, "/studio/secret", to(account::secret::put_away)),
+        page(Method::GET, "/studio/people", to(account::people::people)),
+        page(Method::POST, "/studio/people", to(account::people::add)),
+        page(Method::POST, "/studio/people/{id}/{change}", to(account::people::change)),
+        page(Method::POST, "/studio/invitations", to(account::invitations::invite)),
+        page(Method::POST, "/studio/invitations/{id}/revoke", to(account::invitations::revoke)),
+        page(Method::GET, "/studio/operator", to(studio::operator::overview)),
+        page(Method::POST, "/studio/operator/queue/{change}", to(studio::operator::change_queue)),
+        page(Method::GET, "/studio/operator/accounts", to(studio::operator::accounts)),
+        page(Method::GET, "/studio/operator/accounts/{id}", to(studio::operator::account)),
+        page(Method::POST, "/studio/operator/accounts/{id}/grant", to(studio::operator::grant)),
+        page(Method::POST, "/studio/operator/accounts/{id}/{change}", to(studio::operator::change_account)),
+        page(Method::POST, "/studio/operator/keys/{id}/{change}", to(studio::operator::change_key)),
+        page(Method::GET, "/studio/operator/people", to(studio::operator::people)),
+        page(Method::POST, "/studio/operator/people/{id}/{change}", to(studio::operator::change_person)),
+        page(Method::GET, "/studio/operator/strikes", to(studio::operator::strikes)),
+        page(Method::GET, "/studio/operator/audit", to(studio::operator::audit)),
+        page(Method::POST, "/studio/sign-out", to(sign_in::sign_out)),
+        page(Method::GET, "/studio/", to(studio::not_found::page_not_found)),
+        page(Method::GET, "/studio/{*path}", to(studio::not_found::page_not_found)),
+        page(Method::POST, "/studio/{*path}", to(studio::not_found::form_not_found)),
+        public_page(Method::GET, "/studio/sign-in", to(sign_in::sign_in)),
+        public_page(Method::POST, "/studio/sign-in", to(sign_in::by_password)),
+        public_page(Method::POST, "/studio/sign-in/code", to(sign_in::second_factor::by_code)),
+        public_page(Method::GET, "/studio/sign-in/{token}", to(sign_in::link)),
+        public_page(Method::POST, "/studio/sign-in/{token}", to(sign_in::by_link)),
+        public_page(Method::GET, "/studio/sign-up", to(sign_in::sign_up::sign_up)),
+        public_page(Method::POST, "/studio/sign-up", to(sign_in::sign_up::submit)),
+        public_page(Method::GET, "/studio/join/{token}", to(account::invitations::invitation)),
+        public_page(Method::POST, "/studio/join/{token}", to(account::invitations::join)),
+        public_page(Method::POST, "/studio/language", to(studio::language::choose)),
+        public_page(Method::GET, "/studio/shared/{token}", to(images::shared_links::shared)),
+        public_page(Method::GET, "/studio/shared/{token}/{task}/{number}", to(images::shared_links::shared_file)),
+        public_page(
+            Method::GET,
+            "/studio/shared/{token}/{task}/{number}/small",
+            to(images::shared_links::shared_thumbnail),
+        ),
+        public_page(Method::GET, "/studio/oidc", to(sign_in::oidc::begin_oidc)),
+        public_page(Method::GET, "/studio/oidc/callback", to(sign_in::oidc::oidc_callback)),
+        public_page(Method::GET, "/studio/assets/{asset}", to(docs::page)),
+        open(RouteGroup::Ops, "/healthz", to(ops::live)),
+        open(RouteGroup::Ops, "/readyz", to(ops::ready)),
+        metrics("/metrics"),
+    ]
+});
 
 /// One method of one URL pattern.
 #[derive(Debug)]
@@ -167,9 +168,8 @@ pub struct Route {
     pub access: Access,
     /// The rate limit that a call counts against.
     pub limit: Option<RateLimit>,
-    /// The form of its errors.
-    pub errors: ErrorShape,
-    handler: Handler,
+    /// `None` for a route of the listener for metrics.
+    handler: Option<Serve>,
 }
 
 /// The parts of the service that have URLs.
@@ -204,27 +204,17 @@ pub enum Access {
     Anyone,
 }
 
-/// The form of the errors of a route.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ErrorShape {
-    /// `{"error": {"code", "message", "request_id"}}`.
-    Envelope,
-    /// `{"error": {"message", "type", "param", "code"}}`.
-    OpenAi,
-    /// `{"jsonrpc", "id", "error": {"code", "message", "data"}}`.
-    JsonRpc,
-    /// A page.
-    Page,
-}
+/// The handler of a route. All have one type, so that the compiler makes the parts of the router once and not for each.
+struct Serve(Box<dyn Fn(Request, ServiceState) -> BoxFuture<'static, Response> + Send + Sync>);
 
-/// Makes the service of a route for its method.
-#[derive(Debug)]
-enum Handler {
-    Service(Serve),
-    Metrics(fn(MethodFilter) -> MethodRouter<Arc<Shared>>),
-}
+tintype_domain::opaque!(Serve);
 
-type Serve = fn(MethodFilter) -> MethodRouter<ServiceState>;
+fn to<T, H>(handler: H) -> Serve
+where
+    H: Handler<T, ServiceState, Future = BoxFuture<'static, Response>>,
+{
+    Serve(Box::new(move |request, state| handler.clone().call(request, state)))
+}
 
 /// The state of the listener for callers. A handler takes the part that it needs.
 #[derive(Debug, Clone)]
@@ -251,41 +241,37 @@ impl FromRef<ServiceState> for Readiness {
     }
 }
 
-const fn api(method: Method, pattern: &'static str, limit: RateLimit, handler: Serve) -> Route {
-    let (group, access, limit, errors) = (RouteGroup::Api, Access::Key, Some(limit), ErrorShape::Envelope);
-    Route { pattern, method, group, access, limit, errors, handler: Handler::Service(handler) }
+fn api(method: Method, pattern: &'static str, limit: RateLimit, handler: Serve) -> Route {
+    let (group, access, limit) = (RouteGroup::Api, Access::Key, Some(limit));
+    Route { pattern, method, group, access, limit, handler: Some(handler) }
 }
 
-const fn openai(method: Method, pattern: &'static str, limit: RateLimit, handler: Serve) -> Route {
-    let (group, access, limit, errors) = (RouteGroup::OpenAi, Access::Key, Some(limit), ErrorShape::OpenAi);
-    Route { pattern, method, group, access, limit, errors, handler: Handler::Service(handler) }
+fn openai(method: Method, pattern: &'static str, limit: RateLimit, handler: Serve) -> Route {
+    Route { group: RouteGroup::OpenAi, ..api(method, pattern, limit, handler) }
 }
 
 /// The tools for agents. A call of one that submits counts as a submit as well.
-const fn agents(method: Method, pattern: &'static str, handler: Serve) -> Route {
-    let (group, access, limit, errors) = (RouteGroup::Mcp, Access::Key, Some(RateLimit::Read), ErrorShape::JsonRpc);
-    Route { pattern, method, group, access, limit, errors, handler: Handler::Service(handler) }
+fn agents(method: Method, pattern: &'static str, handler: Serve) -> Route {
+    Route { group: RouteGroup::Mcp, ..api(method, pattern, RateLimit::Read, handler) }
 }
 
-const fn open(group: RouteGroup, pattern: &'static str, handler: Serve) -> Route {
-    let (method, access, limit, errors) = (Method::GET, Access::Anyone, None, ErrorShape::Envelope);
-    Route { pattern, method, group, access, limit, errors, handler: Handler::Service(handler) }
+fn open(group: RouteGroup, pattern: &'static str, handler: Serve) -> Route {
+    Route { group, ..public_page(Method::GET, pattern, handler) }
 }
 
-const fn page(method: Method, pattern: &'static str, handler: Serve) -> Route {
-    let (group, access, limit, errors) = (RouteGroup::Studio, Access::Session, None, ErrorShape::Page);
-    Route { pattern, method, group, access, limit, errors, handler: Handler::Service(handler) }
+fn page(method: Method, pattern: &'static str, handler: Serve) -> Route {
+    Route { access: Access::Session, ..public_page(method, pattern, handler) }
 }
 
 /// A page of the studio for people who are not signed in yet.
-const fn door(method: Method, pattern: &'static str, handler: Serve) -> Route {
-    let (group, access, limit, errors) = (RouteGroup::Studio, Access::Anyone, None, ErrorShape::Page);
-    Route { pattern, method, group, access, limit, errors, handler: Handler::Service(handler) }
+fn public_page(method: Method, pattern: &'static str, handler: Serve) -> Route {
+    let (group, access, limit) = (RouteGroup::Studio, Access::Anyone, None);
+    Route { pattern, method, group, access, limit, handler: Some(handler) }
 }
 
-const fn metrics(pattern: &'static str, handler: fn(MethodFilter) -> MethodRouter<Arc<Shared>>) -> Route {
-    let (method, access, limit, errors) = (Method::GET, Access::Anyone, None, ErrorShape::Envelope);
-    Route { pattern, method, group: RouteGroup::Metrics, access, limit, errors, handler: Handler::Metrics(handler) }
+fn metrics(pattern: &'static str) -> Route {
+    let (method, group, access, limit) = (Method::GET, RouteGroup::Metrics, Access::Anyone, None);
+    Route { pattern, method, group, access, limit, handler: None }
 }
 
 impl Route {
@@ -341,11 +327,6 @@ const fn statuses(group: RouteGroup) -> &'static [u16] {
         RouteGroup::Docs | RouteGroup::Metrics => &[200, 500],
         RouteGroup::Ops => &[200, 503],
     }
-}
-
-pub(super) fn error_shape(request: &Request) -> ErrorShape {
-    let without_route = || if speaks_openai(request) { ErrorShape::OpenAi } else { ErrorShape::Envelope };
-    at(request).map_or_else(without_route, |route| route.errors)
 }
 
 /// Whether a request is in OpenAI's dialect, even if its path has no route.
@@ -414,12 +395,11 @@ fn matched_pattern(request: &Request) -> Option<&str> {
 
 /// The router of the listener for callers.
 pub fn router(api: Arc<ApiState>, readiness: Readiness) -> Router {
-    let routes = ROUTES.iter().fold(Router::new(), |router, route| match route.handler {
-        Handler::Service(handler) => {
-            route.count_from_zero(&api.shared.metrics);
-            router.route(route.pattern, handler(route.filter()))
-        }
-        Handler::Metrics(_) => router,
+    let served = ROUTES.iter().filter_map(|route| Some((route, route.handler.as_ref()?)));
+    let routes = served.fold(Router::new(), |router, (route, Serve(handler))| {
+        route.count_from_zero(&api.shared.metrics);
+        let serve = async |State(state): State<ServiceState>, request| handler(request, state).await;
+        router.route(route.pattern, on(route.filter(), serve))
     });
     // One layer for all steps, because each layer costs every request several allocations.
     routes
@@ -430,12 +410,10 @@ pub fn router(api: Arc<ApiState>, readiness: Readiness) -> Router {
 
 /// The router of the listener for metrics.
 pub fn metrics_router(shared: Arc<Shared>) -> Router {
-    let routes = ROUTES.iter().fold(Router::new(), |router, route| match route.handler {
-        Handler::Metrics(handler) => {
-            route.count_from_zero(&shared.metrics);
-            router.route(route.pattern, handler(route.filter()))
-        }
-        Handler::Service(_) => router,
+    let served = ROUTES.iter().filter(|route| route.group == RouteGroup::Metrics);
+    let routes = served.fold(Router::new(), |router, route| {
+        route.count_from_zero(&shared.metrics);
+        router.route(route.pattern, on(route.filter(), ops::expose_metrics))
     });
     routes
         .fallback(pipeline::observe::no_route)

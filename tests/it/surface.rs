@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Value, json};
 use tintype::http::docs::openapi_json;
-use tintype::http::routes::{Access, ErrorShape, ROUTES, Route, RouteGroup};
+use tintype::http::routes::{Access, ROUTES, Route, RouteGroup};
 
 use crate::rigs::http::Answer;
 use crate::rigs::service::Service;
@@ -18,13 +18,13 @@ fn path(route: &Route) -> String {
 /// Checks a 401 in the form of the errors of its route.
 #[track_caller]
 fn assert_unauthorized(route: &Route, answer: &Answer) {
-    match route.errors {
-        ErrorShape::OpenAi => {
+    match route.group {
+        RouteGroup::OpenAi => {
             assert_eq!(answer.status, 401, "{route:?}: {answer:?}");
             assert_eq!(answer.json()["error"]["code"], "invalid_api_key");
         }
-        ErrorShape::JsonRpc => drop(answer.assert_json_rpc_error(401, "UNAUTHORIZED")),
-        ErrorShape::Envelope | ErrorShape::Page => drop(answer.assert_error(401, "UNAUTHORIZED")),
+        RouteGroup::Mcp => drop(answer.assert_json_rpc_error(401, "UNAUTHORIZED")),
+        _ => drop(answer.assert_error(401, "UNAUTHORIZED")),
     }
 }
 

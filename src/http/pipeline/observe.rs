@@ -17,7 +17,7 @@ use tracing::field::Empty;
 use tracing::{Instrument as _, Span};
 
 use super::error::{ApiError, ErrorForm, NoAnswer};
-use crate::http::routes::{self, ErrorShape, RouteGroup};
+use crate::http::routes::{self, RouteGroup};
 use crate::service::Shared;
 use crate::studio::{PageError, Texts, Written};
 use crate::traces::UNTRACED;
@@ -145,11 +145,12 @@ fn error_of(response: &mut Response<Body>) -> Option<ApiError> {
 }
 
 fn error_form(request: &Request) -> ErrorForm {
-    match routes::error_shape(request) {
-        ErrorShape::Envelope => ErrorForm::Envelope,
-        ErrorShape::OpenAi => ErrorForm::OpenAi,
-        ErrorShape::JsonRpc => ErrorForm::JsonRpc,
-        ErrorShape::Page => ErrorForm::Page(Texts::of(request.headers())),
+    match routes::group(request) {
+        Some(RouteGroup::OpenAi) => ErrorForm::OpenAi,
+        Some(RouteGroup::Mcp) => ErrorForm::JsonRpc,
+        Some(RouteGroup::Studio) => ErrorForm::Page(Texts::of(request.headers())),
+        None if routes::speaks_openai(request) => ErrorForm::OpenAi,
+        _ => ErrorForm::Envelope,
     }
 }
 
