@@ -8,7 +8,6 @@ use std::time::Duration;
 
 use base64::Engine as _;
 use base64::prelude::{BASE64_STANDARD, BASE64_URL_SAFE_NO_PAD};
-use openidconnect::core::CoreJsonWebKey;
 use reqwest::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderValue};
 use reqwest::{RequestBuilder, StatusCode};
 use sha2::{Digest as _, Sha256};
@@ -18,6 +17,7 @@ use url::{Url, form_urlencoded};
 use self::claims::NeededClaims;
 use self::fields::{Fields, kind, text, text_or_number};
 use self::id_token::{Expected, Fault, Signed};
+use self::keys::Key;
 use self::metadata::{Endpoints, encoded};
 use super::{Proxies, client_builder, describe, trust};
 use tintype_domain::identity::{AuthenticationRequest, Identity};
@@ -28,6 +28,7 @@ use tintype_system::clock::Clock;
 mod claims;
 mod fields;
 mod id_token;
+mod keys;
 mod metadata;
 
 const ANSWER_LIMIT: Duration = Duration::from_secs(10);
@@ -80,7 +81,7 @@ pub struct ProviderSignIn {
 #[derive(Debug)]
 struct Metadata {
     endpoints: Endpoints,
-    keys: Vec<CoreJsonWebKey>,
+    keys: Vec<Key>,
 }
 
 /// The last answer of the provider, and its time by the monotonic clock.
@@ -309,7 +310,7 @@ impl IdentityProvider {
     async fn userinfo(
         &self,
         url: &Url,
-        keys: &[CoreJsonWebKey],
+        keys: &[Key],
         access_token: &str,
         subject: &str,
     ) -> Result<Fields, ProviderError> {
@@ -391,7 +392,7 @@ impl IdentityProvider {
         let document = self.document("discovery", &url).await?;
         let endpoints = Endpoints::read(&document, self.issuer()).map_err(unusable("discovery"))?;
         let document = self.document("keys", endpoints.keys.as_str()).await?;
-        Ok(Arc::new(Metadata { keys: metadata::keys(&document).map_err(unusable("keys"))?, endpoints }))
+        Ok(Arc::new(Metadata { keys: keys::read(&document).map_err(unusable("keys"))?, endpoints }))
     }
 }
 

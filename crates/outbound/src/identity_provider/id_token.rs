@@ -1,34 +1,13 @@
 //! The ID token (OpenID Connect Core 1.0, 3.1.3.7): strict about all that proves who signed in, and nothing else.
 
 use base64::Engine as _;
-use base64::alphabet::URL_SAFE;
-use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
-use openidconnect::core::{CoreJsonWebKey, CoreJwsSigningAlgorithm};
-use openidconnect::{JsonWebKey as _, JsonWebKeyId};
 use serde_json::Value;
 
-use super::fields::{Fields, kind, seconds, text, text_or_number};
-use super::metadata::algorithm_name;
+use super::fields::{BASE64, Fields, kind, seconds, text, text_or_number};
+use super::keys::{Algorithm, Key};
 
 /// How far the clocks of the provider and of this server may differ.
 const LEEWAY_SECONDS: f64 = 60.0;
-/// Signatures that no secret of this server makes. A provider chooses among them.
-const ALGORITHMS: [CoreJwsSigningAlgorithm; 9] = [
-    CoreJwsSigningAlgorithm::RsaSsaPkcs1V15Sha256,
-    CoreJwsSigningAlgorithm::RsaSsaPkcs1V15Sha384,
-    CoreJwsSigningAlgorithm::RsaSsaPkcs1V15Sha512,
-    CoreJwsSigningAlgorithm::RsaSsaPssSha256,
-    CoreJwsSigningAlgorithm::RsaSsaPssSha384,
-    CoreJwsSigningAlgorithm::RsaSsaPssSha512,
-    CoreJwsSigningAlgorithm::EcdsaP256Sha256,
-    CoreJwsSigningAlgorithm::EcdsaP384Sha384,
-    CoreJwsSigningAlgorithm::EdDsa,
-];
-/// Some providers pad.
-const BASE64: GeneralPurpose = GeneralPurpose::new(
-    &URL_SAFE,
-    GeneralPurposeConfig::new().with_decode_padding_mode(DecodePaddingMode::Indifferent),
-);
 
 /// Why an ID token proves nothing.
 #[derive(Debug, PartialEq, Eq)]
@@ -49,12 +28,11 @@ impl From<String> for Fault {
 pub(super) struct Signed {
     /// Its claims.
     pub claims: Fields,
-    algorithm: CoreJwsSigningAlgorithm,
-    key: CoreJsonWebKey,
+    algorithm: &'static Algorithm,
 }
 
 impl Signed {
-    pub(super) fn read(token: &str, keys: &[CoreJsonWebKey]) -> Result<Self, Fault> {
+    pub(super) fn read(token: &str, keys: &[Key]) -> Result<Self, Fault> {
         let parts: Vec<&str> = token.split('.').collect();
         let [header, payload, signature] = parts[..] else {
             return Err(format!("it has {} parts, and a signed token has 3", parts.len()).into());
@@ -64,29 +42,25 @@ impl Signed {
             return Err(Fault::Invalid("its header has `crit`, which demands extensions".into()));
         }
         let name = text(&fields, "alg")?;
-        let algorithm: Option<CoreJwsSigningAlgorithm> = serde_json::from_value(algorithm_name(name).into()).ok();
-        let algorithm = algorithm.filter(|algorithm| ALGORITHMS.contains(algorithm));
-        let algorithm = algorithm.ok_or_else(|| {
+        let algorithm = Algorithm::named(name).ok_or_else(|| {
             format!("`alg` is {name:?}, which is not supported: let the provider sign with RS256 or ES256")
         })?;
         // Without one that can be read, every key may have made the signature.
-        let id = text_or_number(&fields, "kid").ok().map(JsonWebKeyId::new);
+        let id = text_or_number(&fields, "kid").ok();
         let signature = BASE64.decode(signature).map_err(|_| "its signature is not base64url".to_owned())?;
         let message = &token.as_bytes()[..header.len() + 1 + payload.len()];
-        let is_by = |key: &&CoreJsonWebKey| {
-            (id.is_none() || key.key_id() == id.as_ref())
-                && key.verify_signature(&algorithm, message, &signature).is_ok()
-        };
-        let key = keys.iter().find(is_by).ok_or(Fault::NoMatchingKey)?.clone();
-        Ok(Self { claims: object(payload, "its payload")?, algorithm, key })
+        let may_be = |key: &&Key| id.is_none() || key.id == id;
+        if !keys.iter().filter(may_be).any(|key| key.has_signed(message, &signature, algorithm)) {
+            return Err(Fault::NoMatchingKey);
+        }
+        Ok(Self { claims: object(payload, "its payload")?, algorithm })
     }
 
     /// Checks that the token belongs to an access token, if it says to which one.
     pub(super) fn check_access_token(&self, access_token: &str) -> Result<(), String> {
         let Some(expected) = self.claims.get("at_hash").filter(|hash| !hash.is_null()) else { return Ok(()) };
-        let hash = self.key.hash_bytes(access_token.as_bytes(), &self.algorithm)?;
         let expected = expected.as_str().and_then(|text| BASE64.decode(text).ok());
-        match expected.as_deref() == Some(&hash[..hash.len() / 2]) {
+        match expected == Some(self.algorithm.half_hash(access_token)) {
             true => Ok(()),
             false => Err("`at_hash` belongs to another access token".into()),
         }
@@ -267,7 +241,7 @@ mod tests {
     fn only_the_holder_of_a_key_makes_tokens() {
         let with = |id: Value| {
             let document = json!({"keys": [{"kty": "RSA", "kid": id, "n": KEY, "e": "AQAB"}]});
-            super::super::metadata::keys(document.as_object().expect("an object")).expect("a list")
+            super::super::keys::read(document.as_object().expect("an object")).expect("a list")
         };
         let keys = with(json!("one"));
         let signed = Signed::read(TOKEN, &keys).expect("a signature");
@@ -300,16 +274,96 @@ mod tests {
         assert_eq!(Signed::read(TOKEN, &[]).expect_err("no key"), Fault::NoMatchingKey);
     }
 
-    /// The key is that of the seed 0, 1, … 31; the token was made with the Python package `cryptography`.
+    /// Signatures of the Python package `cryptography`, with the private key of RFC 7515 (A.2) and those of the seed 0, 1, …
     #[test]
-    fn an_edwards_curve_may_be_called_by_its_own_name() {
-        const X: &str = "A6EHv_POEL4dcN0Y50vAmWfk1jCbpQ1fHdyGZBJVMbg";
-        const TOKEN: &str = "eyJhbGciOiJFZDI1NTE5In0.eyJpc3MiOiJqb2UifQ.\
-            AH5PGm2SqXA9Yys0n4epU-gh7bjIfG6jucC7aLGC4xg80kmPRwxrzQO1uqFOA2ezlwI-57lStm8GYqSiZWMjDA";
-        for algorithm in ["EdDSA", "Ed25519"] {
-            let document = json!({"keys": [{"kty": "OKP", "crv": "Ed25519", "alg": algorithm, "x": X}]});
-            let keys = super::super::metadata::keys(document.as_object().expect("an object")).expect("a list");
-            assert_eq!(Signed::read(TOKEN, &keys).expect("a signature").claims["iss"], "joe", "{algorithm}");
+    fn each_algorithm_is_verified_with_keys_of_its_own_kind() {
+        let key = |key: Value| {
+            let document = json!({"keys": [key]});
+            super::super::keys::read(document.as_object().expect("an object")).expect("a list")
+        };
+        let rsa = key(json!({"kty": "RSA", "n": KEY, "e": "AQAB"}));
+        let p256 = key(json!({
+            "kty": "EC", "crv": "P-256",
+            "x": "elkxgIYMQDfIPBJ0mEXI7hQk3Sl_rcuJXjWCVdLH0rI", "y": "qMolWA8mJv5XkGL_G5n_kcJKDaBvsytb4gFIySSfVlA",
+        }));
+        let p384 = key(json!({
+            "kty": "EC", "crv": "P-384",
+            "x": "5io6lOQHsWv_gpR7VqMDgCadpkoTA3HLZBUB2bkLImqT0ujAWbJlMPAlvY2D1VYT",
+            "y": "zJbplNcAWB4tl4XLKXTl4KCTfnHwnHtRF4tAytso4UROOHucK5Z63QQLCHFXw5g2",
+        }));
+        let edwards = |algorithm: &str| {
+            let x = "A6EHv_POEL4dcN0Y50vAmWfk1jCbpQ1fHdyGZBJVMbg";
+            key(json!({"kty": "OKP", "crv": "Ed25519", "alg": algorithm, "x": x}))
+        };
+        let (ed25519, old, other) = (edwards("Ed25519"), edwards("EdDSA"), edwards("ES256"));
+        for (algorithm, key, signature) in [
+            (
+                "RS384",
+                &rsa,
+                "\
+                P1q7bTneKArFa9fvkFTGu7Ukr3rtZBiO0Z7u-SQDF-WvgbUdb7i3H8wtK6h38b7fWf80vZnQX1Ls-WZJ6gLlgpltyaDPgbIyGd5I\
+                jDEw9IdCESbUdqQzC1KM4X6aU40Es7yzRFaUPnxaq4cBnVt_ZFeE-v0UDdZX8WSGknlU6pXTqCnlFh2HFhpl7XH0hBKOaAEhwKA_\
+                20VGq3Qs0I5rZJLAHcALfpx6H11ZL3iVrZuPLh7rzp0YFjSVvWkC47ivs1UC83nVE7NpPlfxf76onllZf7UI4siMpy2XkaeJmoqS\
+                9xlQRZZQ37SvDmRensX4CY39RliLvvQMfmKaHpI5KA",
+            ),
+            (
+                "RS512",
+                &rsa,
+                "\
+                Ruv700gLd6NRaP1kXhebjRM0nCyGMM5bvr2JT9mFAMjX4wX8VtmUDksYm6RfeMfk-CVpGpWbkfBbDNWdMQWSq7YRIREJVOHWgsXM\
+                zWBfIFKR9hJROQSawYe6Y9DdMIqkiTHJwG7NA_rQ0dSj46Uc8iESFFvckBI96MYtKOKSXoNxM31NkerlMo8M9V16r1ZZtD5_iuP0\
+                inP7uhHWszxgUUa8j7mJRpvWtMVI_d42UegCYxxoHB_O0By6vMykFkrH_R88NqjFATHukUswz-Us0XOFcDCs2wZyQKro6JncNmgY\
+                n2nRjGdqIW_ytGuf6OI9AqAtGiHW-ThRgUnRc1q9lA",
+            ),
+            (
+                "PS256",
+                &rsa,
+                "\
+                aPA-HWbXcXoSxdMaUGBPSVL85IJjotB2nXKaduVQQBXXpZsHMgvPn85UsW5WjLXAK5ncbXPTEDVys0ISfNCYMFuatKKKGl15IY-G\
+                CknJcROBNkqs7SanVFk1KfDNFyqs4fK12UMolRimqQGN_JpEAY4IXZ_zxcq4Eecsad6ukjyc8Gu5IQPTjiwD_anu6EDFm0b75cP8\
+                z7slooVQ3Ffh3lDWHhBjISm5cK0jKvVq4bsNpcgSLke9VxlrkM64RJ4y0UUKgjw0y60AoSsqIlzyN1phD_W3nhlkdxB2QOn3GJAR\
+                G6tSHW4tRoM-5rFVKWH_nh7RPkFeprNgZZEJbSbvpw",
+            ),
+            (
+                "PS384",
+                &rsa,
+                "\
+                L2ISUtQiNS9YDPFigEzSBXvxCueWERHb1gr3-k5MlnJGzGq8sHNikd0N31zNfmEJ0qveMX80j0KvZbhtLPd2DhVddmQySc62Zn9I\
+                v7viCIb734ffBbkQoJrJMdbTrsDIGRMJRZIuPUQs_LgBR6RHGOUj7_fXKygZ_OuF5vRniH5yo2sG7SqOClENjxy_BTozA-D2-4_7\
+                oMYJEvtKSIxNRSIWmtIiGRpBhCuyFHBy_gLMuFZXoh12FDE2qMPyDIQTNvoFs-0LG4nGxbaKWmU716UBv-Ft9z1a1GuGsxCzIOJh\
+                IW1j8X3eZGaGM3aKKSEUXPkzhcYexuuOC31MmDq0RA",
+            ),
+            (
+                "PS512",
+                &rsa,
+                "\
+                VAMATqPshSauVWbXAUMAZXGq-tz0PSyvrc5t8Awozek3h4Ix1pJjB7Tr9RmxYWZP7wAX2rleIVbTqDLXe8SyLzo8l6Blm3xZ-I69\
+                WCH-6nR5HpksUIxyHskRxEEe6-ghXBvw_fE6HKzKG2r1LO8us0EA_rcmv8Wqqrv0ffongHFwejCowe3WWB6C0FCeZSYxmoUIAwNO\
+                fUQmqMMMF_QJh7WVxgj8jE8HOnSbxQKymvWonQD8p2tmXSjyV4emGre9zhmvE6ENHNbC_36dS8Evoh7ssUTiv00cDHKkFDT36FDs\
+                HuNh7s8KUu22-ybYkcCuWb4_WCELzDngH2SFz71IXw",
+            ),
+            ("ES256", &p256, "-TH2rCzyVVVeEzTW0nIUG0TlcZb878UNwiRO3p2Z0P5Aw00LggS3Vd4GOG7rpt1n2Kz0ECGLs4ML5ATz_H4O_Q"),
+            (
+                "ES384",
+                &p384,
+                "\
+                yC6KrR1AGDeqUPngPy9wYxvMLaPVnZTjwi9e8lEHSctqAbS3SG-oR0ie0XQAqvcudLrM26fuljsQq68_o2WhhNjolOqK1Zzn5NCY\
+                MbEGeFQWcH71AsMbs2xvLHta9Nlb",
+            ),
+            (
+                "Ed25519",
+                &ed25519,
+                "AH5PGm2SqXA9Yys0n4epU-gh7bjIfG6jucC7aLGC4xg80kmPRwxrzQO1uqFOA2ezlwI-57lStm8GYqSiZWMjDA",
+            ),
+        ] {
+            let header = BASE64.encode(json!({"alg": algorithm}).to_string());
+            let token = format!("{}.eyJpc3MiOiJqb2UifQ.{signature}", header.trim_end_matches('='));
+            for keys in [&rsa, &p256, &p384, &ed25519, &old, &other] {
+                // An Edwards curve may be called by its own name.
+                let is_own = std::ptr::eq(keys, key) || (algorithm == "Ed25519" && std::ptr::eq(keys, &old));
+                let read = Signed::read(&token, keys);
+                assert_eq!(read.is_ok(), is_own, "{algorithm}: {read:?} with {keys:?}");
+            }
         }
     }
 }

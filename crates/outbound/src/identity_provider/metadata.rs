@@ -1,18 +1,10 @@
-//! The endpoints and keys of a provider (OpenID Connect Discovery 1.0). Only the fields that are used are read.
+//! The endpoints of a provider (OpenID Connect Discovery 1.0). Only the fields that are used are read.
 
-use std::collections::HashMap;
-
-use base64::Engine as _;
-use base64::prelude::BASE64_URL_SAFE_NO_PAD;
-use openidconnect::core::CoreJsonWebKey;
 use serde_json::Value;
 use url::Url;
 use url::form_urlencoded::byte_serialize;
 
-use super::fields::{Fields, kind, text};
-
-/// The members of a key that are read.
-const KEY_TEXTS: [&str; 9] = ["kty", "use", "kid", "alg", "n", "e", "crv", "x", "y"];
+use super::fields::{Fields, text};
 
 #[derive(Debug, Clone)]
 pub(super) struct Endpoints {
@@ -81,62 +73,8 @@ pub(super) fn encoded(text: &str) -> String {
     byte_serialize(text.as_bytes()).collect::<String>().replace("%7E", "~")
 }
 
-/// The keys of a document that this program can use.
-///
-/// # Errors
-/// A message for the log: it is not a list of keys.
-pub(super) fn keys(document: &Fields) -> Result<Vec<CoreJsonWebKey>, String> {
-    let found = document.get("keys");
-    let keys =
-        found.and_then(Value::as_array).ok_or_else(|| format!("`keys` is {}, and must be a list", kind(found)))?;
-    Ok(keys.iter().filter_map(Value::as_object).filter_map(key).collect())
-}
-
-fn key(fields: &Fields) -> Option<CoreJsonWebKey> {
-    let used = KEY_TEXTS.iter().filter_map(|name| {
-        let value = match fields.get(*name)? {
-            Value::String(text) => text.trim_end_matches('=').to_owned(),
-            Value::Number(number) => number.to_string(),
-            _ => return None,
-        };
-        Some(((*name).to_owned(), value))
-    });
-    let mut texts: HashMap<String, String> = used.collect();
-    let coordinate_size = match texts.get("crv").map(String::as_str) {
-        Some("P-256") => Some(32),
-        Some("P-384") => Some(48),
-        _ => None,
-    };
-    if let Some(algorithm) = texts.get_mut("alg") {
-        *algorithm = algorithm_name(algorithm).to_owned();
-    }
-    if let Some(size) = coordinate_size {
-        for name in ["x", "y"] {
-            let coordinate = texts.get_mut(name)?;
-            *coordinate = with_leading_zeros(coordinate, size)?;
-        }
-    }
-    serde_json::from_value(serde_json::to_value(texts).ok()?).ok()
-}
-
-/// The name by which the library knows an algorithm. RFC 9864 replaces `EdDSA` by the names of its curves.
-pub(super) fn algorithm_name(name: &str) -> &str {
-    if name == "Ed25519" { "EdDSA" } else { name }
-}
-
-/// A coordinate in base64url with the size of its curve (RFC 7518, 6.2.1.2). Some providers send a number instead,
-/// without its leading zeros or with one more.
-fn with_leading_zeros(coordinate: &str, size: usize) -> Option<String> {
-    let bytes = BASE64_URL_SAFE_NO_PAD.decode(coordinate).ok()?;
-    let number = &bytes[bytes.iter().take_while(|byte| **byte == 0).count()..];
-    let mut whole = vec![0; size.checked_sub(number.len())?];
-    whole.extend(number);
-    Some(BASE64_URL_SAFE_NO_PAD.encode(whole))
-}
-
 #[cfg(test)]
 mod tests {
-    use openidconnect::JsonWebKey as _;
     use serde_json::json;
 
     use super::*;
@@ -194,25 +132,5 @@ mod tests {
             let error = with(change.clone()).expect_err("not usable");
             assert!(error.contains(wanted), "{change}: {error}");
         }
-    }
-
-    #[test]
-    fn keys_that_are_not_known_do_not_matter() {
-        let document = json!({"keys": [
-            5, {"kty": "oct", "kid": 1}, {"kty": "AKP", "alg": "ML-DSA-44"}, {"kty": "RSA", "n": 5},
-            {"kty": "RSA", "kid": 7, "n": "AQAB", "e": "AQAB=", "x5c": "text", "ext": true, "key_ops": {}, "use": "sig"},
-        ]});
-        let found = keys(document.as_object().expect("an object")).expect("a list");
-        assert!(found.iter().any(|key| key.key_id().is_some_and(|id| id.as_str() == "7")), "{found:?}");
-        assert!(keys(json!({"keys": "none"}).as_object().expect("an object")).is_err());
-    }
-
-    #[test]
-    fn a_coordinate_gets_the_size_of_its_curve() {
-        let short = with_leading_zeros(&BASE64_URL_SAFE_NO_PAD.encode([7; 31]), 32).expect("a coordinate");
-        assert_eq!(BASE64_URL_SAFE_NO_PAD.decode(&short).expect("base64url"), [&[0][..], &[7; 31]].concat());
-        let long = with_leading_zeros(&BASE64_URL_SAFE_NO_PAD.encode([&[0][..], &[7; 48]].concat()), 48);
-        assert_eq!(long, Some(BASE64_URL_SAFE_NO_PAD.encode([7; 48])));
-        assert_eq!(with_leading_zeros(&BASE64_URL_SAFE_NO_PAD.encode([7; 33]), 32), None);
     }
 }
