@@ -329,7 +329,7 @@ impl People {
 /// Sheet recommends.
 fn hash(password: &str) -> Result<String> {
     let hash = Argon2::default().hash_password(password.as_bytes());
-    hash.map(|hash| hash.to_string()).map_err(|error| StoreError::Other(error.to_string().into()))
+    hash.map(|hash| hash.to_string()).map_err(|error| StoreError::Other(Cause::new(error.to_string())))
 }
 
 /// Whether a password matches a hash. Without a hash it is hashed all the same, so that the time does not reveal whether a

@@ -111,7 +111,7 @@ impl Tasks {
         let start = StartLimit { deadline: arrived + START_WITHIN, hung_up: hung_up.clone() };
         let _cancel_when_dropped = hung_up.drop_guard();
         if self.shared.disk.is_low() {
-            return Err(StoreError::Full("less is free than --min-free-space".into()));
+            return Err(StoreError::Full(Cause::new("less is free than --min-free-space")));
         }
         if let Some(index) = self.missing_reference(account_id, surface, &request).await? {
             return Ok(Submission::NoReference { index });

@@ -2,7 +2,7 @@
 
 use super::driver::{Store, Transaction, from_row};
 use super::ledger::{self, NewEntry};
-use super::{AuditedChange, EntryFilter, NewKey, Result, StoreError, keys};
+use super::{Action, AuditedChange, EntryFilter, NewKey, Result, StoreError, keys};
 use crate::failure::Done;
 use crate::postgres::LOCK;
 use tintype_domain::ledger::{OPENING_NOTE, check_opening, check_positive};
@@ -99,22 +99,9 @@ async fn create(begun: &Transaction<'_>, name: &str, credits: i64, rank: Rank) -
     };
     let Some(admin) = insert(begun, id, name, admin).await? else { return Ok(AccountCreation::NameTaken) };
     ledger::open(begun, id, credits, OPENING_NOTE).await?;
+    let rank = if admin { " (admin)" } else { "" };
+    begun.audit(AuditedChange::of(Action::CreateAccount, id).with(format!("+{credits}{rank}"))).await?;
     Ok(AccountCreation::Created(Account::new(id, name.to_owned(), credits, admin)))
-}
-
-async fn create_first(begun: &Transaction<'_>, name: &str, credits: i64, key: &NewKey) -> Done<Option<Account>> {
-    // Processes that start at the same time wait here for the first of them.
-    if let Transaction::Postgres(..) = begun {
-        begun.query("SELECT pg_advisory_xact_lock($1)", &[&LOCK]).await?;
-    }
-    if begun.query_opt("SELECT 1 FROM accounts LIMIT 1", &[]).await?.is_some() {
-        return Ok(None);
-    }
-    let AccountCreation::Created(account) = create(begun, name, credits, Rank::Administrator).await? else {
-        return Ok(None);
-    };
-    keys::create(begun, account.id, key, None, true, None).await?;
-    Ok(Some(account))
 }
 
 /// The rows that go with a deleted account $1, now or at the next sweep.
@@ -170,75 +157,6 @@ async fn delete(begun: &Transaction<'_>, id: Id) -> Done {
     begun.execute(revoke, &[&id, &now]).await.map(drop)
 }
 
-async fn change(begun: &Transaction<'_>, id: Id, change: AccountChange) -> Done<Option<Account>> {
-    if let AccountChange::LowBalance(threshold) = change {
-        let set = "UPDATE accounts SET low_balance = $2 WHERE id = $1 AND deleted_at IS NULL";
-        begun.execute(set, &[&id, &threshold]).await?;
-    } else {
-        // Waits for what people of the account are about to write, who lock themselves before any account.
-        begun.lock("SELECT 1 FROM people WHERE account_id = $1 ORDER BY id", &[&id]).await?;
-        // Waits for submits.
-        let exists = ledger::lock(begun, id).await?;
-        match change {
-            AccountChange::Delete if exists => delete(begun, id).await?,
-            AccountChange::Disable if exists => disable(begun, id).await?,
-            AccountChange::Enable if exists => enable(begun, id).await?,
-            _ => {}
-        }
-    }
-    let sql = format!("SELECT {} FROM accounts WHERE id = $1", begun.either(ON_SQLITE, ON_POSTGRES));
-    begun.find(&sql, &[&id], account).await
-}
-
-/// Grants credits, unless the newest grant of the account must be one that it is not.
-async fn grant(
-    begun: &Transaction<'_>,
-    account_id: Id,
-    newest: Option<Option<i64>>,
-    amount: i64,
-    note: Option<&str>,
-    expires_at: Option<Timestamp>,
-) -> Done<GrantOutcome> {
-    check_positive(amount).map_err(StoreError::other)?;
-    if !ledger::lock(begun, account_id).await? {
-        return Ok(GrantOutcome::NoAccount);
-    }
-    // It sees every grant that was made before the lock.
-    if let Some(newest) = newest
-        && !is_newest(begun, account_id, newest).await?
-    {
-        return Ok(GrantOutcome::Repeated);
-    }
-    let balance = ledger::holding(begun, account_id, 0).await?.grant(amount).map_err(StoreError::other)?;
-    let granted = NewEntry { note, ..NewEntry::new(EntryKind::Grant, amount) };
-    let entry_id = ledger::record(begun, &granted, account_id, balance, begun.now()).await?;
-    if let Some(expires_at) = expires_at {
-        ledger::add_grant(begun, entry_id, account_id, amount, expires_at).await?;
-    }
-    Ok(GrantOutcome::Granted(balance))
-}
-
-/// Whether the newest grant of an account, which is locked, is this entry.
-async fn is_newest(begun: &Transaction<'_>, account_id: Id, newest: Option<i64>) -> Done<bool> {
-    let sql = "SELECT id FROM ledger WHERE account_id = $1 AND kind = 'grant' ORDER BY id DESC LIMIT 1";
-    Ok(begun.find(sql, &[&account_id], |row| row.get("id")).await? == newest)
-}
-
-async fn take(begun: &Transaction<'_>, account_id: Id, amount: i64, note: &str) -> Done<Option<TakeOutcome>> {
-    check_positive(amount).map_err(StoreError::other)?;
-    if !ledger::lock(begun, account_id).await? {
-        return Ok(None);
-    }
-    let now = begun.now();
-    let debit = match ledger::holding(begun, account_id, 0).await?.take(amount, now) {
-        Ok(debit) => debit,
-        Err(available) => return Ok(Some(TakeOutcome::TooFew(available))),
-    };
-    let taken = NewEntry { note: Some(note), ..NewEntry::new(EntryKind::Grant, -amount) };
-    ledger::debit(begun, account_id, &debit, &taken, now).await?;
-    Ok(Some(TakeOutcome::Taken(debit.balance)))
-}
-
 /// Accounts and their credits.
 impl Store {
     /// Creates an account, granting it `credits` unless that is zero. More than
@@ -250,18 +168,25 @@ impl Store {
     /// [`Store::create_account`] with a rank. The first account is an administrator in any case.
     pub async fn create_account_as(&self, name: &str, credits: i64, rank: Rank) -> Result<AccountCreation> {
         let name = name.to_owned();
-        self.change(Effect::CreateAccount, AuditedChange::of_creation, async move |begun| {
-            create(begun, &name, credits, rank).await
-        })
-        .await
+        self.write(Effect::CreateAccount, async move |begun| create(begun, &name, credits, rank).await).await
     }
 
     /// Creates the first account, which is an administrator, with its first key; does nothing if any account exists.
     pub async fn create_first_account(&self, name: &str, credits: i64, key: NewKey) -> Result<Option<Account>> {
         let name = name.to_owned();
-        let audited = |first: &Option<Account>| AuditedChange::of_creation(&AccountCreation::Created(first.clone()?));
-        self.change(Effect::CreateFirstAccount, audited, async move |begun| {
-            create_first(begun, &name, credits, &key).await
+        self.write(Effect::CreateFirstAccount, async move |begun| {
+            // Processes that start at the same time wait here for the first of them.
+            if let Transaction::Postgres(..) = begun {
+                begun.query("SELECT pg_advisory_xact_lock($1)", &[&LOCK]).await?;
+            }
+            if begun.query_opt("SELECT 1 FROM accounts LIMIT 1", &[]).await?.is_some() {
+                return Ok(None);
+            }
+            let AccountCreation::Created(account) = create(begun, &name, credits, Rank::Administrator).await? else {
+                return Ok(None);
+            };
+            keys::create(begun, account.id, &key, None, true, None).await?;
+            Ok(Some(account))
         })
         .await
     }
@@ -283,8 +208,40 @@ impl Store {
     /// Changes an account and returns it; `None` if it does not exist. A deleted account stays as it is, and so does
     /// one that has unfinished tasks and would be deleted.
     pub async fn change_account(&self, id: Id, new: AccountChange) -> Result<Option<Account>> {
-        let audited = move |account: &Option<Account>| AuditedChange::of_account(new, account.as_ref());
-        self.change(Effect::ChangeAccount, audited, async move |begun| change(begun, id, new).await).await
+        self.write(Effect::ChangeAccount, async move |begun| {
+            if let AccountChange::LowBalance(threshold) = new {
+                let set = "UPDATE accounts SET low_balance = $2 WHERE id = $1 AND deleted_at IS NULL";
+                begun.execute(set, &[&id, &threshold]).await?;
+            } else {
+                // Waits for what people of the account are about to write, who lock themselves before any account.
+                begun.lock("SELECT 1 FROM people WHERE account_id = $1 ORDER BY id", &[&id]).await?;
+                // Waits for submits.
+                let exists = ledger::lock(begun, id).await?;
+                match new {
+                    AccountChange::Delete if exists => delete(begun, id).await?,
+                    AccountChange::Disable if exists => disable(begun, id).await?,
+                    AccountChange::Enable if exists => enable(begun, id).await?,
+                    _ => {}
+                }
+            }
+            let sql = format!("SELECT {} FROM accounts WHERE id = $1", begun.either(ON_SQLITE, ON_POSTGRES));
+            let account = begun.find(&sql, &[&id], account).await?;
+            if let Some(account) = &account
+                && account.deleted_at.is_some() == (new == AccountChange::Delete)
+            {
+                let of = |action| AuditedChange::of(action, id);
+                let audited = match new {
+                    AccountChange::Enable => of(Action::EnableAccount),
+                    AccountChange::Disable => of(Action::DisableAccount),
+                    AccountChange::Delete => of(Action::DeleteAccount),
+                    AccountChange::LowBalance(None) => of(Action::SetLowBalance).with("none"),
+                    AccountChange::LowBalance(Some(threshold)) => of(Action::SetLowBalance).with(threshold),
+                };
+                begun.audit(audited).await?;
+            }
+            Ok(account)
+        })
+        .await
     }
 
     /// Adds credits and returns the new balance; `None` if the account does not exist. An amount is an error if it is
@@ -319,13 +276,29 @@ impl Store {
         expires_at: Option<Timestamp>,
     ) -> Result<GrantOutcome> {
         let note = note.map(str::to_owned);
-        let audited_note = note.clone();
-        let audited = move |outcome: &GrantOutcome| {
-            let is_granted = matches!(outcome, GrantOutcome::Granted(_));
-            is_granted.then(|| AuditedChange::of_grant(account_id, amount, audited_note.as_deref(), expires_at))
-        };
-        self.change(Effect::Grant, audited, async move |begun| {
-            grant(begun, account_id, newest, amount, note.as_deref(), expires_at).await
+        self.write(Effect::Grant, async move |begun| {
+            check_positive(amount).map_err(StoreError::other)?;
+            if !ledger::lock(begun, account_id).await? {
+                return Ok(GrantOutcome::NoAccount);
+            }
+            // It sees every grant that was made before the lock.
+            if let Some(newest) = newest {
+                let sql = "SELECT id FROM ledger WHERE account_id = $1 AND kind = 'grant' ORDER BY id DESC LIMIT 1";
+                if begun.find(sql, &[&account_id], |row| row.get("id")).await? != newest {
+                    return Ok(GrantOutcome::Repeated);
+                }
+            }
+            let balance = ledger::holding(begun, account_id, 0).await?.grant(amount).map_err(StoreError::other)?;
+            let granted = NewEntry { note: note.as_deref(), ..NewEntry::new(EntryKind::Grant, amount) };
+            let entry_id = ledger::record(begun, &granted, account_id, balance, begun.now()).await?;
+            let mut until = String::new();
+            if let Some(expires_at) = expires_at {
+                ledger::add_grant(begun, entry_id, account_id, amount, expires_at).await?;
+                until = format!(" (until {expires_at})");
+            }
+            let detail = format!("+{amount}{until} {}", note.as_deref().unwrap_or_default());
+            begun.audit(AuditedChange::of(Action::Grant, account_id).with(detail.trim())).await?;
+            Ok(GrantOutcome::Granted(balance))
         })
         .await
     }
@@ -346,10 +319,23 @@ impl Store {
     /// Takes credits away, which is a grant with a negative amount in the ledger: first those that never expire, then
     /// those that expire last. `None` if the account does not exist. An amount that is not positive is an error.
     pub async fn take(&self, account_id: Id, amount: i64, note: &str) -> Result<Option<TakeOutcome>> {
-        let (note, audited_note) = (note.to_owned(), note.to_owned());
-        let audited =
-            move |taking: &Option<TakeOutcome>| AuditedChange::of_taking(account_id, amount, &audited_note, *taking);
-        self.change(Effect::Grant, audited, async move |begun| take(begun, account_id, amount, &note).await).await
+        let note = note.to_owned();
+        self.write(Effect::Grant, async move |begun| {
+            check_positive(amount).map_err(StoreError::other)?;
+            if !ledger::lock(begun, account_id).await? {
+                return Ok(None);
+            }
+            let now = begun.now();
+            let debit = match ledger::holding(begun, account_id, 0).await?.take(amount, now) {
+                Ok(debit) => debit,
+                Err(available) => return Ok(Some(TakeOutcome::TooFew(available))),
+            };
+            let taken = NewEntry { note: Some(&note), ..NewEntry::new(EntryKind::Grant, -amount) };
+            ledger::debit(begun, account_id, &debit, &taken, now).await?;
+            begun.audit(AuditedChange::of(Action::Take, account_id).with(format!("-{amount} {note}").trim())).await?;
+            Ok(Some(TakeOutcome::Taken(debit.balance)))
+        })
+        .await
     }
 
     /// Ledger entries of an account, newest first, older than the entry `before`.

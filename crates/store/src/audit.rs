@@ -10,8 +10,8 @@ use std::iter::Peekable;
 use serde::Serialize;
 use serde::de::IgnoredAny;
 
+use super::Result;
 use super::driver::{Snapshot, at_once, from_row};
-use super::{Result, StoreError};
 use tintype_domain::model::{CREDITS_PER_IMAGE, EntryKind, Id, TaskId};
 use tintype_domain::text::counted;
 
@@ -71,7 +71,8 @@ pub(super) async fn of(snapshot: &impl Snapshot) -> Result<Audit> {
         run.match_grant(&grant(&row)?);
     }
     for row in snapshot.query(STRAY_EXPIRIES, &[]).await? {
-        run.report_expiry(row.get("id")?, row.get("account_id")?);
+        let id: i64 = row.get("id")?;
+        run.drift(row.get("account_id")?, None, format!("entry {id} is about a grant that does not exist"));
     }
     compare_accounts(snapshot, &mut run).await?;
     Ok(run.close())
@@ -124,12 +125,29 @@ async fn match_tasks(snapshot: &impl Snapshot, run: &mut AuditRun) -> Result<()>
     }
 }
 
+/// Compares the accounts, after all entries, tasks and queue rows: balance and number of unfinished tasks, where a
+/// database stores them with the account, must follow from its entries and its tasks.
 async fn compare_accounts<S: Snapshot>(snapshot: &S, run: &mut AuditRun) -> Result<()> {
-    let sums = if S::KEEPS_SUMS { ", balance, unfinished" } else { "" };
-    for row in snapshot.query(&format!("SELECT id{sums} FROM accounts ORDER BY id"), &[]).await? {
-        // Every entry was checked against those before it, so the balance of an account is right if they are.
-        let stored = S::KEEPS_SUMS.then(|| Ok::<_, StoreError>((row.get("balance")?, row.get("unfinished")?)));
-        run.compare_account(row.get("id")?, stored.transpose()?);
+    let stored = if S::KEEPS_SUMS { ", balance, unfinished" } else { "" };
+    for row in snapshot.query(&format!("SELECT id{stored} FROM accounts ORDER BY id"), &[]).await? {
+        run.audit.accounts += 1;
+        let id = row.get("id")?;
+        let Sums { credits, expiring, queued } = run.sums.remove(&id).unwrap_or_default();
+        if expiring > credits {
+            run.drift(id, None, format!("{} of grants are left, but the balance is {credits}", credits_of(expiring)));
+        }
+        if !S::KEEPS_SUMS {
+            // Every entry was checked against those before it, so the balance of an account is right if they are.
+            continue;
+        }
+        let (balance, unfinished): (i64, u64) = (row.get("balance")?, row.get("unfinished")?);
+        if balance != credits {
+            run.drift(id, None, format!("the balance is {balance} but its entries add up to {credits}"));
+        }
+        if unfinished != queued {
+            let unfinished = counted(unfinished, "unfinished task", "unfinished tasks");
+            run.drift(id, None, format!("the account counts {unfinished} but has {queued}"));
+        }
     }
     Ok(())
 }
@@ -340,13 +358,7 @@ impl AuditRun {
             let fault = "its charge does not name the key of its queue row".into();
             self.drift(task.account_id, Some(task.id), fault);
         }
-        if let Some(taken) = &queued.taken {
-            self.hold(task, taken);
-        }
-    }
-
-    /// Notes the credits of expiring grants that a task in the queue took.
-    fn hold(&mut self, task: &Task, taken: &str) {
+        let Some(taken) = &queued.taken else { return };
         let Ok(parts) = serde_json::from_str::<Vec<(i64, i64)>>(taken) else {
             return self.drift(task.account_id, Some(task.id), format!("took unreadable credits of grants: {taken}"));
         };
@@ -388,11 +400,6 @@ impl AuditRun {
         self.sums.entry(account_id).or_default().expiring += remaining;
     }
 
-    /// Reports an entry of the kind `expiry` without its grant.
-    fn report_expiry(&mut self, id: i64, account_id: Id) {
-        self.drift(account_id, None, format!("entry {id} is about a grant that does not exist"));
-    }
-
     fn check_state(&mut self, task: &Task, queued: Option<&Queued>) {
         let mut fault = |fault: String| self.drift(task.account_id, Some(task.id), fault);
         if task.status == "completed" && !task.has_images {
@@ -412,24 +419,6 @@ impl AuditRun {
                 fault(format!("is queued as a task with {queued} but has {references}"));
             }
             self.sums.entry(queued.account_id).or_default().queued += 1;
-        }
-    }
-
-    /// Compares the next account, after all entries, tasks and queue rows. A database that stores balance and number of
-    /// unfinished tasks with the account passes them: they must follow from its entries and its tasks.
-    fn compare_account(&mut self, id: Id, stored: Option<(i64, u64)>) {
-        self.audit.accounts += 1;
-        let Sums { credits, expiring, queued } = self.sums.remove(&id).unwrap_or_default();
-        if expiring > credits {
-            self.drift(id, None, format!("{} of grants are left, but the balance is {credits}", credits_of(expiring)));
-        }
-        let Some((balance, unfinished)) = stored else { return };
-        if balance != credits {
-            self.drift(id, None, format!("the balance is {balance} but its entries add up to {credits}"));
-        }
-        if unfinished != queued {
-            let unfinished = counted(unfinished, "unfinished task", "unfinished tasks");
-            self.drift(id, None, format!("the account counts {unfinished} but has {queued}"));
         }
     }
 

@@ -3,19 +3,14 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::time::Duration;
 
 use super::driver::{Store, Transaction, from_row, of_account};
 use super::tasks::upper;
-use super::{
-    AccountChange, AccountCreation, Credential, Ended, EndpointChange, EndpointCreation, FactorRemoval, KeyChange,
-    KeyCreation, NewInvitation, NewSharedLink, Newcomer, PersonChange, PersonCreation, Result, Right,
-    SharedLinkCreation, SignUp, TakeOutcome, Target, Upload,
-};
+use super::{Result, Right};
 use crate::failure::Done;
 use tintype_domain::endpoint::Endpoint;
 use tintype_domain::key::ApiKey;
-use tintype_domain::model::{Account, Id};
+use tintype_domain::model::Id;
 use tintype_domain::person::Person;
 use tintype_domain::words;
 use tintype_system::clock::Timestamp;
@@ -203,192 +198,20 @@ pub struct AuditEntry {
 }
 
 impl AuditedChange {
-    fn of(action: Action, account_id: Id) -> Self {
+    pub(super) fn of(action: Action, account_id: Id) -> Self {
         Self { action, account_id: Some(account_id), subject: None, detail: None }
     }
 
-    fn about(self, subject: impl fmt::Display) -> Self {
-        Self { subject: Some(subject.to_string()), ..self }
+    pub(super) fn of_queue(action: Action) -> Self {
+        Self { action, account_id: None, subject: None, detail: None }
     }
 
-    /// About the deletion of another person's task. One's own, and one without an author, leaves no entry.
-    pub(super) fn of_deletion(task: Id, account_id: Id, author: Option<Id>, actor: &Actor) -> Option<Self> {
-        let is_others = author.is_some() && author != actor.person_id;
-        is_others.then(|| Self::of(Action::DeleteTask, account_id).about(task))
+    pub(super) fn of_person(action: Action, person: &Person) -> Self {
+        Self::of(action, person.account_id).about(&person.name)
     }
 
-    /// About the removal of another person's upload. One's own, and one without an author, leaves no entry.
-    pub(super) fn of_removed_upload(upload: &Upload, actor: &Actor) -> Option<Self> {
-        let is_others = upload.person_id.is_some() && upload.person_id != actor.person_id;
-        is_others.then(|| Self::of(Action::RemoveUpload, upload.account_id).about(upload.id))
-    }
-
-    /// About a shared link that was made, if it was.
-    pub(super) fn of_new_shared_link(new: &NewSharedLink, made: SharedLinkCreation) -> Option<Self> {
-        let SharedLinkCreation::Created(_) = made else { return None };
-        let end = new.expires_at.map(|end| end.to_string()).unwrap_or_default();
-        Some(Self::of(Action::Share, new.account_id).about_target(new.target).with(end))
-    }
-
-    /// About a shared link that was revoked.
-    pub(super) fn of_revoked_link(account_id: Id, target: Target) -> Self {
-        Self::of(Action::Unshare, account_id).about_target(target)
-    }
-
-    fn about_target(self, target: Target) -> Self {
-        match target {
-            Target::Task(id) | Target::Board(id) => self.about(id),
-        }
-    }
-
-    /// With a detail, unless it is empty.
-    pub(super) fn with(self, detail: impl fmt::Display) -> Self {
-        Self { detail: Some(detail.to_string()).filter(|detail| !detail.is_empty()), ..self }
-    }
-
-    pub(super) fn of_creation(outcome: &AccountCreation) -> Option<Self> {
-        let AccountCreation::Created(account) = outcome else { return None };
-        let Account { id, credits, admin, .. } = account;
-        let rank = if *admin { " (admin)" } else { "" };
-        Some(Self::of(Action::CreateAccount, *id).with(format!("+{credits}{rank}")))
-    }
-
-    /// About a change to an account, which is now as `outcome` says.
-    pub(super) fn of_account(change: AccountChange, outcome: Option<&Account>) -> Option<Self> {
-        let account = outcome?;
-        let (action, is_done) = match change {
-            AccountChange::Enable => (Action::EnableAccount, account.deleted_at.is_none()),
-            AccountChange::Disable => (Action::DisableAccount, account.deleted_at.is_none()),
-            AccountChange::Delete => (Action::DeleteAccount, account.deleted_at.is_some()),
-            AccountChange::LowBalance(threshold) => {
-                let detail = threshold.map_or_else(|| "none".to_owned(), |threshold| threshold.to_string());
-                let is_done = account.deleted_at.is_none();
-                return is_done.then(|| Self::of(Action::SetLowBalance, account.id).with(detail));
-            }
-        };
-        is_done.then(|| Self::of(action, account.id))
-    }
-
-    pub(super) fn of_grant(account_id: Id, amount: i64, note: Option<&str>, expires_at: Option<Timestamp>) -> Self {
-        let until = expires_at.map(|end| format!(" (until {end})")).unwrap_or_default();
-        let detail = format!("+{amount}{until} {}", note.unwrap_or_default());
-        Self::of(Action::Grant, account_id).with(detail.trim())
-    }
-
-    pub(super) fn of_taking(account_id: Id, amount: i64, note: &str, outcome: Option<TakeOutcome>) -> Option<Self> {
-        let taken = matches!(outcome, Some(TakeOutcome::Taken(_)));
-        taken.then(|| Self::of(Action::Take, account_id).with(format!("-{amount} {note}").trim()))
-    }
-
-    pub(super) fn of_new_key(outcome: &KeyCreation) -> Option<Self> {
-        let KeyCreation::Created(key) = outcome else { return None };
-        let budget = key.budget.map(|budget| budget.to_string()).unwrap_or_default();
-        Some(Self::of(Action::CreateKey, key.account_id).about(key.id).with(format!("{} {budget}", key.name).trim()))
-    }
-
-    pub(super) fn of_key(change: KeyChange, key: Option<&ApiKey>) -> Option<Self> {
-        let key = key?;
-        let action = match change {
-            KeyChange::Enable => Action::EnableKey,
-            KeyChange::Undisable => Action::UndisableKey,
-            KeyChange::Lift => Action::Lift,
-            KeyChange::Disable => Action::DisableKey,
-            KeyChange::Revoke => Action::RevokeKey,
-            KeyChange::Budget(budget) => {
-                let detail = budget.map_or_else(|| "none".to_owned(), |budget| budget.to_string());
-                return Some(Self::of(Action::ChangeBudget, key.account_id).about(key.id).with(detail));
-            }
-            // The service itself does that.
-            KeyChange::FlagLeaked => return None,
-        };
-        Some(Self::of(action, key.account_id).about(key.id).with(&key.name))
-    }
-
-    pub(super) fn of_rotation(old: Id, overlap: Duration, outcome: &KeyCreation) -> Option<Self> {
-        let KeyCreation::Created(new) = outcome else { return None };
-        let detail = format!("{}, {} h", new.id, overlap.as_secs() / 3_600);
-        Some(Self::of(Action::RotateKey, new.account_id).about(old).with(detail))
-    }
-
-    pub(super) fn of_sign_up(person: &Person, new: &SignUp) -> Self {
-        let credits = new.credits;
-        let detail = match &new.credential {
-            Credential::Password(_) => format!("+{credits}"),
-            Credential::Identity(identity) => format!("+{credits} {}", identity.issuer),
-        };
-        Self::of(Action::SignUp, person.account_id).about(&person.name).with(detail)
-    }
-
-    /// About an identity at a provider.
-    pub(super) fn of_identity(action: Action, person: Option<&Person>, issuer: &str) -> Option<Self> {
-        person.map(|person| Self::of(action, person.account_id).about(&person.name).with(issuer))
-    }
-
-    pub(super) fn of_new_person(outcome: &PersonCreation) -> Option<Self> {
-        let PersonCreation::Created(person) = outcome else { return None };
-        Some(Self::of(Action::AddPerson, person.account_id).about(&person.name).with(person.role))
-    }
-
-    /// About someone who joined by a rule.
-    pub(super) fn of_newcomer(person: &Person, new: &Newcomer) -> Self {
-        let detail = format!("{} {}", new.role, new.identity.issuer);
-        Self::of(Action::AddPerson, person.account_id).about(&person.name).with(detail)
-    }
-
-    /// About someone who joined by an invitation.
-    pub(super) fn of_acceptance(person: &Person) -> Self {
-        Self::of(Action::AddPerson, person.account_id)
-            .about(&person.name)
-            .with(format!("{} by invitation", person.role))
-    }
-
-    /// About an invitation that was made, if it was.
-    pub(super) fn of_new_invitation(new: &NewInvitation, made: Option<Id>) -> Option<Self> {
-        let places = if new.places == 1 { "place" } else { "places" };
-        let detail = format!("{}, {} {places}", new.role, new.places);
-        made.map(|id| Self::of(Action::Invite, new.account_id).about(id).with(detail))
-    }
-
-    /// About an invitation that was revoked, if it was.
-    pub(super) fn of_revoked_invitation(account_id: Id, id: Id, revoked: bool) -> Option<Self> {
-        revoked.then(|| Self::of(Action::RevokeInvitation, account_id).about(id))
-    }
-
-    pub(super) fn of_person(change: &PersonChange, person: Option<&Person>) -> Option<Self> {
-        let person = person?;
-        let audited = |action| Self::of(action, person.account_id).about(&person.name);
-        Some(match change {
-            PersonChange::Role(role) | PersonChange::RoleByRule(role) => audited(Action::ChangeRole).with(role),
-            PersonChange::Password(_) => audited(Action::SetPassword),
-            PersonChange::Lift => audited(Action::Lift),
-            PersonChange::ShutOut => audited(Action::ShutOut),
-        })
-    }
-
-    /// About a person whom the content policy has suspended.
-    pub(super) fn of_suspension(person: &Person) -> Self {
-        let reason = person.suspension.as_ref().map_or("", |suspension| suspension.reason.as_str());
-        Self::of(Action::SuspendPerson, person.account_id).about(&person.name).with(reason)
-    }
-
-    /// About a key that the content policy has suspended.
-    pub(super) fn of_suspended_key(key: &ApiKey) -> Self {
-        let reason = key.suspension.as_ref().map_or("", |suspension| suspension.reason.as_str());
-        Self::of(Action::SuspendKey, key.account_id).about(key.id).with(reason)
-    }
-
-    /// About a person who has lost a second factor.
-    pub(super) fn of_lost_factor(removal: FactorRemoval, person: Option<&Person>) -> Option<Self> {
-        let action = match removal {
-            FactorRemoval::Off(_) => Action::RemoveFactor,
-            FactorRemoval::Reset => Action::ResetFactor,
-        };
-        Self::of_found(action, person)
-    }
-
-    /// About a removed person, a link for one, or one's second factor.
-    pub(super) fn of_found(action: Action, person: Option<&Person>) -> Option<Self> {
-        person.map(|person| Self::of(action, person.account_id).about(&person.name))
+    pub(super) fn of_key(action: Action, key: &ApiKey) -> Self {
+        Self::of(action, key.account_id).about(key.id)
     }
 
     /// About an endpoint. Its URL may hold a secret, so the log keeps no more than the origin.
@@ -396,35 +219,13 @@ impl AuditedChange {
         Self::of(action, endpoint.account_id).about(endpoint.id).with(endpoint.url.origin())
     }
 
-    pub(super) fn of_new_endpoint(outcome: &EndpointCreation) -> Option<Self> {
-        let EndpointCreation::Created(endpoint) = outcome else { return None };
-        Some(Self::of_endpoint(Action::AddEndpoint, endpoint))
+    pub(super) fn about(self, subject: impl fmt::Display) -> Self {
+        Self { subject: Some(subject.to_string()), ..self }
     }
 
-    pub(super) fn of_endpoint_change(change: &EndpointChange, endpoint: Option<&Endpoint>) -> Option<Self> {
-        let audited = |action| endpoint.map(|endpoint| Self::of_endpoint(action, endpoint));
-        match change {
-            EndpointChange::Enable => audited(Action::EnableEndpoint),
-            EndpointChange::Disable => audited(Action::DisableEndpoint),
-            EndpointChange::Rotate { overlap, .. } => {
-                Some(audited(Action::RotateEndpoint)?.with(format!("{} h", overlap.as_secs() / 3_600)))
-            }
-            EndpointChange::Subscribe(events) => Some(audited(Action::SubscribeEndpoint)?.with(events)),
-        }
-    }
-
-    /// About a delivery that is sent again.
-    pub(super) fn of_replay(id: Id, replayed: Option<Id>, account_id: Option<Id>) -> Option<Self> {
-        replayed.and(account_id).map(|account_id| Self::of(Action::ReplayDelivery, account_id).about(id))
-    }
-
-    pub(super) fn of_queue(action: Action) -> Self {
-        Self { action, account_id: None, subject: None, detail: None }
-    }
-
-    pub(super) fn of_failure(ended: Option<&Ended>, message: &str) -> Option<Self> {
-        let ended = ended?;
-        Some(Self::of(Action::FailTask, ended.account_id).about(ended.task_id).with(message))
+    /// With a detail, unless it is empty.
+    pub(super) fn with(self, detail: impl fmt::Display) -> Self {
+        Self { detail: Some(detail.to_string()).filter(|detail| !detail.is_empty()), ..self }
     }
 }
 
@@ -437,6 +238,14 @@ pub(crate) async fn record(begun: &Transaction<'_>, actor: &Actor, audited: &Aud
     let (id, via, action) = (begun.new_id(), via.as_str(), action.as_str());
     begun.execute(sql, &[&id, name, person_id, &via, source, &action, account_id, subject, detail]).await?;
     Ok(())
+}
+
+/// Records a change to a person, if it was made. Returns whether it was.
+pub(crate) async fn of_person(begun: &Transaction<'_>, action: Action, changed: Option<Person>) -> Done<bool> {
+    if let Some(person) = &changed {
+        begun.audit(AuditedChange::of_person(action, person)).await?;
+    }
+    Ok(changed.is_some())
 }
 
 from_row! { fn actor(row) -> Actor { name: row.get("actor")?, person_id, via, source } }

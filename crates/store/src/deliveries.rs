@@ -7,7 +7,7 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use super::driver::{Driver, Each, Parameter, Row, Store, Transaction, array, from_row, ids, millis};
+use super::driver::{self, Driver, Each, Parameter, Row, Store, Transaction, array, from_row, ids, millis};
 use super::endpoints::{self, ENDPOINT, endpoint};
 use super::tasks::{TASK, task, upper};
 use super::{Action, Actor, AuditedChange, Result, StoreError, audit_log};
@@ -178,43 +178,22 @@ async fn lock_enabled(begun: &Transaction<'_>, id: Id) -> Done<bool> {
     Ok(begun.lock("SELECT 1 FROM endpoints WHERE id = $1 AND disabled_at IS NULL", &[&id]).await?.is_some())
 }
 
-async fn test(begun: &Transaction<'_>, id: Id) -> Done<Option<Id>> {
-    if !lock_enabled(begun, id).await? {
-        return Ok(None);
-    }
-    let kind = EventType::Test;
-    let waiting = "SELECT id FROM deliveries WHERE endpoint_id = $1 AND type = $2 AND next_attempt_at = $3 LIMIT 1";
-    let waiting = begun.find(waiting, &[&id, &kind.as_str(), &AT_ONCE], |row| row.get("id")).await?;
-    if waiting.is_some() {
-        return Ok(waiting);
-    }
-    let (event_id, data) = (begun.new_id(), event::of_test(id).to_string());
-    let event = NewEvent { kind, event_id, data: Some(&data), happened_at: begun.now(), due_at: AT_ONCE };
-    Ok(Some(add(begun, id, &event).await?))
-}
-
-/// Returns the delivery that is sent, and the account of its endpoint.
-async fn replay(begun: &Transaction<'_>, id: Id) -> Done<(Option<Id>, Option<Id>)> {
-    let sql = "SELECT id, account_id FROM endpoints WHERE id = (SELECT endpoint_id FROM deliveries WHERE id = $1)";
-    let Some(row) = begun.query_opt(sql, &[&id]).await? else { return Ok((None, None)) };
-    let account_id = row.get("account_id")?;
-    if !lock_enabled(begun, row.get("id")?).await? {
-        return Ok((None, None));
-    }
+/// Makes a delivery due at once, or adds one like it that is. Returns the delivery that is sent.
+async fn send_at_once(begun: &Transaction<'_>, id: Id) -> Done<Option<Id>> {
     let sql = "UPDATE deliveries SET next_attempt_at = $2 WHERE id = $1 AND next_attempt_at IS NOT NULL";
     if begun.execute(sql, &[&id, &AT_ONCE]).await? > 0 {
-        return Ok((Some(id), account_id));
+        return Ok(Some(id));
     }
     let waiting = "SELECT w.id FROM deliveries w JOIN deliveries d USING (endpoint_id, event_id)
         WHERE d.id = $1 AND w.next_attempt_at = $2 LIMIT 1";
-    if let Some(row) = begun.query_opt(waiting, &[&id, &AT_ONCE]).await? {
-        return Ok((Some(row.get("id")?), account_id));
+    let waiting = begun.find(waiting, &[&id, &AT_ONCE], |row| row.get("id")).await?;
+    if waiting.is_some() {
+        return Ok(waiting);
     }
     let new_id = begun.new_id();
     let sql = "INSERT INTO deliveries (id, endpoint_id, event_id, type, data, happened_at, next_attempt_at)
         SELECT $2, endpoint_id, event_id, type, data, happened_at, $3 FROM deliveries WHERE id = $1";
-    let added = begun.execute(sql, &[&id, &new_id, &AT_ONCE]).await? > 0;
-    Ok((added.then_some(new_id), account_id))
+    Ok((begun.execute(sql, &[&id, &new_id, &AT_ONCE]).await? > 0).then_some(new_id))
 }
 
 /// Whether anything may be sent to an endpoint `e`: neither it nor its account is disabled.
@@ -442,18 +421,42 @@ impl Store {
     /// endpoint, unless one waits to be sent so. Returns its delivery; `None` if the endpoint is disabled or does not
     /// exist.
     pub async fn test_endpoint(&self, id: Id) -> Result<Option<Id>> {
-        self.write(Effect::AddDelivery, async move |begun| test(begun, id).await).await
+        self.write(Effect::AddDelivery, async move |begun| {
+            if !lock_enabled(begun, id).await? {
+                return Ok(None);
+            }
+            let kind = EventType::Test;
+            let waiting =
+                "SELECT id FROM deliveries WHERE endpoint_id = $1 AND type = $2 AND next_attempt_at = $3 LIMIT 1";
+            let waiting = begun.find(waiting, &[&id, &kind.as_str(), &AT_ONCE], |row| row.get("id")).await?;
+            if waiting.is_some() {
+                return Ok(waiting);
+            }
+            let (event_id, data) = (begun.new_id(), event::of_test(id).to_string());
+            let event = NewEvent { kind, event_id, data: Some(&data), happened_at: begun.now(), due_at: AT_ONCE };
+            Ok(Some(add(begun, id, &event).await?))
+        })
+        .await
     }
 
     /// Sends a delivery that has ended once more, as a new delivery of the same event, or one that waits at once;
     /// before all others and without regard to the wait of the endpoint. While the event waits to be sent so, that is
     /// enough. Returns the delivery that is sent; `None` if there is none, or its endpoint is disabled.
     pub async fn replay_delivery(&self, id: Id) -> Result<Option<Id>> {
-        let audited = move |(replayed, account_id): &(Option<Id>, Option<Id>)| {
-            AuditedChange::of_replay(id, *replayed, *account_id)
-        };
-        let done = self.change(Effect::AddDelivery, audited, async move |begun| replay(begun, id).await);
-        Ok(done.await?.0)
+        self.write(Effect::AddDelivery, async move |begun| {
+            let sql =
+                "SELECT id, account_id FROM endpoints WHERE id = (SELECT endpoint_id FROM deliveries WHERE id = $1)";
+            let Some(row) = begun.query_opt(sql, &[&id]).await? else { return Ok(None) };
+            if !lock_enabled(begun, row.get("id")?).await? {
+                return Ok(None);
+            }
+            let replayed = send_at_once(begun, id).await?;
+            if replayed.is_some() {
+                begun.audit(AuditedChange::of(Action::ReplayDelivery, row.get("account_id")?).about(id)).await?;
+            }
+            Ok(replayed)
+        })
+        .await
     }
 
     /// The delivery with this id.
@@ -477,8 +480,7 @@ impl Store {
             Driver::Sqlite(_) => self.driver.read(&due("$2"), &[&after, &time, &longest, &limit]).await?,
             // On a connection for writing, whose plan uses the indexes.
             Driver::Postgres(store) => {
-                let rows = store.database.write(&due("tintype_now($2)"), &[&after, &time, &longest, &limit]).await?;
-                rows.into_iter().map(Row::Postgres).collect()
+                driver::rows(store.database.write(&due("tintype_now($2)"), &[&after, &time, &longest, &limit]).await?)
             }
         };
         rows.iter().map(due_endpoint).collect()

@@ -180,47 +180,68 @@ pub(crate) fn query(
     statement.raw_query().mapped(row).collect()
 }
 
-/// A transaction that has begun.
+/// The rows that PostgreSQL returned.
+pub(crate) fn rows(found: Vec<tokio_postgres::Row>) -> Vec<Row> {
+    found.into_iter().map(Row::Postgres).collect()
+}
+
+/// A transaction that has begun, for the actor whose changes the audit log records.
 pub(crate) enum Transaction<'a> {
     /// The lock never waits: a transaction runs one statement at a time.
-    Sqlite(Mutex<&'a mut sqlite::Writing>),
-    Postgres(&'a postgres::Database, &'a postgres::Transaction<'a>),
+    Sqlite(Mutex<&'a mut sqlite::Writing>, Option<&'a Actor>),
+    Postgres(&'a postgres::Database, &'a postgres::Transaction<'a>, Option<&'a Actor>),
 }
 
 impl Transaction<'_> {
     pub(crate) fn now(&self) -> Timestamp {
         match self {
-            Self::Sqlite(writing) => writing.locked().clock.now(),
-            Self::Postgres(database, _) => database.now(),
+            Self::Sqlite(writing, _) => writing.locked().clock.now(),
+            Self::Postgres(database, ..) => database.now(),
         }
     }
 
     /// The present time of the monotonic clock.
     pub(crate) fn elapsed(&self) -> Duration {
         match self {
-            Self::Sqlite(writing) => writing.locked().clock.elapsed(),
-            Self::Postgres(database, _) => database.clock.elapsed(),
+            Self::Sqlite(writing, _) => writing.locked().clock.elapsed(),
+            Self::Postgres(database, ..) => database.clock.elapsed(),
         }
     }
 
     pub(crate) fn new_id(&self) -> Id {
         match self {
-            Self::Sqlite(writing) => {
+            Self::Sqlite(writing, _) => {
                 let writing = writing.locked();
                 writing.ids.next(writing.clock.now())
             }
-            Self::Postgres(database, _) => database.new_id(),
+            Self::Postgres(database, ..) => database.new_id(),
+        }
+    }
+
+    pub(crate) fn actor(&self) -> Option<&Actor> {
+        match self {
+            Self::Sqlite(_, actor) | Self::Postgres(.., actor) => *actor,
+        }
+    }
+
+    /// Whether what has this author is another person's than the actor's.
+    pub(crate) fn is_of_another(&self, author: Option<Id>) -> bool {
+        author.is_some() && author != self.actor().and_then(|actor| actor.person_id)
+    }
+
+    /// Records a change in the audit log, if someone acts.
+    pub(crate) async fn audit(&self, change: AuditedChange) -> Done {
+        match self.actor() {
+            Some(actor) => audit_log::record(self, actor, &change).await,
+            None => Ok(()),
         }
     }
 
     /// Runs a statement and returns its rows.
     pub(crate) async fn query(&self, sql: &str, parameters: &[&dyn Parameter]) -> Done<Vec<Row>> {
         match self {
-            Self::Sqlite(writing) => Ok(query(&writing.locked().connection, sql, for_sqlite(parameters))?),
-            Self::Postgres(_, begun) => {
-                let rows = begun.query(sql, &for_postgres(parameters)).await?;
-                Ok(rows.into_iter().map(Row::Postgres).collect())
-            }
+            Self::Sqlite(writing, _) => Ok(query(&writing.locked().connection, sql, for_sqlite(parameters))?),
+            Self::Postgres(_, begun, _) => Ok(rows(begun.query(sql, &for_postgres(parameters)).await?)),
         }
     }
 
@@ -258,17 +279,17 @@ impl Transaction<'_> {
     /// Runs a statement and returns the number of rows that it changed.
     pub(crate) async fn execute(&self, sql: &str, parameters: &[&dyn Parameter]) -> Done<u64> {
         match self {
-            Self::Sqlite(writing) => {
+            Self::Sqlite(writing, _) => {
                 Ok(prepare(&writing.locked().connection, sql, for_sqlite(parameters))?.raw_execute()? as u64)
             }
-            Self::Postgres(_, begun) => Ok(begun.execute(sql, &for_postgres(parameters)).await?),
+            Self::Postgres(_, begun, _) => Ok(begun.execute(sql, &for_postgres(parameters)).await?),
         }
     }
 
     /// What the database of the transaction takes, of two that differ.
     pub(crate) fn either<T>(&self, sqlite: T, postgres: T) -> T {
         match self {
-            Self::Sqlite(_) => sqlite,
+            Self::Sqlite(..) => sqlite,
             Self::Postgres(..) => postgres,
         }
     }
@@ -290,7 +311,7 @@ impl Transaction<'_> {
 
     /// Keeps no prompt that this transaction erases in the write-ahead log.
     pub(crate) fn erases(&self) {
-        if let Self::Sqlite(writing) = self {
+        if let Self::Sqlite(writing, _) = self {
             writing.locked().empties_log = true;
         }
     }
@@ -338,7 +359,7 @@ pub(crate) fn on_sqlite<T>(
     writing: &mut sqlite::Writing,
     work: impl AsyncFnOnce(&Transaction<'_>) -> Done<T>,
 ) -> Result<T> {
-    Ok(at_once(work(&Transaction::Sqlite(Mutex::new(writing))))?)
+    Ok(at_once(work(&Transaction::Sqlite(Mutex::new(writing), None)))?)
 }
 
 /// Does `write` between the two fault points of `effect`, if there is one.
@@ -375,8 +396,7 @@ impl Snapshot for tokio_postgres::Transaction<'_> {
     const KEEPS_SUMS: bool = false;
 
     async fn query(&self, sql: &str, parameters: &[&dyn Parameter]) -> Result<Vec<Row>> {
-        let rows = tokio_postgres::Transaction::query(self, sql, &for_postgres(parameters)).await?;
-        Ok(rows.into_iter().map(Row::Postgres).collect())
+        Ok(rows(tokio_postgres::Transaction::query(self, sql, &for_postgres(parameters)).await?))
     }
 }
 
@@ -424,7 +444,7 @@ impl Store {
     /// From now on new connections to PostgreSQL have the password of the URL in this file, as far as it can be read.
     pub fn follow(&self, url_file: PathBuf) {
         if let Driver::Postgres(store) = &self.driver {
-            store.follow(url_file);
+            store.database.hosts.follow(url_file);
         }
     }
 
@@ -480,7 +500,7 @@ impl Store {
             Driver::Sqlite(store) => {
                 let values = owned(parameters)?;
                 let statement = move |writing: &mut sqlite::Writing| Ok(query(&writing.connection, &sql, &values)?);
-                store.write_with(effect, self.right, statement).await
+                store.write(effect, self.right, statement).await
             }
             Driver::Postgres(store) => {
                 let parameters = for_postgres(parameters);
@@ -489,17 +509,18 @@ impl Store {
                     loop {
                         match store.statement(self.right, &sql, &parameters).await {
                             Err(Failure::Deadlock(error)) if attempts.may_retry(&error) => {}
-                            outcome => return Ok(outcome?),
+                            outcome => return Ok(rows(outcome?)),
                         }
                     }
                 };
-                Ok(Box::pin(store.write(effect, statement)).await?.into_iter().map(Row::Postgres).collect())
+                Box::pin(store.write(effect, statement)).await
             }
         }
     }
 
     /// Does `work` in one transaction, if the right of this store still holds. It may be done again: on SQLite after
-    /// another write of the same commit has failed, on PostgreSQL after a deadlock.
+    /// another write of the same commit has failed, on PostgreSQL after a deadlock. The audit log keeps what `work`
+    /// passes to [`Transaction::audit`].
     pub(crate) async fn write<T, W>(&self, effect: impl Into<Option<Effect>>, mut work: W) -> Result<T>
     where
         T: Send + 'static,
@@ -507,15 +528,18 @@ impl Store {
     {
         match &self.driver {
             Driver::Sqlite(store) => {
-                let write = move |writing: &mut sqlite::Writing| on_sqlite(writing, &mut work);
-                store.write_with(effect, self.right, write).await
+                let actor = self.actor.clone();
+                let write = move |writing: &mut sqlite::Writing| {
+                    Ok(at_once(work(&Transaction::Sqlite(Mutex::new(writing), actor.as_deref())))?)
+                };
+                store.write(effect, self.right, write).await
             }
             Driver::Postgres(store) => {
                 let mut attempts = Attempts::default();
                 let write = async {
                     loop {
                         let work = async |begun: &postgres::Transaction<'_>| {
-                            work(&Transaction::Postgres(&store.database, begun)).await
+                            work(&Transaction::Postgres(&store.database, begun, self.actor.as_deref())).await
                         };
                         match store.transaction(self.right, work).await {
                             Err(Failure::Deadlock(error)) if attempts.may_retry(&error) => {}
@@ -526,27 +550,6 @@ impl Store {
                 Box::pin(store.write(effect, write)).await
             }
         }
-    }
-
-    /// [`Store::write`] of a change that the audit log records in the same transaction, if someone acts and
-    /// `audited` finds that it changed something.
-    pub(crate) async fn change<T, W, D>(&self, effect: impl Into<Option<Effect>>, audited: D, mut work: W) -> Result<T>
-    where
-        T: Send + Sync + 'static,
-        W: AsyncFnMut(&Transaction<'_>) -> Done<T> + Send + 'static,
-        D: Fn(&T) -> Option<AuditedChange> + Send + 'static,
-    {
-        let actor = self.actor.clone();
-        let recorded = async move |begun: &Transaction<'_>| {
-            let outcome = work(begun).await?;
-            if let Some(actor) = &actor
-                && let Some(audited) = audited(&outcome)
-            {
-                audit_log::record(begun, actor, &audited).await?;
-            }
-            Ok(outcome)
-        };
-        self.write(effect, recorded).await
     }
 }
 
@@ -570,10 +573,7 @@ impl Driver {
     pub(crate) async fn read(&self, sql: &str, parameters: &[&dyn Parameter]) -> Result<Vec<Row>> {
         match self {
             Self::Sqlite(store) => store.read(|connection| query(connection, sql, for_sqlite(parameters))),
-            Self::Postgres(store) => {
-                let rows = store.database.read(sql, &for_postgres(parameters)).await?;
-                Ok(rows.into_iter().map(Row::Postgres).collect())
-            }
+            Self::Postgres(store) => Ok(rows(store.database.read(sql, &for_postgres(parameters)).await?)),
         }
     }
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use tokio::try_join;
 
-use super::driver::{Parameter, Row, Transaction, from_row, ids};
+use super::driver::{Parameter, Row, Store, Transaction, from_row, ids};
 use super::ledger::{self, NewEntry};
 use super::upkeep::KEEP_FAILED_PROMPT;
 use super::{
@@ -19,6 +19,7 @@ use tintype_domain::event::EventType;
 use tintype_domain::ledger::{STOPS_WITHIN, Stops};
 use tintype_domain::model::{CREDITS_PER_IMAGE, EntryKind, FailureCause, Id, Surface, TaskFailure};
 use tintype_system::clock::Timestamp;
+use tintype_system::fault::Effect;
 
 /// The condition for one leased task `q`.
 pub(super) const LEASED: &str = "q.task_id = $1 AND q.lease_epoch = $2 AND q.lease_until IS NOT NULL";
@@ -71,7 +72,7 @@ impl LostLease {
     /// Takes the task out of the queue. SQLite counts those of each account.
     async fn leave_queue(&self, begun: &Transaction<'_>) -> Done {
         begun.execute("DELETE FROM queue WHERE task_id = $1", &[&self.task_id]).await?;
-        if let Transaction::Sqlite(_) = begun {
+        if let Transaction::Sqlite(..) = begun {
             let count = "UPDATE accounts SET unfinished = unfinished - 1 WHERE id = $1";
             begun.execute(count, &[&self.account_id]).await?;
         }
@@ -114,43 +115,6 @@ impl LostLease {
     }
 }
 
-/// Completes a leased task with its images, a list in JSON.
-pub(super) async fn complete(begun: &Transaction<'_>, lease: Lease, images: &str) -> Done<LeaseWrite> {
-    let Some(found) = find(begun, LEASED, &[&lease.task_id, &lease.epoch]).await? else {
-        return Ok(LeaseWrite::Lost);
-    };
-    let Some((surface, _)) = found.task else { return Ok(LeaseWrite::Lost) };
-    let set = "status = $4, images = $5";
-    let (_, ended_at) = try_join!(biased; found.leave_queue(begun), found.end(begun, set, [&"completed", &images]))?;
-    let (account_id, kind) = (found.account_id, EventType::TaskCompleted);
-    deliveries::queue_task_event(begun, account_id, surface, kind, lease.task_id, ended_at).await?;
-    Ok(LeaseWrite::Done)
-}
-
-/// Fails and refunds an unfinished task for its account.
-pub(super) async fn cancel(
-    begun: &Transaction<'_>,
-    (account_id, surface): (Id, Surface),
-    id: Id,
-    author: Option<Id>,
-    failure: &TaskFailure,
-) -> Done<Cancellation> {
-    let condition = "q.task_id = $1 AND q.account_id = $2 AND t.surface = $3
-        AND (CAST($4 AS text) IS NULL OR q.person_id = $4)";
-    let Some(found) = find(begun, condition, &[&id, &account_id, &surface.as_str(), &author]).await? else {
-        return Ok(Cancellation::NotFound);
-    };
-    if found.held_since.is_some() {
-        let cost = found.task.map_or(0, |(_, n)| n * CREDITS_PER_IMAGE);
-        // Two stops at once must not both fit.
-        ledger::lock_any(begun, account_id).await?;
-        if !may_stop(begun, account_id, cost).await? {
-            return Ok(Cancellation::OverShare);
-        }
-    }
-    Ok(found.fail(begun, failure).await?.map_or(Cancellation::NotFound, Cancellation::Done))
-}
-
 /// Whether the account, which is locked, may stop a task that a worker holds and that cost so much.
 async fn may_stop(begun: &Transaction<'_>, account_id: Id, cost: i64) -> Done<bool> {
     let since = begun.now().saturating_sub(STOPS_WITHIN);
@@ -174,27 +138,6 @@ async fn may_stop(begun: &Transaction<'_>, account_id: Id, cost: i64) -> Done<bo
             LIMIT $3) AS completed";
     let images = sum(images, &[&account_id, &Id::floor(since), &stops.most_to_read(cost)]).await?;
     Ok(stops.allow(cost, images * CREDITS_PER_IMAGE))
-}
-
-/// Fails and refunds a leased task and, if there is a strike rule, adds a strike to its key and the person who made
-/// that, or to its person.
-pub(super) async fn refuse(
-    begun: &Transaction<'_>,
-    lease: Lease,
-    error: &str,
-    rule: Option<StrikeRule>,
-) -> Done<Refusal> {
-    if rule.is_some() {
-        // People who write lock themselves before tasks and accounts, and so does this.
-        let person = "SELECT 1 FROM people WHERE id IN (SELECT coalesce(q.person_id, k.made_by) FROM queue q
-            LEFT JOIN api_keys k ON k.id = q.key_id WHERE q.task_id = $1)";
-        begun.lock(person, &[&lease.task_id]).await?;
-    }
-    let loss = Loss::now(FailureCause::Policy, error);
-    let given_up = loss.give_up(begun, LEASED, &[&lease.task_id, &lease.epoch]).await?;
-    let Some((_, origin)) = given_up.failed.into_iter().next() else { return Ok(Refusal::Lost) };
-    let Some(rule) = rule else { return Ok(Refusal::Done { suspended: None }) };
-    strikes::strike(begun, lease.task_id, &origin, rule).await
 }
 
 /// How tasks are given up.
@@ -258,5 +201,76 @@ impl Loss {
             }
         }
         Ok(given_up)
+    }
+}
+
+/// How tasks end.
+impl Store {
+    /// Completes a task with the names of its result files, at least one.
+    pub async fn complete(&self, lease: Lease, images: Vec<String>) -> Result<LeaseWrite> {
+        let images = serde_json::to_string(&images).expect("strings are always JSON");
+        self.write(Effect::Complete, async move |begun| {
+            let Some(found) = find(begun, LEASED, &[&lease.task_id, &lease.epoch]).await? else {
+                return Ok(LeaseWrite::Lost);
+            };
+            let Some((surface, _)) = found.task else { return Ok(LeaseWrite::Lost) };
+            let set = "status = $4, images = $5";
+            let (_, ended_at) =
+                try_join!(biased; found.leave_queue(begun), found.end(begun, set, [&"completed", &images]))?;
+            let (account_id, kind) = (found.account_id, EventType::TaskCompleted);
+            deliveries::queue_task_event(begun, account_id, surface, kind, lease.task_id, ended_at).await?;
+            Ok(LeaseWrite::Done)
+        })
+        .await
+    }
+
+    /// Fails and refunds a task, with a message for the caller, because the content policy refuses it. If there is a
+    /// `rule`, its key or person gets a strike, which suspends either at the limit. The audit log records that.
+    pub async fn refuse(&self, lease: Lease, error: &str, rule: Option<StrikeRule>) -> Result<Refusal> {
+        let error = error.to_owned();
+        self.write(Effect::Refuse, async move |begun| {
+            if rule.is_some() {
+                // People who write lock themselves before tasks and accounts, and so does this.
+                let person = "SELECT 1 FROM people WHERE id IN (SELECT coalesce(q.person_id, k.made_by) FROM queue q
+                    LEFT JOIN api_keys k ON k.id = q.key_id WHERE q.task_id = $1)";
+                begun.lock(person, &[&lease.task_id]).await?;
+            }
+            let loss = Loss::now(FailureCause::Policy, &error);
+            let given_up = loss.give_up(begun, LEASED, &[&lease.task_id, &lease.epoch]).await?;
+            let Some((_, origin)) = given_up.failed.into_iter().next() else { return Ok(Refusal::Lost) };
+            let Some(rule) = rule else { return Ok(Refusal::Done { suspended: None }) };
+            strikes::strike(begun, lease.task_id, &origin, rule).await
+        })
+        .await
+    }
+
+    /// Fails and refunds an unfinished task of an account and a surface, and of `author` if there is one. If a worker
+    /// holds it, the worker loses its lease, and the rule of [`Stops`](tintype_domain::ledger::Stops) may refuse it.
+    pub async fn cancel(
+        &self,
+        account_id: Id,
+        surface: Surface,
+        id: Id,
+        author: Option<Id>,
+        error: &str,
+    ) -> Result<Cancellation> {
+        let failure = TaskFailure::new(FailureCause::Cancelled, error);
+        self.write(Effect::Cancel, async move |begun| {
+            let condition = "q.task_id = $1 AND q.account_id = $2 AND t.surface = $3
+                AND (CAST($4 AS text) IS NULL OR q.person_id = $4)";
+            let Some(found) = find(begun, condition, &[&id, &account_id, &surface.as_str(), &author]).await? else {
+                return Ok(Cancellation::NotFound);
+            };
+            if found.held_since.is_some() {
+                let cost = found.task.map_or(0, |(_, n)| n * CREDITS_PER_IMAGE);
+                // Two stops at once must not both fit.
+                ledger::lock_any(begun, account_id).await?;
+                if !may_stop(begun, account_id, cost).await? {
+                    return Ok(Cancellation::OverShare);
+                }
+            }
+            Ok(found.fail(begun, &failure).await?.map_or(Cancellation::NotFound, Cancellation::Done))
+        })
+        .await
     }
 }

@@ -65,36 +65,6 @@ pub(super) async fn find(begun: &Transaction<'_>, id: Id) -> Done<Option<Endpoin
     begun.find(&sql, &[&id], endpoint).await
 }
 
-async fn add(begun: &Transaction<'_>, account_id: Id, new: &NewEndpoint, most: u32) -> Done<EndpointCreation> {
-    if !ledger::lock(begun, account_id).await? {
-        return Ok(EndpointCreation::NoAccount);
-    }
-    let sql = format!(
-        "INSERT INTO endpoints (id, account_id, url, events, added_by, secret) SELECT $2, $1, $3, $4, $5, $6
-         WHERE (SELECT count(*) FROM endpoints WHERE account_id = $1) < $7 RETURNING {ENDPOINT}"
-    );
-    let (id, url, events) = (begun.new_id(), new.url.as_str(), new.events.to_string());
-    let (added_by, secret) = (new.added_by.as_str(), new.secret.reveal());
-    let parameters: [&dyn Parameter; 7] = [&account_id, &id, &url, &events, &added_by, &secret, &i64::from(most)];
-    let added = begun.find(&sql, &parameters, endpoint).await?;
-    Ok(added.map_or(EndpointCreation::TooMany, |added| EndpointCreation::Created(Box::new(added))))
-}
-
-async fn change(begun: &Transaction<'_>, id: Id, change: &EndpointChange) -> Done<Option<Endpoint>> {
-    match change {
-        EndpointChange::Enable => enable(begun, id).await?,
-        EndpointChange::Disable => disable(begun, id, DisabledFor::Request).await?,
-        EndpointChange::Rotate { secret, overlap } => {
-            let sql = "UPDATE endpoints SET old_secret = secret, old_secret_until = $3, secret = $2 WHERE id = $1";
-            begun.execute(sql, &[&id, &secret.reveal(), &begun.now().saturating_add(*overlap)]).await?;
-        }
-        EndpointChange::Subscribe(events) => {
-            begun.execute("UPDATE endpoints SET events = $2 WHERE id = $1", &[&id, &events.to_string()]).await?;
-        }
-    }
-    find(begun, id).await
-}
-
 /// Enables a disabled endpoint. On PostgreSQL, an event whose commit ended after the endpoint was disabled was written
 /// for it if the commit began before: that one is given up now.
 async fn enable(begun: &Transaction<'_>, id: Id) -> Done {
@@ -127,8 +97,23 @@ async fn give_up(begun: &Transaction<'_>, id: Id) -> Done {
 impl Store {
     /// Adds an endpoint to an account that has fewer than `most`.
     pub async fn add_endpoint(&self, account_id: Id, new: NewEndpoint, most: u32) -> Result<EndpointCreation> {
-        self.change(Effect::ChangeEndpoint, AuditedChange::of_new_endpoint, async move |begun| {
-            add(begun, account_id, &new, most).await
+        self.write(Effect::ChangeEndpoint, async move |begun| {
+            if !ledger::lock(begun, account_id).await? {
+                return Ok(EndpointCreation::NoAccount);
+            }
+            let sql = format!(
+                "INSERT INTO endpoints (id, account_id, url, events, added_by, secret) SELECT $2, $1, $3, $4, $5, $6
+                 WHERE (SELECT count(*) FROM endpoints WHERE account_id = $1) < $7 RETURNING {ENDPOINT}"
+            );
+            let (id, url, events) = (begun.new_id(), new.url.as_str(), new.events.to_string());
+            let (added_by, secret) = (new.added_by.as_str(), new.secret.reveal());
+            let parameters: [&dyn Parameter; 7] =
+                [&account_id, &id, &url, &events, &added_by, &secret, &i64::from(most)];
+            let Some(added) = begun.find(&sql, &parameters, endpoint).await? else {
+                return Ok(EndpointCreation::TooMany);
+            };
+            begun.audit(AuditedChange::of_endpoint(Action::AddEndpoint, &added)).await?;
+            Ok(EndpointCreation::Created(Box::new(added)))
         })
         .await
     }
@@ -147,19 +132,48 @@ impl Store {
 
     /// Changes an endpoint and returns it.
     pub async fn change_endpoint(&self, id: Id, new: EndpointChange) -> Result<Option<Endpoint>> {
-        let done = new.clone();
-        let audited = move |endpoint: &Option<Endpoint>| AuditedChange::of_endpoint_change(&done, endpoint.as_ref());
-        self.change(Effect::ChangeEndpoint, audited, async move |begun| change(begun, id, &new).await).await
+        self.write(Effect::ChangeEndpoint, async move |begun| {
+            match &new {
+                EndpointChange::Enable => enable(begun, id).await?,
+                EndpointChange::Disable => disable(begun, id, DisabledFor::Request).await?,
+                EndpointChange::Rotate { secret, overlap } => {
+                    let sql =
+                        "UPDATE endpoints SET old_secret = secret, old_secret_until = $3, secret = $2 WHERE id = $1";
+                    begun.execute(sql, &[&id, &secret.reveal(), &begun.now().saturating_add(*overlap)]).await?;
+                }
+                EndpointChange::Subscribe(events) => {
+                    begun
+                        .execute("UPDATE endpoints SET events = $2 WHERE id = $1", &[&id, &events.to_string()])
+                        .await?;
+                }
+            }
+            let endpoint = find(begun, id).await?;
+            if let Some(endpoint) = &endpoint {
+                let of = |action| AuditedChange::of_endpoint(action, endpoint);
+                let audited = match &new {
+                    EndpointChange::Enable => of(Action::EnableEndpoint),
+                    EndpointChange::Disable => of(Action::DisableEndpoint),
+                    EndpointChange::Rotate { overlap, .. } => {
+                        of(Action::RotateEndpoint).with(format!("{} h", overlap.as_secs() / 3_600))
+                    }
+                    EndpointChange::Subscribe(events) => of(Action::SubscribeEndpoint).with(events),
+                };
+                begun.audit(audited).await?;
+            }
+            Ok(endpoint)
+        })
+        .await
     }
 
     /// Removes an endpoint with its deliveries. Returns it as it was.
     pub async fn remove_endpoint(&self, id: Id) -> Result<Option<Endpoint>> {
-        let audited = |endpoint: &Option<Endpoint>| {
-            endpoint.as_ref().map(|endpoint| AuditedChange::of_endpoint(Action::RemoveEndpoint, endpoint))
-        };
-        self.change(Effect::ChangeEndpoint, audited, async move |begun| {
+        self.write(Effect::ChangeEndpoint, async move |begun| {
             let sql = format!("DELETE FROM endpoints WHERE id = $1 RETURNING {ENDPOINT}");
-            begun.find(&sql, &[&id], endpoint).await
+            let removed = begun.find(&sql, &[&id], endpoint).await?;
+            if let Some(endpoint) = &removed {
+                begun.audit(AuditedChange::of_endpoint(Action::RemoveEndpoint, endpoint)).await?;
+            }
+            Ok(removed)
         })
         .await
     }

@@ -131,18 +131,6 @@ impl Cause {
     }
 }
 
-impl From<&str> for Cause {
-    fn from(text: &str) -> Self {
-        Self::new(text)
-    }
-}
-
-impl From<String> for Cause {
-    fn from(text: String) -> Self {
-        Self::new(text)
-    }
-}
-
 impl fmt::Display for Cause {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let causes = std::iter::successors(self.0.source(), |cause| (*cause).source());

@@ -32,7 +32,7 @@ pub(crate) type Done<T = ()> = Result<T, Failure>;
 pub(crate) fn cause_of(error: StoreError) -> Cause {
     match error {
         StoreError::Full(cause) | StoreError::Other(cause) | StoreError::Unknown(cause) => cause,
-        StoreError::Revoked => error.to_string().into(),
+        StoreError::Revoked => Cause::new(error),
     }
 }
 
@@ -86,7 +86,7 @@ impl From<tokio_postgres::Error> for StoreError {
             }
             _ => "",
         };
-        let cause = Cause::from(format!("{} (SQLSTATE {}){advice}", server.message(), server.code().code()));
+        let cause = Cause::new(format!("{} (SQLSTATE {}){advice}", server.message(), server.code().code()));
         if *server.code() == SqlState::DISK_FULL { Self::Full(cause) } else { Self::Other(cause) }
     }
 }

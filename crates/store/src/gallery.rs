@@ -3,7 +3,7 @@
 use super::driver::{Driver, Row, Store, Transaction, from_row, ids, with_store};
 use super::failure::Done;
 use super::tasks::{completed, record, record_columns, upper};
-use super::{AuditedChange, CompletedTask, Result, TaskRecord, audit_log, ledger};
+use super::{Action, AuditedChange, CompletedTask, Result, TaskRecord, ledger};
 use tintype_domain::model::Id;
 use tintype_domain::request::AspectRatio;
 use tintype_domain::words;
@@ -124,17 +124,23 @@ async fn seen(begun: &Transaction<'_>, account_id: Id, person_id: Id, board: Id)
     begun.find(&sql, &[&board, &account_id, &person_id], named).await
 }
 
-/// Whether another board that the owner of this one sees among its like has this name.
-async fn is_taken(begun: &Transaction<'_>, account_id: Id, owner: Option<Id>, name: &str, except: Id) -> Done<bool> {
-    let sql =
-        "SELECT 1 FROM boards WHERE account_id = $1 AND person_id IS NOT DISTINCT FROM $2 AND name = $3 AND id <> $4";
-    Ok(begun.query_opt(sql, &[&account_id, &owner, &name, &except]).await?.is_some())
-}
-
-/// Whether the owner of private boards, or the account, has as many boards as they may have.
-async fn is_full(begun: &Transaction<'_>, account_id: Id, owner: Option<Id>, most: u32) -> Done<bool> {
-    let sql = "SELECT 1 FROM boards WHERE account_id = $1 AND person_id IS NOT DISTINCT FROM $2";
-    Ok(begun.query(sql, &[&account_id, &owner]).await?.len() >= most as usize)
+/// Why the owner of private boards, or the account, can have no board of this name beside the board `own`, or none
+/// beside `most` others, if so.
+async fn refusal(
+    begun: &Transaction<'_>,
+    account_id: Id,
+    owner: Option<Id>,
+    (own, name): (Id, &str),
+    most: Option<u32>,
+) -> Done<Option<BoardWrite>> {
+    let of_owner = "FROM boards WHERE account_id = $1 AND person_id IS NOT DISTINCT FROM $2";
+    let taken = format!("SELECT 1 {of_owner} AND name = $3 AND id <> $4");
+    if begun.query_opt(&taken, &[&account_id, &owner, &name, &own]).await?.is_some() {
+        return Ok(Some(BoardWrite::NameTaken));
+    }
+    let Some(most) = most else { return Ok(None) };
+    let boards = begun.query(&format!("SELECT 1 {of_owner}"), &[&account_id, &owner]).await?;
+    Ok((boards.len() >= most as usize).then_some(BoardWrite::Full))
 }
 
 /// Locks those of these tasks that are in the bin, of the author if there is one.
@@ -159,7 +165,7 @@ pub(super) async fn delete_of(begun: &Transaction<'_>, table: &str, tasks: &[Id]
 /// long.
 pub(super) async fn unsearch<'a>(begun: &Transaction<'_>, tasks: &'a [Id]) -> Done<&'a [Id]> {
     let gone = match begun {
-        Transaction::Sqlite(_) => super::sqlite::overwrite_words(begun, tasks).await?,
+        Transaction::Sqlite(..) => super::sqlite::overwrite_words(begun, tasks).await?,
         Transaction::Postgres(..) => tasks,
     };
     // In this order: a process that is indexing a task keeps its row locked until the words are there to be deleted.
@@ -189,25 +195,6 @@ const DUE: &str = "
         SELECT d.task_id FROM deletions d CROSS JOIN tasks t WHERE t.id = d.task_id
         AND d.task_id < $3 AND NOT d.erased AND t.updated_at < $2 ORDER BY d.task_id LIMIT $4) AS ended
     LIMIT $4";
-
-async fn erase(begun: &Transaction<'_>, deleted_before: Timestamp, ended_before: Option<Timestamp>) -> Done<usize> {
-    let sql = format!(
-        "SELECT task_id FROM deletions WHERE NOT erased AND task_id {} ORDER BY task_id {}",
-        begun.within(DUE),
-        begun.locking("FOR UPDATE SKIP LOCKED")
-    );
-    let (floor, most) = (ended_before.map(Id::floor), i64::from(GALLERY_BATCH));
-    let due: Vec<Id> =
-        begun.list(&sql, &[&deleted_before, &ended_before, &floor, &most], |row| row.get("task_id")).await?;
-    let erased = forget(begun, &due).await?;
-    for sql in [
-        "UPDATE tasks SET prompt = '', reference_images = '[]', settings = NULL, request_id = NULL WHERE id",
-        "UPDATE deletions SET erased = TRUE WHERE task_id",
-    ] {
-        begun.execute(&format!("{sql} {}", begun.among(1)), &[&ids(erased)]).await?;
-    }
-    Ok(erased.len())
-}
 
 /// Tasks of the studio as their people arrange them. A method that takes ids of tasks ignores those that are not tasks
 /// of the account on the surface `web`, or that were deleted.
@@ -307,11 +294,8 @@ impl Store {
             if !ledger::lock(begun, account_id).await? {
                 return Ok(BoardWrite::NotFound);
             }
-            if is_taken(begun, account_id, owner, &name, id).await? {
-                return Ok(BoardWrite::NameTaken);
-            }
-            if is_full(begun, account_id, owner, most).await? {
-                return Ok(BoardWrite::Full);
+            if let Some(refusal) = refusal(begun, account_id, owner, (id, &name), Some(most)).await? {
+                return Ok(refusal);
             }
             let sql = "INSERT INTO boards (id, account_id, name, person_id) SELECT $1, $2, $3, $4
                 WHERE CAST($4 AS text) IS NULL OR EXISTS (SELECT 1 FROM people WHERE id = $4 AND account_id = $2)";
@@ -328,8 +312,8 @@ impl Store {
             let Some((_, owner)) = seen(begun, account_id, person_id, board).await? else {
                 return Ok(BoardWrite::NotFound);
             };
-            if is_taken(begun, account_id, owner, &name, board).await? {
-                return Ok(BoardWrite::NameTaken);
+            if let Some(refusal) = refusal(begun, account_id, owner, (board, &name), None).await? {
+                return Ok(refusal);
             }
             let renamed = begun.execute("UPDATE boards SET name = $2 WHERE id = $1", &[&board, &name]).await?;
             Ok(if renamed > 0 { BoardWrite::Done(board) } else { BoardWrite::NotFound })
@@ -347,11 +331,8 @@ impl Store {
             if owner.is_none() {
                 return Ok(BoardWrite::Done(board));
             }
-            if is_taken(begun, account_id, None, &name, board).await? {
-                return Ok(BoardWrite::NameTaken);
-            }
-            if is_full(begun, account_id, None, most).await? {
-                return Ok(BoardWrite::Full);
+            if let Some(refusal) = refusal(begun, account_id, None, (board, &name), Some(most)).await? {
+                return Ok(refusal);
             }
             let published = begun.execute("UPDATE boards SET person_id = NULL WHERE id = $1", &[&board]).await?;
             Ok(if published > 0 { BoardWrite::Done(board) } else { BoardWrite::NotFound })
@@ -406,7 +387,7 @@ impl Store {
     /// those that were moved. Their ledger entries stay. The audit log records tasks of other people than the one who
     /// acts.
     pub async fn delete_tasks(&self, account_id: Id, tasks: &[Id], author: Option<Id>) -> Result<Vec<Id>> {
-        let (tasks, actor) = (tasks.to_owned(), self.actor.clone());
+        let tasks = tasks.to_owned();
         self.write(Effect::DeleteTasks, async move |begun| {
             let among = begun.among(1);
             let ended = format!(
@@ -426,10 +407,8 @@ impl Store {
             );
             begun.execute(&note, &[&ids(&deleted), &now]).await?;
             for (id, author) in ended {
-                if let Some(actor) = actor.as_deref()
-                    && let Some(audited) = AuditedChange::of_deletion(id, account_id, author, actor)
-                {
-                    audit_log::record(begun, actor, &audited).await?;
+                if begun.is_of_another(author) {
+                    begun.audit(AuditedChange::of(Action::DeleteTask, account_id).about(id)).await?;
                 }
             }
             Ok(deleted)
@@ -491,7 +470,25 @@ impl Store {
         if self.driver.read(DUE, &[&deleted_before, &ended_before, &floor, &1_i64]).await?.is_empty() {
             return Ok(0);
         }
-        self.write(Effect::EraseTasks, async move |begun| erase(begun, deleted_before, ended_before).await).await
+        self.write(Effect::EraseTasks, async move |begun| {
+            let sql = format!(
+                "SELECT task_id FROM deletions WHERE NOT erased AND task_id {} ORDER BY task_id {}",
+                begun.within(DUE),
+                begun.locking("FOR UPDATE SKIP LOCKED")
+            );
+            let most = i64::from(GALLERY_BATCH);
+            let due: Vec<Id> =
+                begun.list(&sql, &[&deleted_before, &ended_before, &floor, &most], |row| row.get("task_id")).await?;
+            let erased = forget(begun, &due).await?;
+            for sql in [
+                "UPDATE tasks SET prompt = '', reference_images = '[]', settings = NULL, request_id = NULL WHERE id",
+                "UPDATE deletions SET erased = TRUE WHERE task_id",
+            ] {
+                begun.execute(&format!("{sql} {}", begun.among(1)), &[&ids(erased)]).await?;
+            }
+            Ok(erased.len())
+        })
+        .await
     }
 
     /// Up to `limit` erased tasks that were deleted before `cutoff`, with the names of the files that are theirs.

@@ -42,18 +42,6 @@ pub(crate) async fn identify(begun: &Transaction<'_>, person_id: Id, Identity { 
     Ok(())
 }
 
-/// Links an identity; also returns the person if that changed something.
-async fn link(begun: &Transaction<'_>, person_id: Id, identity: &Identity) -> Done<(Linking, Option<Person>)> {
-    let Identity { issuer, subject } = identity;
-    // Of two processes that link the same identity, one waits here for the other.
-    let sql = "INSERT INTO person_identities (issuer, subject, person_id)
-        SELECT $1, $2, id FROM people WHERE id = $3 ON CONFLICT DO NOTHING";
-    let added = begun.execute(sql, &[issuer, subject, &person_id]).await?;
-    let found = with_identity(begun, identity).await?.filter(|person| person.id == person_id);
-    let linking = if found.is_some() { Linking::Linked } else { Linking::Taken };
-    Ok((linking, found.filter(|_| added > 0)))
-}
-
 /// Identities. One is that of at most one person, who has at most one of each provider.
 impl Store {
     /// The person with an identity.
@@ -69,28 +57,36 @@ impl Store {
 
     /// Gives a person an identity.
     pub async fn link_identity(&self, person_id: Id, identity: &Identity) -> Result<Linking> {
-        let (identity, issuer) = (identity.clone(), identity.issuer.clone());
-        let audited = move |(_, person): &(Linking, Option<Person>)| {
-            AuditedChange::of_identity(Action::LinkIdentity, person.as_ref(), &issuer)
-        };
-        let done =
-            self.change(Effect::LinkIdentity, audited, async move |begun| link(begun, person_id, &identity).await);
-        Ok(done.await?.0)
+        let identity = identity.clone();
+        self.write(Effect::LinkIdentity, async move |begun| {
+            let Identity { issuer, subject } = &identity;
+            // Of two processes that link the same identity, one waits here for the other.
+            let sql = "INSERT INTO person_identities (issuer, subject, person_id)
+                SELECT $1, $2, id FROM people WHERE id = $3 ON CONFLICT DO NOTHING";
+            let added = begun.execute(sql, &[issuer, subject, &person_id]).await?;
+            let found = with_identity(begun, &identity).await?.filter(|person| person.id == person_id);
+            let Some(person) = found else { return Ok(Linking::Taken) };
+            if added > 0 {
+                begun.audit(AuditedChange::of_person(Action::LinkIdentity, &person).with(issuer)).await?;
+            }
+            Ok(Linking::Linked)
+        })
+        .await
     }
 
     /// Takes the identity of a provider from a person. Returns whether there was one.
     pub async fn unlink_identity(&self, person_id: Id, issuer: &str) -> Result<bool> {
-        let (own, issuer) = (issuer.to_owned(), issuer.to_owned());
-        let audited =
-            move |person: &Option<Person>| AuditedChange::of_identity(Action::UnlinkIdentity, person.as_ref(), &issuer);
-        let done = self.change(Effect::LinkIdentity, audited, async move |begun| {
+        let issuer = issuer.to_owned();
+        self.write(Effect::LinkIdentity, async move |begun| {
             let sql = "DELETE FROM person_identities WHERE person_id = $1 AND issuer = $2";
-            if begun.execute(sql, &[&person_id, &own]).await? == 0 {
-                return Ok(None);
+            if begun.execute(sql, &[&person_id, &issuer]).await? == 0 {
+                return Ok(false);
             }
             let sql = format!("SELECT {PERSON} FROM people WHERE id = $1");
-            begun.find(&sql, &[&person_id], person).await
-        });
-        Ok(done.await?.is_some())
+            let Some(person) = begun.find(&sql, &[&person_id], person).await? else { return Ok(false) };
+            begun.audit(AuditedChange::of_person(Action::UnlinkIdentity, &person).with(issuer.as_str())).await?;
+            Ok(true)
+        })
+        .await
     }
 }

@@ -1,10 +1,10 @@
 //! Invitations: an owner makes a link, by which several people join the account.
 
-use super::driver::{Store, Transaction, from_row};
-use super::{Actor, AuditedChange, PersonCreation, Result, audit_log, ledger, people};
-use crate::failure::Done;
+use super::driver::{Parameter, Store, from_row};
+use super::{Action, Actor, AuditedChange, PersonCreation, Result, audit_log, ledger, people};
 use tintype_domain::model::Id;
 use tintype_domain::person::{Person, Role, TokenHash};
+use tintype_domain::text::counted;
 use tintype_system::clock::Timestamp;
 use tintype_system::fault::Effect;
 
@@ -59,11 +59,7 @@ pub struct Acceptance {
     pub source: String,
 }
 
-impl std::fmt::Debug for Acceptance {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Acceptance").field("name", &self.name).finish_non_exhaustive()
-    }
-}
+tintype_domain::opaque!(Acceptance);
 
 /// Outcome of accepting an invitation.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -85,62 +81,31 @@ const OPEN: &str = "SELECT i.id, i.account_id, i.role, i.places, i.expires_at, a
 
 from_row! { fn invitation(row) -> Invitation { id, account_id, account, maker, role, places, expires_at, works } }
 
-async fn create(begun: &Transaction<'_>, new: &NewInvitation, most: u32) -> Done<Option<Id>> {
-    let NewInvitation { account_id, person_id, hash, role, places, expires_at } = new;
-    if !ledger::lock(begun, *account_id).await? {
-        return Ok(None);
-    }
-    let sql = "INSERT INTO invitations (id, account_id, person_id, hash, role, places, expires_at)
-        SELECT $1, $2, id, $4, $5, $6, $7 FROM people WHERE id = $3 AND account_id = $2
-        AND (SELECT count(*) FROM invitations WHERE account_id = $2 AND expires_at > $8) < $9";
-    let (id, hash, role, now, most) = (begun.new_id(), &hash[..], role.as_str(), begun.now(), i64::from(most));
-    let made = begun.execute(sql, &[&id, account_id, person_id, &hash, &role, places, expires_at, &now, &most]).await?;
-    Ok((made > 0).then_some(id))
-}
-
-async fn accept(begun: &Transaction<'_>, new: &Acceptance) -> Done<Accepting> {
-    // What ends the rights of its maker waits for the lock, or this waits for that and looks again. People are locked
-    // before accounts.
-    let working = format!(
-        "SELECT i.id, i.account_id, i.role FROM invitations i JOIN people p ON p.id = i.person_id
-         WHERE i.hash = $1 AND i.expires_at > $2 AND p.role = 'owner' AND p.suspended_at IS NULL {}",
-        begun.locking("FOR SHARE OF p")
-    );
-    let Some(row) = begun.query_opt(&working, &[&&new.hash[..], &begun.now()]).await? else {
-        return Ok(Accepting::Gone);
-    };
-    let (invitation, account_id): (Id, Id) = (row.get("id")?, row.get("account_id")?);
-    let account = "SELECT 1 FROM accounts WHERE id = $1 AND disabled_at IS NULL";
-    if begun.lock(account, &[&account_id]).await?.is_none() {
-        return Ok(Accepting::Gone);
-    }
-    // Others may have taken the last place, or revoked it, while this one waited.
-    let still = format!("SELECT 1 FROM invitations WHERE id = $1 {}", begun.locking("FOR UPDATE"));
-    if begun.query_opt(&still, &[&invitation]).await?.is_none() {
-        return Ok(Accepting::Gone);
-    }
-    let person = match people::create(begun, begun.new_id(), account_id, &new.name, row.get("role")?).await? {
-        PersonCreation::Created(person) => Person { has_password: true, ..person },
-        PersonCreation::NameTaken => return Ok(Accepting::NameTaken),
-        PersonCreation::NotPossible => return Ok(Accepting::Full),
-    };
-    begun.execute("UPDATE people SET password = $2 WHERE id = $1", &[&person.id, &new.password]).await?;
-    let last = "DELETE FROM invitations WHERE id = $1 AND places = 1";
-    if begun.execute(last, &[&invitation]).await? == 0 {
-        begun.execute("UPDATE invitations SET places = places - 1 WHERE id = $1", &[&invitation]).await?;
-    }
-    audit_log::record(begun, &Actor::newcomer(&person, &new.source), &AuditedChange::of_acceptance(&person)).await?;
-    Ok(Accepting::Done(person))
-}
-
 /// Invitations. One works until it expires, its places are taken, or it is revoked; and while its maker is an owner who
 /// is not suspended, and its account is enabled. The sweep of sessions deletes those that have expired.
 impl Store {
     /// Makes an invitation; `None` if the account has `most` that have not expired, or the maker is not one of its
     /// people. The audit log records it.
     pub async fn create_invitation(&self, new: NewInvitation, most: u32) -> Result<Option<Id>> {
-        let audited = move |made: &Option<Id>| AuditedChange::of_new_invitation(&new, *made);
-        self.change(Effect::SignIn, audited, async move |begun| create(begun, &new, most).await).await
+        self.write(Effect::SignIn, async move |begun| {
+            let NewInvitation { account_id, person_id, hash, role, places, expires_at } = &new;
+            if !ledger::lock(begun, *account_id).await? {
+                return Ok(None);
+            }
+            let sql = "INSERT INTO invitations (id, account_id, person_id, hash, role, places, expires_at)
+                SELECT $1, $2, id, $4, $5, $6, $7 FROM people WHERE id = $3 AND account_id = $2
+                AND (SELECT count(*) FROM invitations WHERE account_id = $2 AND expires_at > $8) < $9";
+            let (id, hash, now, most) = (begun.new_id(), &hash[..], begun.now(), i64::from(most));
+            let parameters: [&dyn Parameter; 9] =
+                [&id, account_id, person_id, &hash, &role.as_str(), places, expires_at, &now, &most];
+            if begun.execute(sql, &parameters).await? == 0 {
+                return Ok(None);
+            }
+            let detail = format!("{role}, {}", counted(*places, "place", "places"));
+            begun.audit(AuditedChange::of(Action::Invite, *account_id).about(id).with(detail)).await?;
+            Ok(Some(id))
+        })
+        .await
     }
 
     /// The invitation with a token, if it works.
@@ -158,10 +123,13 @@ impl Store {
 
     /// Revokes an invitation of an account. The audit log records it. Returns whether there was one.
     pub async fn revoke_invitation(&self, account_id: Id, id: Id) -> Result<bool> {
-        let audited = move |revoked: &bool| AuditedChange::of_revoked_invitation(account_id, id, *revoked);
-        self.change(Effect::SignIn, audited, async move |begun| {
+        self.write(Effect::SignIn, async move |begun| {
             let sql = "DELETE FROM invitations WHERE id = $2 AND account_id = $1";
-            Ok(begun.execute(sql, &[&account_id, &id]).await? > 0)
+            let revoked = begun.execute(sql, &[&account_id, &id]).await? > 0;
+            if revoked {
+                begun.audit(AuditedChange::of(Action::RevokeInvitation, account_id).about(id)).await?;
+            }
+            Ok(revoked)
         })
         .await
     }
@@ -169,6 +137,42 @@ impl Store {
     /// Adds a person to the account of an invitation, and takes one of its places. The audit log names the person as
     /// the one who did it.
     pub async fn accept_invitation(&self, new: Acceptance) -> Result<Accepting> {
-        self.write(Effect::ChangePerson, async move |begun| accept(begun, &new).await).await
+        self.write(Effect::ChangePerson, async move |begun| {
+            // What ends the rights of its maker waits for the lock, or this waits for that and looks again. People are
+            // locked before accounts.
+            let working = format!(
+                "SELECT i.id, i.account_id, i.role FROM invitations i JOIN people p ON p.id = i.person_id
+                 WHERE i.hash = $1 AND i.expires_at > $2 AND p.role = 'owner' AND p.suspended_at IS NULL {}",
+                begun.locking("FOR SHARE OF p")
+            );
+            let Some(row) = begun.query_opt(&working, &[&&new.hash[..], &begun.now()]).await? else {
+                return Ok(Accepting::Gone);
+            };
+            let (invitation, account_id): (Id, Id) = (row.get("id")?, row.get("account_id")?);
+            let account = "SELECT 1 FROM accounts WHERE id = $1 AND disabled_at IS NULL";
+            if begun.lock(account, &[&account_id]).await?.is_none() {
+                return Ok(Accepting::Gone);
+            }
+            // Others may have taken the last place, or revoked it, while this one waited.
+            let still = format!("SELECT 1 FROM invitations WHERE id = $1 {}", begun.locking("FOR UPDATE"));
+            if begun.query_opt(&still, &[&invitation]).await?.is_none() {
+                return Ok(Accepting::Gone);
+            }
+            let person = match people::create(begun, begun.new_id(), account_id, &new.name, row.get("role")?).await? {
+                PersonCreation::Created(person) => Person { has_password: true, ..person },
+                PersonCreation::NameTaken => return Ok(Accepting::NameTaken),
+                PersonCreation::NotPossible => return Ok(Accepting::Full),
+            };
+            begun.execute("UPDATE people SET password = $2 WHERE id = $1", &[&person.id, &new.password]).await?;
+            let last = "DELETE FROM invitations WHERE id = $1 AND places = 1";
+            if begun.execute(last, &[&invitation]).await? == 0 {
+                begun.execute("UPDATE invitations SET places = places - 1 WHERE id = $1", &[&invitation]).await?;
+            }
+            let audited =
+                AuditedChange::of_person(Action::AddPerson, &person).with(format!("{} by invitation", person.role));
+            audit_log::record(begun, &Actor::newcomer(&person, &new.source), &audited).await?;
+            Ok(Accepting::Done(person))
+        })
+        .await
     }
 }

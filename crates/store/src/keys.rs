@@ -7,7 +7,7 @@ use super::budgets::{self, budget};
 use super::driver::{Parameter, Store, Transaction, from_row, of_account};
 use super::people::suspension;
 use super::strikes::{OF_LINE, lock_line};
-use super::{AuditedChange, Result, ledger};
+use super::{Action, AuditedChange, Result, ledger};
 use crate::failure::Done;
 use tintype_domain::budget::Budget;
 use tintype_domain::key::{ApiKey, KeyHash, KeySecret};
@@ -154,12 +154,12 @@ pub(crate) async fn create(
 const EXPIRY_OF_LINE: &str = "(SELECT CASE WHEN count(*) = count(k.expires_at) THEN max(k.expires_at) END
     FROM api_keys k WHERE k.first_id = old.first_id)";
 
-/// Ends the key `id` at a time and adds one that takes over what is set for it.
+/// Ends the key `id` after `overlap` and adds one that takes over what is set for it.
 async fn rotate(
     begun: &Transaction<'_>,
     id: Id,
     (hash, hint): (&KeyHash, &str),
-    end: Timestamp,
+    overlap: Duration,
     most: Option<u32>,
 ) -> Done<KeyCreation> {
     // Accounts are locked before keys.
@@ -185,7 +185,9 @@ async fn rotate(
     };
     begun.execute("UPDATE strikes SET key_id = $1 WHERE key_id = $2", &[&new_id, &id]).await?;
     let sql = "UPDATE api_keys SET expires_at = $2 WHERE id = $1 AND (expires_at IS NULL OR expires_at > $2)";
-    begun.execute(sql, &[&id, &end]).await?;
+    begun.execute(sql, &[&id, &begun.now().saturating_add(overlap)]).await?;
+    let detail = format!("{new_id}, {} h", overlap.as_secs() / 3_600);
+    begun.audit(AuditedChange::of(Action::RotateKey, added.account_id).about(id).with(detail)).await?;
     Ok(KeyCreation::Created(Box::new(added)))
 }
 
@@ -227,10 +229,16 @@ impl Store {
 
     /// [`Store::create_key`], unless the account has `most` keys that are neither revoked nor expired.
     pub async fn create_key_within(&self, account_id: Id, key: NewKey, most: Option<u32>) -> Result<KeyCreation> {
-        let made_by = self.actor.clone().and_then(|actor| actor.person_id);
         let by_operator = self.right.is_none();
-        self.change(Effect::CreateKey, AuditedChange::of_new_key, async move |begun| {
-            create(begun, account_id, &key, made_by, by_operator, most).await
+        self.write(Effect::CreateKey, async move |begun| {
+            let made_by = begun.actor().and_then(|actor| actor.person_id);
+            let creation = create(begun, account_id, &key, made_by, by_operator, most).await?;
+            if let KeyCreation::Created(key) = &creation {
+                let budget = key.budget.map(|budget| budget.to_string()).unwrap_or_default();
+                let detail = format!("{} {budget}", key.name);
+                begun.audit(AuditedChange::of_key(Action::CreateKey, key).with(detail.trim())).await?;
+            }
+            Ok(creation)
         })
         .await
     }
@@ -256,8 +264,27 @@ impl Store {
     /// Changes a key and returns its new state. A revoked key stays revoked.
     pub async fn change_key(&self, id: Id, new: KeyChange) -> Result<Option<ApiKey>> {
         let by_operator = self.right.is_none();
-        let audited = move |key: &Option<ApiKey>| AuditedChange::of_key(new, key.as_ref());
-        self.change(Effect::ChangeKey, audited, async move |begun| change(begun, id, new, by_operator).await).await
+        self.write(Effect::ChangeKey, async move |begun| {
+            let changed = change(begun, id, new, by_operator).await?;
+            if let Some(key) = &changed {
+                let of = |action| AuditedChange::of_key(action, key).with(&key.name);
+                let of_budget = AuditedChange::of_key(Action::ChangeBudget, key);
+                let audited = match new {
+                    KeyChange::Enable => of(Action::EnableKey),
+                    KeyChange::Undisable => of(Action::UndisableKey),
+                    KeyChange::Lift => of(Action::Lift),
+                    KeyChange::Disable => of(Action::DisableKey),
+                    KeyChange::Revoke => of(Action::RevokeKey),
+                    KeyChange::Budget(None) => of_budget.with("none"),
+                    KeyChange::Budget(Some(budget)) => of_budget.with(budget),
+                    // The service itself does that.
+                    KeyChange::FlagLeaked => return Ok(changed),
+                };
+                begun.audit(audited).await?;
+            }
+            Ok(changed)
+        })
+        .await
     }
 
     /// Adds a key that takes over name, rates and expiry of the key `id`, whether it is disabled, and its strikes and
@@ -277,11 +304,7 @@ impl Store {
         most: Option<u32>,
     ) -> Result<KeyCreation> {
         let hint = hint.to_owned();
-        let audited = move |new: &KeyCreation| AuditedChange::of_rotation(id, overlap, new);
-        self.change(Effect::RotateKey, audited, async move |begun| {
-            rotate(begun, id, (&hash, &hint), begun.now().saturating_add(overlap), most).await
-        })
-        .await
+        self.write(Effect::RotateKey, async move |begun| rotate(begun, id, (&hash, &hint), overlap, most).await).await
     }
 
     /// Records the last use of keys. It ignores times before the recorded one and keys that do not exist.

@@ -18,17 +18,13 @@ use tintype_system::clock::Timestamp;
 /// A ledger entry to insert.
 #[derive(Debug, Clone)]
 pub struct NewEntry<'a> {
-    /// The kind.
     pub kind: EntryKind,
-    /// Signed credits.
     pub amount: i64,
-    /// The task that is charged or refunded.
     pub task_id: Option<Id>,
     /// The key of the task.
     pub key_id: Option<Id>,
     /// The grant that an expiry ends.
     pub grant_id: Option<i64>,
-    /// A note of the operator.
     pub note: Option<&'a str>,
 }
 
@@ -91,8 +87,8 @@ const GRANTS: &str = "
 pub(crate) async fn holding(begun: &Transaction<'_>, account_id: Id, most: u32) -> Done<Holding> {
     let account = async {
         match begun {
-            Transaction::Sqlite(_) => begun.query_opt(ACCOUNT_ON_SQLITE, &[&account_id]).await,
-            Transaction::Postgres(database, _) => {
+            Transaction::Sqlite(..) => begun.query_opt(ACCOUNT_ON_SQLITE, &[&account_id]).await,
+            Transaction::Postgres(database, ..) => {
                 let (horizon, most) = (database.horizon(), i64::from(most));
                 begun.query_opt(ACCOUNT_ON_POSTGRES, &[&account_id, &horizon, &most]).await
             }
@@ -127,7 +123,7 @@ pub(crate) async fn record(
     now: Timestamp,
 ) -> Done<i64> {
     let NewEntry { kind, amount, task_id, key_id, grant_id, note } = entry;
-    if let Transaction::Sqlite(_) = begun {
+    if let Transaction::Sqlite(..) = begun {
         begun.execute("UPDATE accounts SET balance = $2 WHERE id = $1", &[&account_id, &balance]).await?;
     }
     let sql = "INSERT INTO ledger (account_id, kind, amount, balance, created_at, task_id, note, key_id, grant_id)

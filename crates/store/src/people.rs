@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::driver::{Each, Parameter, Row, Store, Transaction, from_row, of_account};
-use super::{Action, AuditedChange, Result, ledger, second_factor};
+use super::{Action, AuditedChange, Result, audit_log, ledger, second_factor};
 use crate::failure::Done;
 use tintype_domain::identity::Identity;
 use tintype_domain::key::Suspension;
@@ -45,13 +45,6 @@ pub enum PersonChange {
     ShutOut,
 }
 
-impl PersonChange {
-    /// The password that the person has from now on.
-    pub(super) fn password(&self) -> Option<&str> {
-        if let Self::Password(hash) = self { Some(hash) } else { None }
-    }
-}
-
 /// A session to begin.
 #[derive(Debug, Clone)]
 pub struct NewSession {
@@ -78,26 +71,6 @@ pub enum Proof {
     Identity(Identity, Timestamp),
 }
 
-impl Proof {
-    /// The hash of the password, and the identity with its time.
-    pub(super) fn parts(&self) -> (Option<&str>, Option<(&Identity, Timestamp)>) {
-        match self {
-            Self::Password(hash) | Self::PasswordAndCode(hash, _) | Self::NewPassword(hash) => (Some(hash), None),
-            Self::Identity(identity, began_at) => (None, Some((identity, *began_at))),
-        }
-    }
-
-    /// The code to use up.
-    pub(super) fn code(&self) -> Option<&FactorCode> {
-        if let Self::PasswordAndCode(_, code) = self { Some(code) } else { None }
-    }
-
-    /// Whether it is enough only for a person without a second factor.
-    pub(super) fn needs_no_factor(&self) -> bool {
-        matches!(self, Self::Password(_))
-    }
-}
-
 tintype_domain::opaque!(Proof);
 
 /// A person who is about to sign in with a password.
@@ -119,6 +92,8 @@ pub enum Credential {
     Identity(Identity),
 }
 
+tintype_domain::opaque!(Credential);
+
 /// Someone who opens an account in the studio.
 #[derive(Clone)]
 pub struct SignUp {
@@ -133,6 +108,8 @@ pub struct SignUp {
     /// Most attempts from there within a day.
     pub limit: u32,
 }
+
+tintype_domain::opaque!(SignUp);
 
 /// Someone with an identity at a provider who joins an account by a rule.
 #[derive(Clone)]
@@ -149,11 +126,7 @@ pub struct Newcomer {
     pub source: String,
 }
 
-impl std::fmt::Debug for Newcomer {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Newcomer").field("account_id", &self.account_id).finish_non_exhaustive()
-    }
-}
+tintype_domain::opaque!(Newcomer);
 
 /// Outcome of joining an account.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -166,33 +139,11 @@ pub enum Joining {
     NotPossible,
 }
 
-impl Credential {
-    /// The password or the identity.
-    pub(super) fn parts(&self) -> (Option<&str>, Option<&Identity>) {
-        match self {
-            Self::Password(password) => (Some(password), None),
-            Self::Identity(identity) => (None, Some(identity)),
-        }
-    }
-}
-
 /// The name for a person whose own name is taken.
 pub(super) fn with_id(name: &str, id: Id) -> String {
     let id = id.as_str().to_lowercase();
     let rest = MAX_NAME_CHARS - id.len() - 1;
     format!("{}-{id}", name.chars().take(rest).collect::<String>())
-}
-
-impl std::fmt::Debug for Credential {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(if self.parts().0.is_some() { "Password(…)" } else { "Identity(…)" })
-    }
-}
-
-impl std::fmt::Debug for SignUp {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("SignUp").field("name", &self.name).finish_non_exhaustive()
-    }
 }
 
 /// Outcome of a sign-up.
@@ -224,13 +175,6 @@ pub enum FactorRemoval {
     Off(Id),
     /// The operator removes it for a person who has lost the app. All sessions end.
     Reset,
-}
-
-impl FactorRemoval {
-    /// The session that goes on.
-    pub(super) fn kept(self) -> Option<Id> {
-        if let Self::Off(kept) = self { Some(kept) } else { None }
-    }
 }
 
 /// The links, invitations and sessions to delete.
@@ -330,12 +274,11 @@ async fn change(begun: &Transaction<'_>, id: Id, change: &PersonChange) -> Done<
             begun.find(&sql, &[&id, &role.as_str()], person).await?
         }
         PersonChange::Password(_) | PersonChange::ShutOut => {
+            let password = if let PersonChange::Password(hash) = change { Some(hash) } else { None };
             let sql =
                 format!("UPDATE people SET password = $2, sessions_ended_at = $3 WHERE id = $1 RETURNING {PERSON}");
-            let changed = begun.find(&sql, &[&id, &change.password(), &begun.now()], person).await?;
-            // After the lock on the person, so that no session of a sign-in in progress is missed.
-            begun.execute("DELETE FROM sign_in_links WHERE person_id = $1", &[&id]).await?;
-            begun.execute("DELETE FROM sessions WHERE person_id = $1", &[&id]).await?;
+            let changed = begun.find(&sql, &[&id, &password, &begun.now()], person).await?;
+            second_factor::end_sessions(begun, id, None).await?;
             changed
         }
         PersonChange::Lift => {
@@ -347,35 +290,17 @@ async fn change(begun: &Transaction<'_>, id: Id, change: &PersonChange) -> Done<
             changed
         }
     };
-    Ok(changed)
-}
-
-async fn sign_in_by_link(
-    begun: &Transaction<'_>,
-    link: &TokenHash,
-    code: Option<&FactorCode>,
-    new: &NewSession,
-) -> Done<Option<Session>> {
-    let (link, now) = (&link[..], begun.now());
-    if let Some(code) = code {
-        let sql = "SELECT person_id FROM sign_in_links WHERE hash = $1 AND expires_at > $2";
-        let found = begun.find(sql, &[&link, &now], |row| row.get("person_id")).await?;
-        let Some(person_id) = found else { return Ok(None) };
-        if !second_factor::use_code(begun, person_id, code).await? {
-            return Ok(None);
-        }
+    if let Some(person) = &changed {
+        let of = |action| AuditedChange::of_person(action, person);
+        let audited = match change {
+            PersonChange::Role(role) | PersonChange::RoleByRule(role) => of(Action::ChangeRole).with(role),
+            PersonChange::Password(_) => of(Action::SetPassword),
+            PersonChange::Lift => of(Action::Lift),
+            PersonChange::ShutOut => of(Action::ShutOut),
+        };
+        begun.audit(audited).await?;
     }
-    // Of two processes that use the same link, one deletes it.
-    let sql = format!(
-        "DELETE FROM sign_in_links WHERE hash = $1 AND expires_at > $2
-         AND person_id IN (SELECT people.id FROM {ENABLED} WHERE $3 OR people.factor_secret IS NULL)
-         RETURNING person_id"
-    );
-    let used = begun.find(&sql, &[&link, &now, &code.is_some()], |row| row.get::<Id>("person_id")).await?;
-    let Some(person_id) = used else { return Ok(None) };
-    let sql = "INSERT INTO sessions (hash, id, person_id, seen_at, expires_at, agent) VALUES ($1, $2, $3, $4, $5, $6)";
-    begun.execute(sql, &[&&new.hash[..], &begun.new_id(), &person_id, &now, &new.expires_at, &new.agent]).await?;
-    begun_session(begun, new).await
+    Ok(changed)
 }
 
 /// How much clocks of one installation may differ.
@@ -389,7 +314,12 @@ async fn begin_session(
     proof: Option<&Proof>,
     new: &NewSession,
 ) -> Done<Option<Session>> {
-    if let Some(code) = proof.and_then(Proof::code)
+    let (password, identity) = match proof {
+        None => (None, None),
+        Some(Proof::Password(hash) | Proof::PasswordAndCode(hash, _) | Proof::NewPassword(hash)) => (Some(hash), None),
+        Some(Proof::Identity(identity, began_at)) => (None, Some((identity, *began_at))),
+    };
+    if let Some(Proof::PasswordAndCode(_, code)) = proof
         && !second_factor::use_code(begun, person_id, code).await?
     {
         return Ok(None);
@@ -406,10 +336,9 @@ async fn begin_session(
         begun.locking("FOR SHARE OF people")
     );
     let (id, hash, now) = (begun.new_id(), &new.hash[..], begun.now());
-    let (password, identity) = proof.map_or((None, None), Proof::parts);
     let (issuer, subject) = identity.map(|(identity, _)| (&identity.issuer, &identity.subject)).unzip();
     let began_at = identity.map(|(_, began_at)| began_at);
-    let without_factor = proof.is_some_and(Proof::needs_no_factor);
+    let without_factor = matches!(proof, Some(Proof::Password(_)));
     // An end in the future comes from a clock that was ahead, and would keep the person out until then.
     let latest_end = now.saturating_add(CLOCK_SKEW);
     let parameters: [&dyn Parameter; 12] = [
@@ -432,42 +361,17 @@ async fn begin_session(
     begun_session(begun, new).await
 }
 
-async fn end_sessions(begun: &Transaction<'_>, person_id: Id, which: EndSessions) -> Done<usize> {
-    let (sql, id) = match which {
-        EndSessions::One(id) => ("DELETE FROM sessions WHERE person_id = $1 AND id = $2", id),
-        EndSessions::AllExcept(id) => {
-            // First the lock on the person, so that no session of a sign-in in progress is missed.
-            let ended = "UPDATE people SET sessions_ended_at = $2 WHERE id = $1";
-            begun.execute(ended, &[&person_id, &begun.now()]).await?;
-            begun.execute("DELETE FROM sign_in_links WHERE person_id = $1", &[&person_id]).await?;
-            ("DELETE FROM sessions WHERE person_id = $1 AND id <> $2", id)
-        }
-    };
-    Ok(begun.execute(sql, &[&person_id, &id]).await? as usize)
-}
-
-async fn delete_sessions(begun: &Transaction<'_>, which: DeleteSessions) -> Done<usize> {
-    let latest = match which {
-        DeleteSessions::Expired => begun.now(),
-        DeleteSessions::All => {
-            begun.execute("UPDATE people SET sessions_ended_at = $1", &[&begun.now()]).await?;
-            Timestamp::MAX
-        }
-    };
-    let mut deleted = 0;
-    for table in ["sign_in_links", "invitations", "sessions"] {
-        deleted += begun.execute(&format!("DELETE FROM {table} WHERE expires_at <= $1"), &[&latest]).await?;
-    }
-    Ok(deleted as usize)
-}
-
 /// People who may use the studio. A session counts only while its account is enabled.
 impl Store {
     /// Adds a person to an account.
     pub async fn create_person(&self, account_id: Id, name: &str, role: Role) -> Result<PersonCreation> {
         let name = name.to_owned();
-        self.change(Effect::ChangePerson, AuditedChange::of_new_person, async move |begun| {
-            create(begun, begun.new_id(), account_id, &name, role).await
+        self.write(Effect::ChangePerson, async move |begun| {
+            let creation = create(begun, begun.new_id(), account_id, &name, role).await?;
+            if let PersonCreation::Created(person) = &creation {
+                begun.audit(AuditedChange::of_person(Action::AddPerson, person).with(role)).await?;
+            }
+            Ok(creation)
         })
         .await
     }
@@ -486,32 +390,28 @@ impl Store {
 
     /// Changes a person and returns the new state; `None` if there is no such person, or the change is not made.
     pub async fn change_person(&self, id: Id, new: PersonChange) -> Result<Option<Person>> {
-        let made = new.clone();
-        let audited = move |person: &Option<Person>| AuditedChange::of_person(&made, person.as_ref());
-        self.change(Effect::ChangePerson, audited, async move |begun| change(begun, id, &new).await).await
+        self.write(Effect::ChangePerson, async move |begun| change(begun, id, &new).await).await
     }
 
     /// Removes a person with all sessions and links. Returns whether there was one.
     pub async fn remove_person(&self, id: Id) -> Result<bool> {
-        let audited = |person: &Option<Person>| AuditedChange::of_found(Action::RemovePerson, person.as_ref());
-        let done = self.change(Effect::ChangePerson, audited, async move |begun| {
+        self.write(Effect::ChangePerson, async move |begun| {
             let sql = format!("DELETE FROM people WHERE id = $1 RETURNING {PERSON}");
-            begun.find(&sql, &[&id], person).await
-        });
-        Ok(done.await?.is_some())
+            audit_log::of_person(begun, Action::RemovePerson, begun.find(&sql, &[&id], person).await?).await
+        })
+        .await
     }
 
     /// Adds a link that signs a person in once, until `expires_at`; `false` if there is no such person.
     pub async fn create_link(&self, person_id: Id, hash: TokenHash, expires_at: Timestamp) -> Result<bool> {
-        let audited = |person: &Option<Person>| AuditedChange::of_found(Action::MakeLink, person.as_ref());
-        let done = self.change(Effect::SignIn, audited, async move |begun| {
+        self.write(Effect::SignIn, async move |begun| {
             let sql =
                 "INSERT INTO sign_in_links (hash, person_id, expires_at) SELECT $1, id, $3 FROM people WHERE id = $2";
             begun.execute(sql, &[&&hash[..], &person_id, &expires_at]).await?;
             let sql = format!("SELECT {PERSON} FROM people WHERE id = $1");
-            begun.find(&sql, &[&person_id], person).await
-        });
-        Ok(done.await?.is_some())
+            audit_log::of_person(begun, Action::MakeLink, begun.find(&sql, &[&person_id], person).await?).await
+        })
+        .await
     }
 
     /// The person that a link would sign in now.
@@ -531,7 +431,32 @@ impl Store {
         code: Option<FactorCode>,
         new: NewSession,
     ) -> Result<Option<Session>> {
-        self.write(Effect::SignIn, async move |begun| sign_in_by_link(begun, &link, code.as_ref(), &new).await).await
+        self.write(Effect::SignIn, async move |begun| {
+            let (link, now) = (&link[..], begun.now());
+            if let Some(code) = &code {
+                let sql = "SELECT person_id FROM sign_in_links WHERE hash = $1 AND expires_at > $2";
+                let found = begun.find(sql, &[&link, &now], |row| row.get("person_id")).await?;
+                let Some(person_id) = found else { return Ok(None) };
+                if !second_factor::use_code(begun, person_id, code).await? {
+                    return Ok(None);
+                }
+            }
+            // Of two processes that use the same link, one deletes it.
+            let sql = format!(
+                "DELETE FROM sign_in_links WHERE hash = $1 AND expires_at > $2
+                 AND person_id IN (SELECT people.id FROM {ENABLED} WHERE $3 OR people.factor_secret IS NULL)
+                 RETURNING person_id"
+            );
+            let used = begun.find(&sql, &[&link, &now, &code.is_some()], |row| row.get::<Id>("person_id")).await?;
+            let Some(person_id) = used else { return Ok(None) };
+            let sql = "INSERT INTO sessions (hash, id, person_id, seen_at, expires_at, agent)
+                VALUES ($1, $2, $3, $4, $5, $6)";
+            begun
+                .execute(sql, &[&&new.hash[..], &begun.new_id(), &person_id, &now, &new.expires_at, &new.agent])
+                .await?;
+            begun_session(begun, &new).await
+        })
+        .await
     }
 
     /// Begins a session of a person. `None` if there is no such person, the account is disabled, or `proof` is no
@@ -579,12 +504,39 @@ impl Store {
     /// Ends one session of a person; or all but one, with the person's sign-in links and authentication requests to a
     /// provider. Returns the number of sessions.
     pub async fn end_sessions(&self, person_id: Id, which: EndSessions) -> Result<usize> {
-        self.write(Effect::SignOut, async move |begun| end_sessions(begun, person_id, which).await).await
+        self.write(Effect::SignOut, async move |begun| {
+            let (sql, id) = match which {
+                EndSessions::One(id) => ("DELETE FROM sessions WHERE person_id = $1 AND id = $2", id),
+                EndSessions::AllExcept(id) => {
+                    // First the lock on the person, so that no session of a sign-in in progress is missed.
+                    let ended = "UPDATE people SET sessions_ended_at = $2 WHERE id = $1";
+                    begun.execute(ended, &[&person_id, &begun.now()]).await?;
+                    begun.execute("DELETE FROM sign_in_links WHERE person_id = $1", &[&person_id]).await?;
+                    ("DELETE FROM sessions WHERE person_id = $1 AND id <> $2", id)
+                }
+            };
+            Ok(begun.execute(sql, &[&person_id, &id]).await? as usize)
+        })
+        .await
     }
 
     /// Deletes links, invitations and sessions of everyone; with all of them, authentication requests to a provider
     /// end, too. Returns their number.
     pub async fn delete_sessions(&self, which: DeleteSessions) -> Result<usize> {
-        self.write(Effect::SignOut, async move |begun| delete_sessions(begun, which).await).await
+        self.write(Effect::SignOut, async move |begun| {
+            let latest = match which {
+                DeleteSessions::Expired => begun.now(),
+                DeleteSessions::All => {
+                    begun.execute("UPDATE people SET sessions_ended_at = $1", &[&begun.now()]).await?;
+                    Timestamp::MAX
+                }
+            };
+            let mut deleted = 0;
+            for table in ["sign_in_links", "invitations", "sessions"] {
+                deleted += begun.execute(&format!("DELETE FROM {table} WHERE expires_at <= $1"), &[&latest]).await?;
+            }
+            Ok(deleted as usize)
+        })
+        .await
     }
 }

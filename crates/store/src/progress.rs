@@ -7,7 +7,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use tintype_engine::Stage;
 
-use super::driver::{Driver, Parameter, Row, Store, Transaction, array, from_row, ids};
+use super::driver::{Driver, Row, Store, Transaction, array, from_row, ids};
 use super::{AttemptProgress, FoundPreview, Lease, Result, SoughtPreview, Unfinished};
 use crate::failure::Done;
 use tintype_domain::model::{Id, Surface};
@@ -16,24 +16,6 @@ use tintype_system::fault::Effect;
 /// The condition that the queue has the lease of the task $1 and the epoch $2. Reports that are late, of an attempt
 /// that has since lost its lease, are left out.
 const HELD: &str = "$2 = (SELECT q.lease_epoch FROM queue q WHERE q.task_id = $1 AND q.lease_until IS NOT NULL)";
-
-async fn report_one(begun: &Transaction<'_>, lease: &Lease, progress: &AttemptProgress) -> Done {
-    let sql = format!(
-        "INSERT INTO progress AS p (task_id, lease_epoch, started_at, step, steps, fraction)
-         SELECT $1, $2, $3, $4, $5, $6 WHERE {HELD}
-         ON CONFLICT (task_id) DO UPDATE SET lease_epoch = excluded.lease_epoch, started_at = excluded.started_at,
-             step = excluded.step, steps = excluded.steps, fraction = excluded.fraction
-         WHERE p.lease_epoch <= excluded.lease_epoch"
-    );
-    let (step, steps, fraction) = match progress.stage {
-        Some(Stage::Step { done, of }) => (Some(i64::from(done)), Some(i64::from(of)), None),
-        Some(Stage::Fraction(fraction)) => (None, None, Some(fraction)),
-        None => (None, None, None),
-    };
-    let started_at = begun.now().saturating_sub(progress.running);
-    let parameters: [&dyn Parameter; 6] = [&lease.task_id, &lease.epoch, &started_at, &step, &steps, &fraction];
-    begun.execute(&sql, &parameters).await.map(drop)
-}
 
 /// Deletes the progress and the previews of attempts that have ended, except rows that a worker is writing.
 pub(super) async fn forget_ended(begun: &Transaction<'_>) -> Done {
@@ -98,8 +80,22 @@ impl Store {
     pub async fn report_progress(&self, mut attempts: Vec<(Lease, AttemptProgress)>) -> Result<()> {
         attempts.sort_unstable_by_key(|(lease, _)| lease.task_id);
         self.write(Effect::ReportProgress, async move |begun| {
-            for (lease, progress) in &attempts {
-                report_one(begun, lease, progress).await?;
+            let sql = format!(
+                "INSERT INTO progress AS p (task_id, lease_epoch, started_at, step, steps, fraction)
+                 SELECT $1, $2, $3, $4, $5, $6 WHERE {HELD}
+                 ON CONFLICT (task_id) DO UPDATE SET lease_epoch = excluded.lease_epoch,
+                     started_at = excluded.started_at, step = excluded.step, steps = excluded.steps,
+                     fraction = excluded.fraction
+                 WHERE p.lease_epoch <= excluded.lease_epoch"
+            );
+            for (Lease { task_id, epoch }, AttemptProgress { running, stage }) in &attempts {
+                let (step, steps, fraction) = match stage {
+                    Some(Stage::Step { done, of }) => (Some(i64::from(*done)), Some(i64::from(*of)), None),
+                    Some(Stage::Fraction(fraction)) => (None, None, Some(*fraction)),
+                    None => (None, None, None),
+                };
+                let started_at = begun.now().saturating_sub(*running);
+                begun.execute(&sql, &[task_id, epoch, &started_at, &step, &steps, &fraction]).await?;
             }
             Ok(())
         })

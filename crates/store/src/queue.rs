@@ -3,13 +3,13 @@
 use std::time::Duration;
 
 use super::driver::{Driver, Row, Store, Transaction, from_row, with_store};
-use super::endings::{self, GivenUp, LEASED, Loss, ready_after};
+use super::endings::{GivenUp, LEASED, Loss, ready_after};
 use super::tasks::request;
 use super::{
-    ANY_REFERENCES, Action, AuditedChange, Cancellation, Claim, Ended, EndingsElsewhere, Lease, LeaseWrite, QueueDepth,
-    Refusal, Result, Retry, StrikeRule, WaitingForEngine, WaitingTask, postgres,
+    ANY_REFERENCES, Action, AuditedChange, Claim, Ended, EndingsElsewhere, Lease, LeaseWrite, QueueDepth, Result,
+    Retry, WaitingForEngine, WaitingTask, postgres,
 };
-use tintype_domain::model::{FailureCause, Id, Surface, TaskFailure};
+use tintype_domain::model::{FailureCause, Id};
 use tintype_system::clock::Timestamp;
 use tintype_system::fault::Effect;
 
@@ -113,12 +113,6 @@ impl Store {
         .await
     }
 
-    /// Completes a task with the names of its result files, at least one.
-    pub async fn complete(&self, lease: Lease, images: Vec<String>) -> Result<LeaseWrite> {
-        let images = serde_json::to_string(&images).expect("strings are always JSON");
-        self.write(Effect::Complete, async move |begun| endings::complete(begun, lease, &images).await).await
-    }
-
     /// Fails and refunds a task, with a message for the caller.
     pub async fn fail(&self, lease: Lease, cause: FailureCause, error: &str) -> Result<LeaseWrite> {
         let loss = Loss::now(cause, error);
@@ -129,41 +123,17 @@ impl Store {
         .await
     }
 
-    /// Fails and refunds a task, with a message for the caller, because the content policy refuses it. If there is a
-    /// `rule`, its key or person gets a strike, which suspends either at the limit. The audit log records that.
-    pub async fn refuse(&self, lease: Lease, error: &str, rule: Option<StrikeRule>) -> Result<Refusal> {
-        let error = error.to_owned();
-        self.write(Effect::Refuse, async move |begun| endings::refuse(begun, lease, &error, rule).await).await
-    }
-
     /// Fails and refunds a task regardless of its lease; `None` if it is not processing.
     pub async fn fail_unleased(&self, id: Id, cause: FailureCause, error: &str) -> Result<Option<Ended>> {
         let (loss, error) = (Loss::now(cause, error), error.to_owned());
-        let audited = move |ended: &Option<Ended>| AuditedChange::of_failure(ended.as_ref(), &error);
-        self.change(Effect::FailUnleased, audited, async move |begun| {
+        self.write(Effect::FailUnleased, async move |begun| {
             let given_up = loss.give_up(begun, "q.task_id = $1", &[&id]).await?;
-            let ended = given_up.failed.into_iter().next().map(|(ended, _)| ended);
-            if let (Transaction::Postgres(_, begun), Some(_)) = (begun, &ended) {
+            let Some((ended, _)) = given_up.failed.into_iter().next() else { return Ok(None) };
+            if let Transaction::Postgres(_, begun, _) = begun {
                 postgres::notify_ending(begun, id).await?;
             }
-            Ok(ended)
-        })
-        .await
-    }
-
-    /// Fails and refunds an unfinished task of an account and a surface, and of `author` if there is one. If a worker
-    /// holds it, the worker loses its lease, and the rule of [`Stops`](tintype_domain::ledger::Stops) may refuse it.
-    pub async fn cancel(
-        &self,
-        account_id: Id,
-        surface: Surface,
-        id: Id,
-        author: Option<Id>,
-        error: &str,
-    ) -> Result<Cancellation> {
-        let failure = TaskFailure::new(FailureCause::Cancelled, error);
-        self.write(Effect::Cancel, async move |begun| {
-            endings::cancel(begun, (account_id, surface), id, author, &failure).await
+            begun.audit(AuditedChange::of(Action::FailTask, ended.account_id).about(id).with(&error)).await?;
+            Ok(Some(ended))
         })
         .await
     }
@@ -195,21 +165,26 @@ impl Store {
     /// Pauses the queue: no claim by any process returns a task until [`Store::resume_queue`]. Returns the time since
     /// which it is paused.
     pub async fn pause_queue(&self) -> Result<Timestamp> {
-        let audited = |_: &Timestamp| Some(AuditedChange::of_queue(Action::PauseQueue));
-        self.change(None, audited, async |begun| {
+        self.write(None, async |begun| {
             let sql = "INSERT INTO queue_pause AS p (id, paused_at) VALUES (1, $1)
                 ON CONFLICT (id) DO UPDATE SET paused_at = p.paused_at RETURNING paused_at";
             let now = begun.now();
-            Ok(begun.find(sql, &[&now], |row| row.get("paused_at")).await?.unwrap_or(now))
+            let since = begun.find(sql, &[&now], |row| row.get("paused_at")).await?.unwrap_or(now);
+            begun.audit(AuditedChange::of_queue(Action::PauseQueue)).await?;
+            Ok(since)
         })
         .await
     }
 
     /// Ends the pause of the queue. Returns the time since which it was paused, if it was.
     pub async fn resume_queue(&self) -> Result<Option<Timestamp>> {
-        let audited = |since: &Option<Timestamp>| since.map(|_| AuditedChange::of_queue(Action::ResumeQueue));
-        self.change(None, audited, async |begun| {
-            begun.find("DELETE FROM queue_pause RETURNING paused_at", &[], |row| row.get("paused_at")).await
+        self.write(None, async |begun| {
+            let sql = "DELETE FROM queue_pause RETURNING paused_at";
+            let since = begun.find(sql, &[], |row| row.get("paused_at")).await?;
+            if since.is_some() {
+                begun.audit(AuditedChange::of_queue(Action::ResumeQueue)).await?;
+            }
+            Ok(since)
         })
         .await
     }

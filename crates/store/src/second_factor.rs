@@ -1,50 +1,13 @@
 //! Second factors.
 
-use super::driver::{Store, Transaction};
+use super::driver::{Parameter, Store, Transaction};
 use super::people::{PERSON, person};
-use super::{Action, AuditedChange, FactorRemoval, Result, StoreError};
+use super::{Action, FactorRemoval, Result, StoreError, audit_log};
 use crate::failure::Done;
 use tintype_domain::model::Id;
-use tintype_domain::person::{Person, TokenHash};
+use tintype_domain::person::TokenHash;
 use tintype_domain::second_factor::{Factor, FactorCode, FactorSecret, NewFactor};
 use tintype_system::fault::Effect;
-
-/// Turns a second factor on, and returns the person; `None` if there is one already, or no such person.
-async fn add(begun: &Transaction<'_>, id: Id, new: &NewFactor, kept: Id) -> Done<Option<Person>> {
-    let sql = format!(
-        "UPDATE people SET factor_secret = $2, factor_step = $3, sessions_ended_at = $4
-         WHERE id = $1 AND factor_secret IS NULL RETURNING {PERSON}"
-    );
-    let changed = begun.find(&sql, &[&id, &new.secret.bytes(), &new.step, &begun.now()], person).await?;
-    if changed.is_some() {
-        insert_codes(begun, id, &new.recovery).await?;
-        end_sessions(begun, id, Some(kept)).await?;
-    }
-    Ok(changed)
-}
-
-/// Removes a second factor, and returns the person; `None` if there is none.
-async fn remove(begun: &Transaction<'_>, id: Id, removal: FactorRemoval) -> Done<Option<Person>> {
-    let sql = format!(
-        "UPDATE people SET factor_secret = NULL, factor_step = NULL, sessions_ended_at = $2
-         WHERE id = $1 AND factor_secret IS NOT NULL RETURNING {PERSON}"
-    );
-    let changed = begun.find(&sql, &[&id, &begun.now()], person).await?;
-    if changed.is_some() {
-        begun.execute("DELETE FROM recovery_codes WHERE person_id = $1", &[&id]).await?;
-        end_sessions(begun, id, removal.kept()).await?;
-    }
-    Ok(changed)
-}
-
-/// Replaces all recovery codes, and returns the person; `None` if there is no second factor.
-async fn replace_codes(begun: &Transaction<'_>, id: Id, codes: &[TokenHash]) -> Done<Option<Person>> {
-    let sql = format!("SELECT {PERSON} FROM people WHERE id = $1 AND factor_secret IS NOT NULL");
-    let Some(row) = begun.lock(&sql, &[&id]).await? else { return Ok(None) };
-    begun.execute("DELETE FROM recovery_codes WHERE person_id = $1", &[&id]).await?;
-    insert_codes(begun, id, codes).await?;
-    Ok(Some(person(&row)?))
-}
 
 /// Uses a code up; returns whether it worked. Locks the person first, as every change of a second factor does.
 pub(crate) async fn use_code(begun: &Transaction<'_>, person_id: Id, code: &FactorCode) -> Done<bool> {
@@ -71,7 +34,7 @@ async fn insert_codes(begun: &Transaction<'_>, person_id: Id, codes: &[TokenHash
 }
 
 /// Ends sessions and links after the lock on the person, so that no session of a sign-in in progress is missed.
-async fn end_sessions(begun: &Transaction<'_>, person_id: Id, kept: Option<Id>) -> Done {
+pub(crate) async fn end_sessions(begun: &Transaction<'_>, person_id: Id, kept: Option<Id>) -> Done {
     begun.execute("DELETE FROM sign_in_links WHERE person_id = $1", &[&person_id]).await?;
     let sql = "DELETE FROM sessions WHERE person_id = $1 AND id IS DISTINCT FROM $2";
     begun.execute(sql, &[&person_id, &kept]).await?;
@@ -93,28 +56,55 @@ impl Store {
     /// Turns on the second factor of a person who has none, and ends all of the person's sessions but the one with the
     /// id `kept`, and all sign-in links. Returns whether it is on now; `false` if the person has one already.
     pub async fn add_factor(&self, person_id: Id, new: NewFactor, kept: Id) -> Result<bool> {
-        let audited = |person: &Option<Person>| AuditedChange::of_found(Action::AddFactor, person.as_ref());
-        let done =
-            self.change(Effect::ChangePerson, audited, async move |begun| add(begun, person_id, &new, kept).await);
-        Ok(done.await?.is_some())
+        self.write(Effect::ChangePerson, async move |begun| {
+            let sql = format!(
+                "UPDATE people SET factor_secret = $2, factor_step = $3, sessions_ended_at = $4
+                 WHERE id = $1 AND factor_secret IS NULL RETURNING {PERSON}"
+            );
+            let parameters: [&dyn Parameter; 4] = [&person_id, &new.secret.bytes(), &new.step, &begun.now()];
+            let changed = begun.find(&sql, &parameters, person).await?;
+            if changed.is_some() {
+                insert_codes(begun, person_id, &new.recovery).await?;
+                end_sessions(begun, person_id, Some(kept)).await?;
+            }
+            audit_log::of_person(begun, Action::AddFactor, changed).await
+        })
+        .await
     }
 
     /// Removes the second factor of a person with its recovery codes, and ends sessions and sign-in links. Returns
     /// whether there was one.
     pub async fn remove_factor(&self, person_id: Id, removal: FactorRemoval) -> Result<bool> {
-        let audited = move |person: &Option<Person>| AuditedChange::of_lost_factor(removal, person.as_ref());
-        let done =
-            self.change(Effect::ChangePerson, audited, async move |begun| remove(begun, person_id, removal).await);
-        Ok(done.await?.is_some())
+        let (action, kept) = match removal {
+            FactorRemoval::Off(kept) => (Action::RemoveFactor, Some(kept)),
+            FactorRemoval::Reset => (Action::ResetFactor, None),
+        };
+        self.write(Effect::ChangePerson, async move |begun| {
+            let sql = format!(
+                "UPDATE people SET factor_secret = NULL, factor_step = NULL, sessions_ended_at = $2
+                 WHERE id = $1 AND factor_secret IS NOT NULL RETURNING {PERSON}"
+            );
+            let changed = begun.find(&sql, &[&person_id, &begun.now()], person).await?;
+            if changed.is_some() {
+                begun.execute("DELETE FROM recovery_codes WHERE person_id = $1", &[&person_id]).await?;
+                end_sessions(begun, person_id, kept).await?;
+            }
+            audit_log::of_person(begun, action, changed).await
+        })
+        .await
     }
 
     /// Replaces all recovery codes of a person. Returns whether the person has a second factor, without which nothing
     /// changes.
     pub async fn replace_recovery_codes(&self, person_id: Id, codes: Vec<TokenHash>) -> Result<bool> {
-        let audited = |person: &Option<Person>| AuditedChange::of_found(Action::ReplaceRecoveryCodes, person.as_ref());
-        let done = self
-            .change(Effect::ChangePerson, audited, async move |begun| replace_codes(begun, person_id, &codes).await);
-        Ok(done.await?.is_some())
+        self.write(Effect::ChangePerson, async move |begun| {
+            let sql = format!("SELECT {PERSON} FROM people WHERE id = $1 AND factor_secret IS NOT NULL");
+            let Some(row) = begun.lock(&sql, &[&person_id]).await? else { return Ok(false) };
+            begun.execute("DELETE FROM recovery_codes WHERE person_id = $1", &[&person_id]).await?;
+            insert_codes(begun, person_id, &codes).await?;
+            audit_log::of_person(begun, Action::ReplaceRecoveryCodes, Some(person(&row)?)).await
+        })
+        .await
     }
 
     /// Uses a code up. Returns whether it worked: it does once, and only while it belongs to the second factor of the

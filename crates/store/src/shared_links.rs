@@ -1,9 +1,8 @@
 //! Shared links: each shows one task or one board of the studio to everyone who has the link, without a sign-in.
 
-use super::driver::{Row, Store, Transaction, from_row};
+use super::driver::{Row, Store, from_row};
 use super::tasks::upper;
-use super::{AuditedChange, Result, StoreError, TaskRecord, ledger};
-use crate::failure::Done;
+use super::{Action, AuditedChange, Result, StoreError, TaskRecord, ledger};
 use tintype_domain::model::Id;
 use tintype_system::clock::Timestamp;
 use tintype_system::fault::Effect;
@@ -15,21 +14,6 @@ pub enum Target {
     Task(Id),
     /// The images on a board, as it is when someone looks.
     Board(Id),
-}
-
-impl Target {
-    /// The task and the board, one of which is there.
-    pub(super) fn ids(self) -> (Option<Id>, Option<Id>) {
-        match self {
-            Self::Task(id) => (Some(id), None),
-            Self::Board(id) => (None, Some(id)),
-        }
-    }
-
-    /// The inverse of [`ids`](Self::ids).
-    pub(super) fn of(task: Option<Id>, board: Option<Id>) -> Option<Self> {
-        task.map(Self::Task).or(board.map(Self::Board))
-    }
 }
 
 /// A shared link to make.
@@ -90,52 +74,64 @@ const WORKING: &str = "SELECT l.id, l.account_id, l.person_id, l.task_id, l.boar
     WHERE (l.expires_at IS NULL OR l.expires_at > $1)
     AND (b.id IS NOT NULL OR (t.id IS NOT NULL AND t.removed_at IS NULL))";
 
-fn target(row: &Row) -> Result<Option<Target>> {
-    Ok(Target::of(row.get("task_id")?, row.get("board_id")?))
+fn target(row: &Row) -> Result<Target> {
+    Ok(match (row.get("task_id")?, row.get("board_id")?) {
+        (Some(task), _) => Target::Task(task),
+        (None, Some(board)) => Target::Board(board),
+        (None, None) => return Err(StoreError::other("a shared link shows nothing")),
+    })
 }
 
 from_row! { fn link(row) -> SharedLink {
-    id, account_id, person_id, target: target(row)?.ok_or_else(|| StoreError::other("a shared link shows nothing"))?,
-    title, is_private, with_prompts, expires_at, views,
+    id, account_id, person_id, target: target(row)?, title, is_private, with_prompts, expires_at, views,
 } }
-
-async fn create(begun: &Transaction<'_>, new: NewSharedLink, most: u32) -> Done<SharedLinkCreation> {
-    let NewSharedLink { account_id, person_id, target, with_prompts, expires_at } = new;
-    if !ledger::lock(begun, account_id).await? {
-        return Ok(SharedLinkCreation::NoTarget);
-    }
-    let full = "SELECT count(*) FROM shared_links WHERE account_id = $1 AND (expires_at IS NULL OR expires_at > $2)
-        HAVING count(*) >= $3";
-    if begun.query_opt(full, &[&account_id, &begun.now(), &i64::from(most)]).await?.is_some() {
-        return Ok(SharedLinkCreation::TooMany);
-    }
-    // Locks what it shows, so that neither is removed meanwhile.
-    let sql = format!(
-        "WITH board AS MATERIALIZED (
-             SELECT id FROM boards
-             WHERE id = $5 AND account_id = $2 AND (person_id IS NULL OR person_id = $3) {}
-         ),
-         task AS MATERIALIZED (
-             SELECT id FROM tasks WHERE id = $4 AND account_id = $2 AND surface = 'web' AND removed_at IS NULL {}
-         )
-         INSERT INTO shared_links (id, account_id, person_id, task_id, board_id, with_prompts, expires_at)
-         SELECT $1, $2, id, $4, $5, $6, $7 FROM people WHERE id = $3 AND account_id = $2
-         AND (EXISTS (SELECT 1 FROM board) OR EXISTS (SELECT 1 FROM task))",
-        begun.locking("FOR KEY SHARE"),
-        begun.locking("FOR SHARE"),
-    );
-    let (id, (task, board)) = (begun.new_id(), target.ids());
-    let made = begun.execute(&sql, &[&id, &account_id, &person_id, &task, &board, &with_prompts, &expires_at]).await?;
-    Ok(if made > 0 { SharedLinkCreation::Created(id) } else { SharedLinkCreation::NoTarget })
-}
 
 /// Links that are shared. One works until it expires or is revoked, its maker is removed or may only look, its account
 /// is disabled, or its target is deleted; while its task is in the bin, it shows nothing.
 impl Store {
     /// Makes a link, unless the account has `most`. The audit log records it.
     pub async fn create_shared_link(&self, new: NewSharedLink, most: u32) -> Result<SharedLinkCreation> {
-        let audited = move |made: &SharedLinkCreation| AuditedChange::of_new_shared_link(&new, *made);
-        self.change(Effect::ChangeSharedLink, audited, async move |begun| create(begun, new, most).await).await
+        self.write(Effect::ChangeSharedLink, async move |begun| {
+            let NewSharedLink { account_id, person_id, target, with_prompts, expires_at } = new;
+            if !ledger::lock(begun, account_id).await? {
+                return Ok(SharedLinkCreation::NoTarget);
+            }
+            let full = "SELECT count(*) FROM shared_links
+                WHERE account_id = $1 AND (expires_at IS NULL OR expires_at > $2) HAVING count(*) >= $3";
+            if begun.query_opt(full, &[&account_id, &begun.now(), &i64::from(most)]).await?.is_some() {
+                return Ok(SharedLinkCreation::TooMany);
+            }
+            // Locks what it shows, so that neither is removed meanwhile.
+            let sql = format!(
+                "WITH board AS MATERIALIZED (
+                     SELECT id FROM boards
+                     WHERE id = $5 AND account_id = $2 AND (person_id IS NULL OR person_id = $3) {}
+                 ),
+                 task AS MATERIALIZED (
+                     SELECT id FROM tasks
+                     WHERE id = $4 AND account_id = $2 AND surface = 'web' AND removed_at IS NULL {}
+                 )
+                 INSERT INTO shared_links (id, account_id, person_id, task_id, board_id, with_prompts, expires_at)
+                 SELECT $1, $2, id, $4, $5, $6, $7 FROM people WHERE id = $3 AND account_id = $2
+                 AND (EXISTS (SELECT 1 FROM board) OR EXISTS (SELECT 1 FROM task))",
+                begun.locking("FOR KEY SHARE"),
+                begun.locking("FOR SHARE"),
+            );
+            let (task, board, shown) = match target {
+                Target::Task(id) => (Some(id), None, id),
+                Target::Board(id) => (None, Some(id), id),
+            };
+            let id = begun.new_id();
+            let made =
+                begun.execute(&sql, &[&id, &account_id, &person_id, &task, &board, &with_prompts, &expires_at]).await?;
+            if made == 0 {
+                return Ok(SharedLinkCreation::NoTarget);
+            }
+            let end = expires_at.map(|end| end.to_string()).unwrap_or_default();
+            begun.audit(AuditedChange::of(Action::Share, account_id).about(shown).with(end)).await?;
+            Ok(SharedLinkCreation::Created(id))
+        })
+        .await
     }
 
     /// A link, if it works.
@@ -181,14 +177,16 @@ impl Store {
     /// Revokes a link of an account; with a `maker`, only if it is this person's. The audit log records it. Returns
     /// whether there was one.
     pub async fn revoke_shared_link(&self, account_id: Id, link: Id, maker: Option<Id>) -> Result<bool> {
-        let audited =
-            move |target: &Option<Target>| target.map(|target| AuditedChange::of_revoked_link(account_id, target));
-        let done = self.change(Effect::ChangeSharedLink, audited, async move |begun| {
+        self.write(Effect::ChangeSharedLink, async move |begun| {
             let sql = "DELETE FROM shared_links WHERE id = $2 AND account_id = $1
-                AND (CAST($3 AS text) IS NULL OR person_id = $3) RETURNING task_id, board_id";
-            Ok(begun.find(sql, &[&account_id, &link, &maker], target).await?.flatten())
-        });
-        Ok(done.await?.is_some())
+                AND (CAST($3 AS text) IS NULL OR person_id = $3) RETURNING coalesce(task_id, board_id) AS shown";
+            let shown = begun.find(sql, &[&account_id, &link, &maker], |row| row.get::<Id>("shown")).await?;
+            if let Some(shown) = shown {
+                begun.audit(AuditedChange::of(Action::Unshare, account_id).about(shown)).await?;
+            }
+            Ok(shown.is_some())
+        })
+        .await
     }
 
     /// Deletes the links that have expired. Returns their number.

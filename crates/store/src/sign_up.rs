@@ -4,9 +4,9 @@ use super::driver::{Store, Transaction};
 use super::identities::{identify, with_identity};
 use super::people::{SIGN_UP_NOTE, create, with_id};
 use super::{
-    Actor, AuditedChange, Credential, Joining, Newcomer, PersonCreation, Result, SignUp, SigningUp, StoreError,
+    Action, Actor, AuditedChange, Credential, Joining, Newcomer, PersonCreation, Result, SignUp, SigningUp, StoreError,
+    accounts, audit_log, ledger,
 };
-use super::{accounts, audit_log, ledger};
 use crate::failure::Done;
 use tintype_domain::identity::Identity;
 use tintype_domain::ledger::check_opening;
@@ -38,7 +38,10 @@ async fn wait(begun: &Transaction<'_>, Identity { issuer, subject }: &Identity) 
 /// Opens an account with its owner. A refusal for the name leaves the count of the attempt.
 async fn sign_up(begun: &Transaction<'_>, new: &SignUp) -> Done<SigningUp> {
     check_opening(new.credits).map_err(StoreError::other)?;
-    let (password, identity) = new.credential.parts();
+    let (password, identity) = match &new.credential {
+        Credential::Password(password) => (Some(password), None),
+        Credential::Identity(identity) => (None, Some(identity)),
+    };
     if let Some(identity) = identity {
         wait(begun, identity).await?;
         if let Some(person) = with_identity(begun, identity).await? {
@@ -71,27 +74,11 @@ async fn sign_up(begun: &Transaction<'_>, new: &SignUp) -> Done<SigningUp> {
     let (role, has_password, created_at) = (Role::Owner, password.is_some(), id.timestamp());
     let person =
         Person { id, account_id, name, role, has_password, has_second_factor: false, suspension: None, created_at };
-    let (actor, audited) = (Actor::newcomer(&person, &new.source), AuditedChange::of_sign_up(&person, new));
-    audit_log::record(begun, &actor, &audited).await?;
+    let provider = identity.map_or("", |identity| &identity.issuer);
+    let detail = format!("+{} {provider}", new.credits);
+    let audited = AuditedChange::of_person(Action::SignUp, &person).with(detail.trim_end());
+    audit_log::record(begun, &Actor::newcomer(&person, &new.source), &audited).await?;
     Ok(SigningUp::Done(person))
-}
-
-/// Adds a person with an identity to an account.
-async fn join(begun: &Transaction<'_>, new: &Newcomer) -> Done<Joining> {
-    wait(begun, &new.identity).await?;
-    if let Some(person) = with_identity(begun, &new.identity).await? {
-        return Ok(Joining::Known(person));
-    }
-    let id: Id = begun.new_id();
-    let created = match create(begun, id, new.account_id, &new.name, new.role).await? {
-        PersonCreation::NameTaken => create(begun, id, new.account_id, &with_id(&new.name, id), new.role).await?,
-        creation => creation,
-    };
-    let PersonCreation::Created(person) = created else { return Ok(Joining::NotPossible) };
-    identify(begun, id, &new.identity).await?;
-    let (actor, audited) = (Actor::newcomer(&person, &new.source), AuditedChange::of_newcomer(&person, new));
-    audit_log::record(begun, &actor, &audited).await?;
-    Ok(Joining::Done(person))
 }
 
 impl Store {
@@ -103,7 +90,26 @@ impl Store {
 
     /// Adds a person with an identity to an account. The audit log names the person as the one who did it.
     pub async fn join(&self, new: Newcomer) -> Result<Joining> {
-        self.write(Effect::ChangePerson, async move |begun| join(begun, &new).await).await
+        self.write(Effect::ChangePerson, async move |begun| {
+            wait(begun, &new.identity).await?;
+            if let Some(person) = with_identity(begun, &new.identity).await? {
+                return Ok(Joining::Known(person));
+            }
+            let id: Id = begun.new_id();
+            let created = match create(begun, id, new.account_id, &new.name, new.role).await? {
+                PersonCreation::NameTaken => {
+                    create(begun, id, new.account_id, &with_id(&new.name, id), new.role).await?
+                }
+                creation => creation,
+            };
+            let PersonCreation::Created(person) = created else { return Ok(Joining::NotPossible) };
+            identify(begun, id, &new.identity).await?;
+            let detail = format!("{} {}", new.role, new.identity.issuer);
+            let audited = AuditedChange::of_person(Action::AddPerson, &person).with(detail);
+            audit_log::record(begun, &Actor::newcomer(&person, &new.source), &audited).await?;
+            Ok(Joining::Done(person))
+        })
+        .await
     }
 
     /// Attempts to sign up from a source today, in UTC.

@@ -3,7 +3,7 @@
 use super::driver::{Row, Transaction};
 use super::keys::{KEY, api_key};
 use super::people::{PERSON, person};
-use super::{Actor, AuditedChange, Origin, Refusal, StrikeRule, audit_log, deliveries};
+use super::{Action, Actor, AuditedChange, Origin, Refusal, StrikeRule, audit_log, deliveries};
 use crate::failure::Done;
 use tintype_domain::event::{self, EventType};
 use tintype_domain::model::Id;
@@ -52,7 +52,8 @@ async fn of_key(begun: &Transaction<'_>, task_id: Id, key_id: Id, rule: StrikeRu
     }
     let Some(row) = add(begun, task_id, &struck, rule).await? else { return Ok(false) };
     let key = api_key(&row)?;
-    audit_log::record(begun, &Actor::policy(), &AuditedChange::of_suspended_key(&key)).await?;
+    let audited = AuditedChange::of_key(Action::SuspendKey, &key).with(rule);
+    audit_log::record(begun, &Actor::policy(), &audited).await?;
     let data = event::of_suspended_key(&key).to_string();
     deliveries::queue_event(begun, key.account_id, EventType::KeySuspended, &data, begun.now()).await?;
     Ok(true)
@@ -68,7 +69,8 @@ async fn of_person(begun: &Transaction<'_>, task_id: Id, person_id: Id, rule: St
         return Ok(false);
     }
     let Some(row) = add(begun, task_id, &struck, rule).await? else { return Ok(false) };
-    audit_log::record(begun, &Actor::policy(), &AuditedChange::of_suspension(&person(&row)?)).await?;
+    let audited = AuditedChange::of_person(Action::SuspendPerson, &person(&row)?).with(rule);
+    audit_log::record(begun, &Actor::policy(), &audited).await?;
     Ok(true)
 }
 

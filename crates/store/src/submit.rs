@@ -106,7 +106,7 @@ impl Order {
         let count = async {
             let count = "UPDATE accounts SET unfinished = unfinished + 1 WHERE id = $1";
             match begun {
-                Transaction::Sqlite(_) => begun.execute(count, &[&self.account_id]).await,
+                Transaction::Sqlite(..) => begun.execute(count, &[&self.account_id]).await,
                 Transaction::Postgres(..) => Ok(0),
             }
         };

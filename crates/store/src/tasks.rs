@@ -154,7 +154,7 @@ impl Store {
                     }
                     on_sqlite(writing, async |begun: &Transaction<'_>| order.submit(begun, begun.new_id()).await)
                 };
-                store.write_with(Effect::Submit, right, submit).await
+                store.write(Effect::Submit, right, submit).await
             }
             Driver::Postgres(store) => {
                 let origin = Origin { right, ..origin };

@@ -2,7 +2,7 @@
 
 use super::driver::{Store, from_row};
 use super::tasks::upper;
-use super::{AuditedChange, Result};
+use super::{Action, AuditedChange, Result};
 use tintype_domain::model::{Id, Surface};
 use tintype_system::clock::Timestamp;
 use tintype_system::fault::Effect;
@@ -134,19 +134,20 @@ impl Store {
     /// Removes the upload of this account and surface, if it is `author`'s; anyone's without an author. Returns whether
     /// there was one. The audit log records the removal of another person's.
     pub async fn remove_upload(&self, account_id: Id, surface: Surface, id: Id, author: Option<Id>) -> Result<bool> {
-        let actor = self.actor.clone();
-        let audited =
-            move |removed: &Option<Upload>| AuditedChange::of_removed_upload(removed.as_ref()?, actor.as_deref()?);
-        let done = self.change(Effect::RemoveUploads, audited, async move |begun| {
+        self.write(Effect::RemoveUploads, async move |begun| {
             let sql = format!(
                 "UPDATE uploads SET removed_at = $4 WHERE id = $1 AND account_id = $2 AND surface = $3
                  AND name IS NOT NULL AND removed_at IS NULL AND (person_id = $5 OR CAST($5 AS text) IS NULL)
                  RETURNING {COLUMNS}"
             );
             let (surface, now) = (surface.as_str(), begun.now());
-            begun.find(&sql, &[&id, &account_id, &surface, &now, &author], upload).await
-        });
-        Ok(done.await?.is_some())
+            let removed = begun.find(&sql, &[&id, &account_id, &surface, &now, &author], upload).await?;
+            if removed.as_ref().is_some_and(|upload| begun.is_of_another(upload.person_id)) {
+                begun.audit(AuditedChange::of(Action::RemoveUpload, account_id).about(id)).await?;
+            }
+            Ok(removed.is_some())
+        })
+        .await
     }
 
     /// Removes the finished uploads of the studio that began before `finished_before`, and the others that began before

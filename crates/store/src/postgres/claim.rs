@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::PostgresStore;
 use super::connection::Parameter;
-use crate::driver::{Row, millis};
+use crate::driver::{self, Row, millis};
 use crate::queue::claim;
 use crate::tasks::REQUEST;
 use crate::{Claim, LONGEST_DELAY, Result, StoreError};
@@ -142,15 +142,14 @@ impl PostgresStore {
                 let (horizon, given) = (self.database.horizon(), self.database.given_time());
                 let parameters: [Parameter<'_>; 9] =
                     [&served, &horizon, &given, &most, &passed_over, &lease, &references, &engine, &longest];
-                let rows = match self.database.write(&statement, &parameters).await {
+                let rows = driver::rows(match self.database.write(&statement, &parameters).await {
                     // Tasks that are already claimed are returned, so that they are worked on.
                     Err(failure) if !claims.is_empty() => {
                         tracing::warn!(error = %StoreError::from(failure), "could not claim more tasks");
                         break;
                     }
                     rows => rows?,
-                };
-                let rows: Vec<Row> = rows.into_iter().map(Row::Postgres).collect();
+                });
                 let Some(row) = rows.last() else { break };
                 self.served_last.locked().insert(turns.clone(), row.get("account_id")?);
                 claims.extend(rows.iter().filter_map(readable));

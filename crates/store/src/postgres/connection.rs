@@ -1,7 +1,6 @@
 //! The connection pool, and the ways in which statements reach the server.
 
 use std::fmt;
-use std::path::PathBuf;
 use std::sync::Mutex;
 use std::sync::atomic::AtomicI64;
 use std::time::Duration;
@@ -51,7 +50,7 @@ pub(crate) struct Database {
     /// Connections for reading statements, which the planner may plan as it likes.
     readers: Pool,
     config: Config,
-    hosts: Hosts,
+    pub(crate) hosts: Hosts,
     pub(crate) clock: Clock,
     ids: IdSource,
     /// The runtime of the connections and their timers.
@@ -115,11 +114,6 @@ impl Database {
     /// Creates an id with the server's time.
     pub(crate) fn new_id(&self) -> Id {
         self.ids.next(self.now())
-    }
-
-    /// See [`Hosts::follow`].
-    pub(super) fn follow(&self, url_file: PathBuf) {
-        self.hosts.follow(url_file);
     }
 
     /// Statements that prepare a connection outside of the pool.
@@ -303,15 +297,6 @@ impl Transaction<'_> {
     ) -> std::result::Result<Vec<Row>, tokio_postgres::Error> {
         let statement = self.0.prepare_cached(sql).await?;
         self.0.query(&statement, parameters).await
-    }
-
-    /// The first row, if any.
-    pub(super) async fn query_opt(
-        &self,
-        sql: &str,
-        parameters: &[Parameter<'_>],
-    ) -> std::result::Result<Option<Row>, tokio_postgres::Error> {
-        Ok(self.query(sql, parameters).await?.into_iter().next())
     }
 
     /// Returns the number of rows that were changed.

@@ -27,7 +27,7 @@ pub(super) type EncryptedConnection = Connection<Socket, <MakeRustlsConnect as M
 /// host that did so last. The driver itself would wait forever for a host that accepts connections and is silent, such
 /// as a frozen one.
 #[derive(Clone)]
-pub(super) struct Hosts {
+pub(crate) struct Hosts {
     /// A configuration for each host.
     hosts: Arc<[Config]>,
     /// The host to try first.
@@ -53,7 +53,7 @@ impl Hosts {
     }
 
     /// From now on new connections have the password of the URL in this file.
-    pub(super) fn follow(&self, url_file: PathBuf) {
+    pub(crate) fn follow(&self, url_file: PathBuf) {
         drop(self.url_file.set(url_file));
     }
 

@@ -5,7 +5,7 @@
 //! circle: people, rows of the queue, one account, keys, endpoints. A write by the right of a key locks that key first;
 //! if that ends in a deadlock, `Store::write` repeats it.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 use tokio_util::task::AbortOnDropHandle;
@@ -26,7 +26,6 @@ mod connection;
 mod gallery;
 mod hosts;
 mod import;
-mod ledger;
 mod listen_notify;
 mod pooler;
 mod queue;
@@ -118,10 +117,6 @@ pub async fn open_current(url: &str, ca: Option<&Path>) -> std::result::Result<O
 }
 
 impl PostgresStore {
-    pub(crate) fn follow(&self, url_file: PathBuf) {
-        self.database.follow(url_file);
-    }
-
     pub(crate) async fn check_durability(&self) -> std::result::Result<(), String> {
         let settings = "SELECT current_setting('fsync') = 'on' AND current_setting('full_page_writes') = 'on'";
         let rows = self.database.read(settings, &[]).await.map_err(|error| error.to_string())?;
@@ -148,7 +143,7 @@ impl PostgresStore {
     ) -> Done<T> {
         let work = async |begun: &Transaction<'_>| {
             if let Some(right) = right
-                && !right.holds(&driver::Transaction::Postgres(&self.database, begun), true).await?
+                && !right.holds(&driver::Transaction::Postgres(&self.database, begun, None), true).await?
             {
                 return Err(StoreError::Revoked.into());
             }

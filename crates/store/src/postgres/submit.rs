@@ -12,7 +12,7 @@ use tokio::sync::{Mutex as Gate, OwnedMutexGuard};
 use super::connection::{Database, Transaction};
 use crate::failure::{Done, Failure, cause_of};
 use crate::submit::Order;
-use crate::{Result, StoreError, Submission, driver, ledger};
+use crate::{Cause, Result, StoreError, Submission, driver, ledger};
 use tintype_domain::model::Id;
 use tintype_system::fault::{Effect, Faults, Point};
 use tintype_system::locked::Locked as _;
@@ -40,7 +40,7 @@ impl Submitter {
         let Some(place) = self.place(&order).await else { return Ok(Submission::NotStarted) };
         let submitter = self.clone();
         let submitted = tokio::spawn(async move { submitter.run(&order, place).await }).await;
-        submitted.unwrap_or_else(|panic| Err(StoreError::Unknown(format!("a submit panicked: {panic}").into())))
+        submitted.unwrap_or_else(|panic| Err(StoreError::Unknown(Cause::new(format!("a submit panicked: {panic}")))))
     }
 
     async fn run(&self, order: &Order, place: SubmitTurn) -> Result<Submission> {
@@ -82,7 +82,7 @@ impl Submitter {
         let passed = self.faults.pass(Point::before(Effect::Commit)).await;
         passed.map_err(|error| Failure::Refused(error.into()))?;
         let submit = async |begun: &Transaction<'_>| {
-            order.submit(&driver::Transaction::Postgres(&self.database, begun), id).await
+            order.submit(&driver::Transaction::Postgres(&self.database, begun, None), id).await
         };
         let submission = self.database.transaction(submit).await?;
         let passed = self.faults.pass(Point::after(Effect::Commit)).await;
@@ -95,7 +95,8 @@ impl Submitter {
     async fn find_out(&self, order: &Order, id: Id, error: StoreError) -> Result<Submission> {
         tracing::warn!(task = %id, %error, "the response to a submit was lost; checking whether its task exists");
         let look = async |begun: &Transaction<'_>| {
-            ledger::lock_any(&driver::Transaction::Postgres(&self.database, begun), order.account_id).await?;
+            let begun = driver::Transaction::Postgres(&self.database, begun, None);
+            ledger::lock_any(&begun, order.account_id).await?;
             Ok(begun.query_opt("SELECT 1 FROM tasks WHERE id = $1", &[&id]).await?.is_some())
         };
         let found = async {

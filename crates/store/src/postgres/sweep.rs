@@ -1,37 +1,62 @@
-//! Sweeps: reclaiming lost leases, and failing overdue tasks. Account by account, so that an account whose rows are
-//! damaged or locked delays no other.
+//! Sweeps: reclaiming lost leases, failing overdue tasks, and ending expired grants. Account by account, so that an
+//! account whose rows are damaged or locked delays no other.
 
 use tokio_postgres::types::ToSql;
 
-use super::connection::{Database, Transaction};
-use crate::driver::{self, Row, millis};
+use super::PostgresStore;
+use super::connection::Transaction;
+use crate::driver::{self, millis};
 use crate::endings::{GivenUp, Loss, select_lost};
 use crate::failure::{Done, Failure};
 use crate::upkeep::Sweep;
-use crate::{LONGEST_LEASE, Rescue, Rescued, Result};
+use crate::{LONGEST_LEASE, Rescue, Rescued, Result, StoreError, ledger, progress};
 use tintype_domain::model::Id;
 use tintype_system::clock::Timestamp;
+use tintype_system::fault::Effect;
 
 /// Most tasks that a sweep ends in one transaction.
 const BATCH: usize = 32;
 
-/// The tasks that a sweep looks for.
-pub(super) struct Search<'a> {
-    /// Condition for a row `q` of the queue, with the parameter $1.
-    condition: String,
-    bound: Box<dyn ToSql + Send + Sync>,
-    /// No unfinished task is below this id.
-    horizon: Id,
-    loss: &'a Loss,
+/// The value of a parameter.
+type Bound = Box<dyn ToSql + Send + Sync>;
+
+/// What a sweep of one account did; `None` if its rows are damaged or locked for too long.
+fn unless_refused<T>(account: &str, swept: Done<T>) -> Result<Option<T>> {
+    match swept {
+        Ok(swept) => Ok(Some(swept)),
+        Err(Failure::Busy(error) | Failure::Deadlock(error) | Failure::Refused(error)) => {
+            tracing::error!(account, %error, "cannot end the tasks or grants of an account; \
+                see `tintype credits audit`");
+            Ok(None)
+        }
+        Err(failure) => Err(failure.into()),
+    }
 }
 
-impl<'a> Search<'a> {
-    pub(super) fn new(database: &Database, sweep: &Sweep, loss: &'a Loss) -> Self {
-        let (condition, bound): (String, Box<dyn ToSql + Send + Sync>) = match sweep {
+impl PostgresStore {
+    pub(crate) async fn sweep(&self, effect: Effect, sweep: &Sweep, loss: &Loss) -> Result<Rescued> {
+        let rescued = self.write(effect, self.give_up(sweep, loss)).await?;
+        if let Sweep::Leases(_) = sweep {
+            // The tasks are rescued all the same.
+            let forget = async |begun: &Transaction<'_>| {
+                progress::forget_ended(&driver::Transaction::Postgres(&self.database, begun, None)).await
+            };
+            if let Err(failure) = self.database.transaction(forget).await {
+                let error = StoreError::from(failure);
+                tracing::debug!(%error, "could not delete the progress of attempts that have ended; \
+                    the next sweep tries again");
+            }
+        }
+        Ok(rescued)
+    }
+
+    /// The condition for the rows `q` of the queue that a sweep looks for, and its parameter $1.
+    fn sought(&self, sweep: &Sweep) -> (String, Bound) {
+        match sweep {
             // Leases that have ended, or last longer than any lease: the server's clock was set back since.
             Sweep::Leases(which) => {
                 let until = match which {
-                    Rescue::Expired => database.given_time(),
+                    Rescue::Expired => self.database.given_time(),
                     Rescue::All => Some(Timestamp::MAX.saturating_sub(LONGEST_LEASE)),
                 };
                 let (now, longest) = ("tintype_now($1)", millis(LONGEST_LEASE));
@@ -47,57 +72,70 @@ impl<'a> Search<'a> {
                     (SELECT e.value::bigint FROM json_each_text($1::text::json) e WHERE e.key = q.engine), -1)";
                 (unmatched.into(), Box::new(engines.clone()))
             }
-        };
-        Self { condition, bound, horizon: database.horizon(), loss }
+        }
     }
 
     /// Gives up the tasks, in one or more transactions for each account.
-    pub(super) async fn run(&self, database: &Database) -> Result<Rescued> {
+    async fn give_up(&self, sweep: &Sweep, loss: &Loss) -> Result<Rescued> {
+        let ((condition, bound), horizon) = (self.sought(sweep), self.database.horizon());
         // On a connection for writing, whose plan begins at the horizon.
-        let sql = format!("SELECT DISTINCT q.account_id FROM queue q WHERE {} AND q.task_id >= $2", self.condition);
+        let accounts = format!("SELECT DISTINCT q.account_id FROM queue q WHERE {condition} AND q.task_id >= $2");
+        let ordered = format!(
+            "{condition} AND q.task_id COLLATE \"POSIX\" >= $2 AND q.account_id = $3
+             ORDER BY q.task_id COLLATE \"POSIX\""
+        );
+        // Skips tasks that another transaction is about to end, and an account that another one has locked, so that it
+        // never waits.
+        let locking = format!("LIMIT {BATCH} FOR UPDATE OF q SKIP LOCKED FOR NO KEY UPDATE OF a SKIP LOCKED");
+        let lost = select_lost(&ordered, &locking);
         let mut all = Rescued::default();
-        for row in database.write(&sql, &[&*self.bound, &self.horizon]).await? {
+        for row in self.database.write(&accounts, &[&*bound, &horizon]).await? {
             let account: &str = row.try_get(0)?;
-            match self.sweep_account(database, account).await {
-                Ok(rescued) => all.add(rescued),
-                Err(Failure::Busy(error) | Failure::Deadlock(error) | Failure::Refused(error)) => {
-                    tracing::error!(account, %error, "cannot sweep the tasks of an account; \
-                        see `tintype credits audit`");
+            let some = async |begun: &Transaction<'_>| {
+                let rows = driver::rows(begun.query(&lost, &[&*bound, &horizon, &account]).await?);
+                let begun = driver::Transaction::Postgres(&self.database, begun, None);
+                Ok((rows.len(), loss.give_up_rows(&begun, &rows).await?))
+            };
+            while let Some((found, given_up)) = unless_refused(account, self.database.transaction(some).await)? {
+                let GivenUp { queued, failed } = given_up;
+                let failed: Vec<_> = failed.into_iter().map(|(ended, _)| ended).collect();
+                let ended = queued + failed.len();
+                all.add(Rescued { queued, failed });
+                if found > ended {
+                    let tasks = found - ended;
+                    tracing::error!(account, tasks, "could not end or requeue tasks; see `tintype credits audit`");
                 }
-                Err(failure) => return Err(failure.into()),
+                if found < BATCH || ended == 0 {
+                    break;
+                }
             }
         }
         Ok(all)
     }
 
-    /// Skips tasks that another transaction is about to end, and an account that another transaction has locked, so
-    /// that it never waits.
-    async fn sweep_account(&self, database: &Database, account: &str) -> Done<Rescued> {
-        let condition = format!(
-            "{} AND q.task_id COLLATE \"POSIX\" >= $2 AND q.account_id = $3 ORDER BY q.task_id COLLATE \"POSIX\"",
-            self.condition
-        );
-        let locking = format!("LIMIT {BATCH} FOR UPDATE OF q SKIP LOCKED FOR NO KEY UPDATE OF a SKIP LOCKED");
-        let lost = select_lost(&condition, &locking);
-        let sweep = async |begun: &Transaction<'_>| {
-            let rows = begun.query(&lost, &[&*self.bound, &self.horizon, &account]).await?;
-            let rows: Vec<Row> = rows.into_iter().map(Row::Postgres).collect();
-            let begun = driver::Transaction::Postgres(database, begun);
-            Ok((rows.len(), self.loss.give_up_rows(&begun, &rows).await?))
+    /// Ends the grants that have expired. Skips an account that another transaction has locked.
+    pub(crate) async fn lapse_all_grants(&self) -> Result<usize> {
+        let due = "SELECT DISTINCT account_id FROM expiring_grants WHERE lapsed IS NULL AND expires_at <= $1";
+        let lock = "SELECT 1 FROM accounts WHERE id = $1 FOR NO KEY UPDATE SKIP LOCKED";
+        let expired = "SELECT entry_id, remaining, expires_at FROM expiring_grants
+            WHERE account_id = $1 AND lapsed IS NULL AND expires_at <= $2 ORDER BY expires_at, entry_id";
+        let lapse = async {
+            let (now, mut all) = (self.database.now(), 0);
+            for row in self.database.write(due, &[&now]).await? {
+                let account_id: Id = row.try_get(0)?;
+                let end = async |begun: &Transaction<'_>| {
+                    let begun = driver::Transaction::Postgres(&self.database, begun, None);
+                    if begun.query_opt(lock, &[&account_id]).await?.is_none() {
+                        return Ok(0);
+                    }
+                    let grants = begun.list(expired, &[&account_id, &now], ledger::grant).await?;
+                    ledger::end_grants(&begun, account_id, grants, now).await
+                };
+                let ended = self.database.transaction(end).await;
+                all += unless_refused(account_id.as_str(), ended)?.unwrap_or(0);
+            }
+            Ok(all)
         };
-        let mut all = Rescued::default();
-        loop {
-            let (found, GivenUp { queued, failed }) = database.transaction(sweep).await?;
-            let failed: Vec<_> = failed.into_iter().map(|(ended, _)| ended).collect();
-            let ended = queued + failed.len();
-            all.add(Rescued { queued, failed });
-            if found > ended {
-                let tasks = found - ended;
-                tracing::error!(account, tasks, "could not end or requeue tasks; see `tintype credits audit`");
-            }
-            if found < BATCH || ended == 0 {
-                return Ok(all);
-            }
-        }
+        self.write(Effect::LapseGrants, lapse).await
     }
 }

@@ -1,5 +1,5 @@
 //! Upkeep of a process, at its start and every few seconds: compares the clocks and moves the horizon of the queue. And
-//! the methods that end and remove tasks in bulk.
+//! the audit.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -7,16 +7,11 @@ use std::time::Duration;
 
 use tokio_postgres::IsolationLevel;
 
-use super::connection::{Database, Transaction};
-use super::sweep::Search;
-use super::{PostgresStore, ledger};
-use crate::driver;
-use crate::endings::Loss;
-use crate::upkeep::Sweep;
-use crate::{Audit, Rescued, Result, StoreError, audit, progress};
+use super::PostgresStore;
+use super::connection::Database;
+use crate::{Audit, Result, audit};
 use tintype_domain::model::Id;
 use tintype_system::clock::Timestamp;
-use tintype_system::fault::Effect;
 
 /// Time between two rounds of upkeep.
 const EVERY: Duration = Duration::from_secs(10);
@@ -108,26 +103,6 @@ impl Database {
 }
 
 impl PostgresStore {
-    pub(crate) async fn sweep(&self, effect: Effect, sweep: &Sweep, loss: &Loss) -> Result<Rescued> {
-        let rescued = self.write(effect, Search::new(&self.database, sweep, loss).run(&self.database)).await?;
-        if let Sweep::Leases(_) = sweep {
-            // The tasks are rescued all the same.
-            let forget = async |begun: &Transaction<'_>| {
-                progress::forget_ended(&driver::Transaction::Postgres(&self.database, begun)).await
-            };
-            if let Err(failure) = self.database.transaction(forget).await {
-                let error = StoreError::from(failure);
-                tracing::debug!(%error, "could not delete the progress of attempts that have ended; \
-                    the next sweep tries again");
-            }
-        }
-        Ok(rescued)
-    }
-
-    pub(crate) async fn lapse_all_grants(&self) -> Result<usize> {
-        self.write(Effect::LapseGrants, ledger::lapse(&self.database)).await
-    }
-
     pub(crate) async fn audit_credits(&self) -> Result<Audit> {
         let mut client = self.database.reader().await?;
         let snapshot = client.build_transaction().isolation_level(IsolationLevel::RepeatableRead).read_only(true);

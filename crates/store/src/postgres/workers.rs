@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::connection::Parameter;
 use super::{PostgresStore, pooler};
 use crate::driver::{Row, from_row, millis};
-use crate::{ENGINE_SILENCE, EngineState, Result, StoreError, WORKER_SILENCE, WorkerReport};
+use crate::{Cause, ENGINE_SILENCE, EngineState, Result, StoreError, WORKER_SILENCE, WorkerReport};
 use tintype_domain::model::Id;
 use tintype_system::clock::Timestamp;
 
@@ -21,13 +21,10 @@ const REPORT: &str = "
     ON CONFLICT (id) DO UPDATE SET engine = $2, max_references = $3, slots = $4, mean_ms = $5, image_ms = $10,
         is_available = $6, seen_at = tintype_now($7), masks = $11";
 
-/// Condition for a row of `workers` whose worker is alive, with the parameters `$now` and `$silence`. A report from the
-/// future was written before the clock was set back. It is ignored as well.
-const ALIVE: &str =
-    "is_available AND seen_at > tintype_now($now) - $silence AND seen_at < tintype_now($now) + $silence";
-
+/// Condition for a row of `workers` whose worker is alive. A report from the future was written before the clock was set
+/// back. It is ignored as well.
 fn alive(now: &str, silence: &str) -> String {
-    ALIVE.replace("$now", now).replace("$silence", silence)
+    format!("is_available AND seen_at > tintype_now({now}) - {silence} AND seen_at < tintype_now({now}) + {silence}")
 }
 
 /// Reads the reports, with their times.
@@ -69,7 +66,6 @@ impl PostgresStore {
         let (max_references, slots) = (small(max_references), small(slots));
         let [mean_ms, image_ms] = [mean, mean_of_image].map(|mean| mean.map(|mean| millis(mean).max(1)));
         let (given, silence, forgotten) = (self.database.given_time(), millis(WORKER_SILENCE), millis(ENGINE_SILENCE));
-        let [given, silence, forgotten]: [Parameter<'_>; 3] = [&given, &silence, &forgotten];
         let parameters: [Parameter<'_>; 11] = [
             &id,
             &engine,
@@ -77,9 +73,9 @@ impl PostgresStore {
             &slots,
             &mean_ms,
             &is_available,
-            given,
-            silence,
-            forgotten,
+            &given,
+            &silence,
+            &forgotten,
             &image_ms,
             &masks,
         ];
@@ -115,7 +111,7 @@ impl PostgresStore {
         // Changes nothing, but a read-only server refuses it.
         self.database.write("UPDATE tintype SET version = version", &[]).await?;
         if self.database.was_full() {
-            return Err(StoreError::Full("a write has failed lately".into()));
+            return Err(StoreError::Full(Cause::new("a write has failed lately")));
         }
         Ok(())
     }

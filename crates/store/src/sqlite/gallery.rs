@@ -175,6 +175,6 @@ impl SqliteStore {
         if !self.read(|connection| connection.prepare_cached(due)?.query_row([], |row| row.get(0)))? {
             return Ok(0);
         }
-        self.write(Effect::IndexPrompts, |writing| index(&writing.connection)).await
+        self.write(Effect::IndexPrompts, None, |writing| Ok(index(&writing.connection)?)).await
     }
 }

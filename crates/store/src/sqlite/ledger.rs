@@ -2,25 +2,27 @@
 
 use rusqlite::params;
 
+use super::SqliteStore;
 use super::writer::{Writing, in_savepoint};
 use crate::driver::{Transaction, on_sqlite};
 use crate::{Result, ledger};
 use tintype_domain::ledger::Grant;
 use tintype_domain::model::Id;
+use tintype_system::fault::Effect;
 
 /// Grants that lapse in one transaction, so that the writes of callers can run in between.
-pub(super) const SWEEP_BATCH: usize = 256;
+const SWEEP_BATCH: usize = 256;
 
 /// Grants that a sweep has looked at.
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Swept {
-    pub(super) lapsed: usize,
+struct Swept {
+    lapsed: usize,
     /// Grants that could not be ended, for example because their account is damaged.
-    pub(super) failed: usize,
+    failed: usize,
 }
 
 /// Ends up to [`SWEEP_BATCH`] grants that have expired, after the first `skipped`.
-pub(super) fn lapse(writing: &mut Writing, skipped: usize) -> Result<Swept> {
+fn lapse(writing: &mut Writing, skipped: usize) -> Result<Swept> {
     let now = writing.clock.now();
     let due: Vec<(Id, Grant)> = writing
         .connection
@@ -48,4 +50,17 @@ pub(super) fn lapse(writing: &mut Writing, skipped: usize) -> Result<Swept> {
         }
     }
     Ok(swept)
+}
+
+impl SqliteStore {
+    pub(crate) async fn lapse_all_grants(&self) -> Result<usize> {
+        let mut all = Swept::default();
+        loop {
+            let some = self.write(Effect::LapseGrants, None, move |writing| lapse(writing, all.failed)).await?;
+            all = Swept { lapsed: all.lapsed + some.lapsed, failed: all.failed + some.failed };
+            if some.lapsed + some.failed < SWEEP_BATCH {
+                return Ok(all.lapsed);
+            }
+        }
+    }
 }

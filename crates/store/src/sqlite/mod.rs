@@ -7,11 +7,12 @@ use std::sync::atomic::AtomicI64;
 use std::sync::{Arc, Mutex};
 
 use rusqlite::{Connection, ErrorCode, OpenFlags};
+use rustix::fs::Access;
 
 use self::writer::Writer;
 pub(crate) use self::writer::Writing;
 use super::driver::{Driver, Store, Transaction, between_faults, on_sqlite};
-use super::{Cause, OpenError, Result, Right, Schema, StoreError, WorkerReport};
+use super::{Audit, Cause, OpenError, Result, Right, Schema, StoreError, WorkerReport, audit};
 use tintype_domain::model::{Id, IdSource};
 use tintype_system::clock::{Clock, Timestamp};
 use tintype_system::fault::{Effect, Faults};
@@ -25,7 +26,6 @@ pub(crate) mod plans;
 mod queue;
 mod schema;
 mod snapshot;
-mod upkeep;
 mod workers;
 mod writer;
 
@@ -33,7 +33,7 @@ use self::connection::{Readers, connect};
 pub(crate) use self::gallery::overwrite_words;
 pub use self::moved::{mark_as_moved, take_back};
 pub use self::schema::SCHEMA;
-use self::schema::{check_write_permission, is_a_fragment, migrate, unusable};
+use self::schema::{check_file, migrate, unusable};
 pub use self::snapshot::Snapshot;
 
 impl fmt::Debug for SqliteStore {
@@ -83,10 +83,7 @@ pub fn open_with_faults(path: &Path, clock: Clock, faults: Faults) -> std::resul
 
 /// [`open_with_faults`]. Only tests have another schema than [`SCHEMA`].
 pub fn open_with(path: &Path, clock: Clock, faults: Faults, schema: &Schema) -> std::result::Result<Store, OpenError> {
-    if is_a_fragment(path).map_err(|error| unusable(path, error))? {
-        return Err(unusable(path, "the file is not a database"));
-    }
-    check_write_permission(path).map_err(|error| unusable(path, error))?;
+    check_file(path, Access::READ_OK | Access::WRITE_OK)?;
     let unfinished = restoring(path);
     if unfinished.exists() && !path.exists() {
         let advice = format!("remove {} and the result files beside it, and restore again", unfinished.display());
@@ -117,42 +114,30 @@ impl SqliteStore {
         integrity(self.read(|connection| connection.query_row("PRAGMA quick_check(1)", [], |row| row.get(0)))?)
     }
 
-    /// Writes between the two fault points of `effect`, whatever the rights of the caller.
-    pub(crate) async fn write<T, E, F>(&self, effect: Effect, mut write: F) -> Result<T>
-    where
-        T: Send + 'static,
-        E: Into<StoreError>,
-        F: FnMut(&mut Writing) -> std::result::Result<T, E> + Send + 'static,
-    {
-        self.write_with(effect, None, move |writing| write(writing).map_err(Into::into)).await
-    }
-
     /// Writes between the two fault points of `effect`, if there is one, if `right` holds.
-    pub(crate) async fn write_with<T, F>(
+    pub(crate) async fn write<T, F>(
         &self,
         effect: impl Into<Option<Effect>>,
         right: Option<Right>,
-        write: F,
+        mut write: F,
     ) -> Result<T>
     where
         T: Send + 'static,
         F: FnMut(&mut Writing) -> Result<T> + Send + 'static,
     {
-        between_faults(&self.faults, effect, self.write_by_right(right, write)).await
+        let write = async {
+            let Some(right) = right else { return self.writer.write(write).await };
+            let write = move |writing: &mut Writing| {
+                let holds = on_sqlite(writing, async |begun: &Transaction<'_>| right.holds(begun, true).await)?;
+                holds.then(|| write(writing)).transpose()
+            };
+            self.writer.write(write).await?.ok_or(StoreError::Revoked)
+        };
+        between_faults(&self.faults, effect, write).await
     }
 
-    /// Writes if `right` holds.
-    async fn write_by_right<T, F>(&self, right: Option<Right>, mut write: F) -> Result<T>
-    where
-        T: Send + 'static,
-        F: FnMut(&mut Writing) -> Result<T> + Send + 'static,
-    {
-        let Some(right) = right else { return self.writer.write(write).await };
-        let write = move |writing: &mut Writing| {
-            let holds = on_sqlite(writing, async |begun: &Transaction<'_>| right.holds(begun, true).await)?;
-            holds.then(|| write(writing)).transpose()
-        };
-        self.writer.write(write).await?.ok_or(StoreError::Revoked)
+    pub(crate) async fn audit_credits(&self) -> Result<Audit> {
+        self.read(|connection| Ok(audit::on_sqlite(connection)))?
     }
 
     /// Checkpoints the write-ahead log and truncates it.

@@ -23,7 +23,7 @@ use tintype_system::fault::Effect;
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// Tasks that a sweep ends per transaction, so that the writes of callers can run in between.
-pub(super) const SWEEP_BATCH: usize = 256;
+const SWEEP_BATCH: usize = 256;
 
 fn claim(writing: &mut Writing, max: usize, lease: Duration, scope: &Scope) -> rusqlite::Result<Vec<Claim>> {
     let now = writing.clock.now();
@@ -141,7 +141,7 @@ fn give_up(writing: &mut Writing, loss: &Loss, task_id: Id) -> Result<Rescued> {
 }
 
 /// Ends or requeues up to [`SWEEP_BATCH`] tasks that a sweep looks for, each by itself.
-pub(super) fn sweep(writing: &mut Writing, sweep: &Sweep, loss: &Loss) -> Result<Rescued> {
+fn sweep(writing: &mut Writing, sweep: &Sweep, loss: &Loss) -> Result<Rescued> {
     let connection = &writing.connection;
     let select = |sql: &str, parameters: &[&dyn ToSql]| -> rusqlite::Result<Vec<Id>> {
         connection.prepare_cached(sql)?.query_map(parameters, |row| row.get(0))?.collect()
@@ -193,11 +193,24 @@ impl SqliteStore {
     ) -> Result<Vec<Claim>> {
         let engine = engine.to_owned();
         let scope = Scope { engine, max_references, passed_over: passed_over.iter().copied().collect() };
-        self.write(Effect::Claim, move |writing| claim(writing, max, lease, &scope)).await
+        self.write(Effect::Claim, None, move |writing| Ok(claim(writing, max, lease, &scope)?)).await
     }
 
     pub(crate) async fn renew_leases(&self, leases: Vec<Lease>, lease: Duration) -> Result<Vec<Lease>> {
-        self.write(Effect::Renew, move |writing| renew(writing, &leases, lease)).await
+        self.write(Effect::Renew, None, move |writing| Ok(renew(writing, &leases, lease)?)).await
+    }
+
+    pub(crate) async fn sweep(&self, effect: Effect, which: &Sweep, loss: &Loss) -> Result<Rescued> {
+        let mut all = Rescued::default();
+        loop {
+            let (which, loss) = (which.clone(), loss.clone());
+            let some = self.write(effect, None, move |writing| sweep(writing, &which, &loss)).await?;
+            let changed = some.queued + some.failed.len();
+            all.add(some);
+            if changed < SWEEP_BATCH {
+                return Ok(all);
+            }
+        }
     }
 
     /// Waits until another process has written. Only an operator's command is one, so a look every second is often

@@ -36,35 +36,23 @@ pub(super) const APPLICATION_ID: i32 = 0x7469_6E74;
 /// Length of the shortest non-empty SQLite file: its smallest page size.
 const MIN_FILE_BYTES: u64 = 512;
 
-/// Whether the file is not empty but too short for a database; SQLite would treat it as empty. This does not open the
-/// file, because closing it would release the POSIX locks that this process may hold on it.
-pub(super) fn is_a_fragment(path: &Path) -> std::io::Result<bool> {
+/// Checks that a file is not too short for a database, which SQLite would treat as an empty one, and that this process
+/// has `access` to it and, where they exist, its companions, because SQLite would only say that it cannot open them.
+/// This does not open the file: closing it would release the POSIX locks that this process may hold on it.
+pub(super) fn check_file(path: &Path, access: Access) -> Result<(), OpenError> {
     match std::fs::metadata(path) {
-        Ok(metadata) => Ok((1..MIN_FILE_BYTES).contains(&metadata.len())),
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(false),
-        Err(error) => Err(error),
+        Ok(metadata) if (1..MIN_FILE_BYTES).contains(&metadata.len()) => {
+            return Err(unusable(path, "the file is not a database"));
+        }
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(unusable(path, error)),
+        _ => {}
     }
-}
-
-/// Checks that this process may read the file and, where they exist, its companions. SQLite would only say that it
-/// cannot open them.
-pub(super) fn check_permission(path: &Path) -> Result<(), String> {
-    allowed(path, Access::READ_OK)?;
-    companions(path).iter().try_for_each(|companion| allowed(companion, Access::READ_OK))
-}
-
-/// Checks that this process may read and write the file and, where they exist, its companions.
-pub(super) fn check_write_permission(path: &Path) -> Result<(), String> {
-    let both = Access::READ_OK | Access::WRITE_OK;
-    allowed(path, both)?;
-    companions(path).iter().try_for_each(|companion| allowed(companion, both))
-}
-
-fn allowed(path: &Path, access: Access) -> Result<(), String> {
-    match rustix::fs::accessat(rustix::fs::CWD, path, access, AtFlags::EACCESS) {
-        Err(Errno::ACCESS) => Err(owner::denied(path)),
-        _ => Ok(()),
+    for file in [path.to_owned()].iter().chain(&companions(path)) {
+        if rustix::fs::accessat(rustix::fs::CWD, file, access, AtFlags::EACCESS) == Err(Errno::ACCESS) {
+            return Err(unusable(path, owner::denied(file)));
+        }
     }
+    Ok(())
 }
 
 /// The name of a database file in messages.

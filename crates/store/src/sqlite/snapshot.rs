@@ -6,9 +6,10 @@ use std::path::Path;
 
 use rusqlite::types::{ToSqlOutput, Value, ValueRef};
 use rusqlite::{Connection, OpenFlags, ToSql};
+use rustix::fs::Access;
 
 use super::moved::{open, take_back};
-use super::schema::{SCHEMA, SchemaState, check_current, check_permission, is_a_fragment, name, state, unusable};
+use super::schema::{SCHEMA, SchemaState, check_current, check_file, name, state, unusable};
 use super::{companions, integrity};
 use crate::driver::query;
 use crate::tasks::{NAME_ON_SQLITE, completed, completed_after};
@@ -61,10 +62,7 @@ impl Snapshot {
     }
 
     fn open_as(path: &Path, query: Option<&str>) -> std::result::Result<Self, OpenError> {
-        if is_a_fragment(path).map_err(|error| unusable(path, error))? {
-            return Err(unusable(path, "the file is not a database"));
-        }
-        check_permission(path).map_err(|error| unusable(path, error))?;
+        check_file(path, Access::READ_OK)?;
         let absolute = std::path::absolute(path).map_err(|error| unusable(path, error))?;
         let mut url = url::Url::from_file_path(&absolute).map_err(|()| unusable(path, "not a path"))?;
         url.set_query(query);

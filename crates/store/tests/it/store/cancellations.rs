@@ -5,9 +5,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use tintype_domain::ledger::STOPS_WITHIN;
 use tintype_domain::model::{FailureCause, Id, Status, Surface, Task, TaskFailure};
-use tintype_domain::person::Role;
 use tintype_store::{
-    Cancellation, Ended, GalleryFilter, Lease, LeaseWrite, Origin, PersonCreation, Result, Retry, StartLimit, TaskState,
+    Cancellation, Ended, GalleryFilter, Lease, LeaseWrite, Origin, Result, Retry, StartLimit, TaskState,
 };
 
 use super::ends::{assert_final, assert_refunded, refunds};
@@ -78,14 +77,7 @@ pub async fn a_task_that_a_worker_holds_is_cancelled_and_its_result_discarded(fx
 
 pub async fn only_its_account_and_its_author_cancel_a_task_and_only_on_its_surface(fx: &Fixture) -> Result<()> {
     let (ada, eve) = (fx.account("ada", 10).await?, fx.account("eve", 10).await?);
-    let mut people = Vec::new();
-    for name in ["ann", "bob"] {
-        let PersonCreation::Created(person) = fx.store.create_person(ada, name, Role::Member).await? else {
-            panic!("{name} is taken");
-        };
-        people.push(person.id);
-    }
-    let (ann, bob) = (people[0], people[1]);
+    let (ann, bob) = (fx.person(ada, "ann").await?.id, fx.person(ada, "bob").await?.id);
     let of_api = fx.submit(ada).await?.id;
     let origin = Origin { person_id: Some(ann), ..Origin::default() };
     let submit = fx.store.submit_before(StartLimit::none(), ada, origin, Surface::Web, images(1), UNLIMITED);

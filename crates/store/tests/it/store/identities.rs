@@ -7,7 +7,7 @@ use tintype_domain::model::Id;
 use tintype_domain::person::{Person, Role, Token};
 use tintype_store::{
     AccountChange, Action, Actor, Credential, DeleteSessions, Joining, Linking, NewSession, Newcomer, PersonChange,
-    PersonCreation, Proof, Result, SignUp, SigningUp, Via,
+    Proof, Result, SignUp, SigningUp, Via,
 };
 
 use super::fixture::Fixture;
@@ -23,9 +23,7 @@ fn newcomer(name: &str, subject: &str) -> SignUp {
 
 impl Fixture {
     async fn linked(&self, account: Id, name: &str) -> Result<Person> {
-        let PersonCreation::Created(person) = self.store.create_person(account, name, Role::Owner).await? else {
-            panic!("a new name")
-        };
+        let person = self.owner_of(account, name).await?;
         assert_eq!(self.store.link_identity(person.id, &identity(name)).await?, Linking::Linked);
         Ok(person)
     }

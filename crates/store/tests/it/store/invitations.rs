@@ -15,7 +15,7 @@ const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 const MOST: u32 = 3;
 
 impl Fixture {
-    async fn owner_of(&self, account: Id, name: &str) -> Result<Person> {
+    pub(super) async fn owner_of(&self, account: Id, name: &str) -> Result<Person> {
         match self.store.create_person(account, name, Role::Owner).await? {
             PersonCreation::Created(person) => Ok(person),
             refused => panic!("{name}: {refused:?}"),

@@ -8,8 +8,8 @@ use tintype_domain::key::KeySecret;
 use tintype_domain::model::{FailureCause, Id, Surface};
 use tintype_domain::person::{Person, Role, Token, TokenHash};
 use tintype_store::{
-    AccountChange, DeleteSessions, EndSessions, KeyChange, NewKey, NewSession, NewUpload, Origin, PersonChange,
-    PersonCreation, Proof, Result, Right, SessionRight, StartLimit, Store, StoreError, StrikeRule, Submission,
+    AccountChange, DeleteSessions, EndSessions, KeyChange, NewKey, NewSession, NewUpload, Origin, PersonChange, Proof,
+    Result, Right, SessionRight, StartLimit, Store, StoreError, StrikeRule, Submission,
 };
 use tintype_system::clock::Timestamp;
 
@@ -32,9 +32,7 @@ impl Fixture {
 
     async fn owner(&self, name: &str) -> Result<Owner> {
         let account = self.account(name, 100).await?;
-        let PersonCreation::Created(person) = self.store.create_person(account, name, Role::Owner).await? else {
-            panic!("{name} is taken");
-        };
+        let person = self.owner_of(account, name).await?;
         let new = self.session_of_an_hour();
         let session = new.hash;
         self.store.begin_session(person.id, None, new).await?.expect("a session");

@@ -4,11 +4,9 @@ use std::time::Duration;
 
 use tintype_domain::identity::Identity;
 use tintype_domain::model::Id;
-use tintype_domain::person::{Role, Session, Token, TokenHash};
+use tintype_domain::person::{Session, Token, TokenHash};
 use tintype_domain::second_factor::{Factor, FactorCode, FactorSecret, NewFactor};
-use tintype_store::{
-    AccountChange, Action, Actor, FactorRemoval, NewSession, PersonChange, PersonCreation, Proof, Result, Via,
-};
+use tintype_store::{AccountChange, Action, Actor, FactorRemoval, NewSession, PersonChange, Proof, Result, Via};
 
 use super::fixture::Fixture;
 
@@ -33,9 +31,7 @@ impl Fixture {
 
     async fn ada_without_factor(&self) -> Result<Ada> {
         let account = self.account("ada", 0).await?;
-        let PersonCreation::Created(person) = self.store.create_person(account, "ada", Role::Owner).await? else {
-            panic!("a new name")
-        };
+        let person = self.owner_of(account, "ada").await?;
         self.store.change_person(person.id, PersonChange::Password(HASH.into())).await?;
         let session = self.store.begin_session(person.id, None, self.begins()).await?.expect("a session");
         Ok(Ada { id: person.id, account, session, secret: FactorSecret::random() })

@@ -4,8 +4,7 @@ use std::time::Duration;
 
 use tintype_domain::key::{ApiKey, KeyState};
 use tintype_domain::model::{EntryKind, FailureCause, Id, Surface};
-use tintype_domain::person::Role;
-use tintype_store::{Actor, KeyChange, LeaseWrite, PersonChange, PersonCreation, Refusal, Result, StrikeRule, Via};
+use tintype_store::{Actor, KeyChange, LeaseWrite, PersonChange, Refusal, Result, StrikeRule, Via};
 
 use super::fixture::{Fixture, LEASE, UNLIMITED, accepted, failure, images, new_key};
 
@@ -274,9 +273,7 @@ pub async fn a_failed_rotation_leaves_the_strikes_on_the_old_key(fx: &Fixture) -
 
 pub async fn strikes_of_a_key_count_for_the_person_who_made_it_and_follow_its_rotation(fx: &Fixture) -> Result<()> {
     let account = fx.account("ada", 100).await?;
-    let PersonCreation::Created(ada) = fx.store.create_person(account, "ada", Role::Owner).await? else {
-        panic!("a new name")
-    };
+    let ada = fx.owner_of(account, "ada").await?;
     let actor = Actor { name: "ada".into(), person_id: Some(ada.id), via: Via::Studio, source: None };
     let by_ada = fx.store.acting(actor);
     let first = by_ada.create_key(account, new_key("")).await?.expect("the account exists").id;
