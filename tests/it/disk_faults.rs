@@ -190,11 +190,25 @@ async fn a_disk_without_hard_links_and_permissions_holds_the_data_and_a_restored
     let said = std::fs::read_to_string(&log).expect("a log");
     assert!(said.contains("ignores permissions") && !said.contains("removed the permission"), "{said}");
 
+    let doctor = run(&disk.data(), ["doctor"]).text();
+    assert!(doctor.contains("umask=077"), "{doctor}");
+
     let (backup, restored) = (disk.path().join("backup").display().to_string(), disk.path().join("restored"));
     run(&disk.data(), ["backup", &backup]).succeeded();
     run(&restored, ["restore", &backup]).succeeded();
     let audit = run(&restored, ["credits", "audit", "--files"]).succeeded();
     assert!(audit.contains("1 result file"), "{audit}");
+}
+
+#[tokio::test]
+async fn a_command_says_that_a_file_system_shares_no_memory() {
+    if !disk::inside("disk_faults::a_command_says_that_a_file_system_shares_no_memory") {
+        return;
+    }
+    let disk = Disk::new();
+    disk.set(Faults { unmapped: true, ..Faults::default() });
+    let said = run(&disk.data(), ["account", "create", "ada"]).failed();
+    assert!(said.contains("shares no memory (mergerfs"), "{said}");
 }
 
 #[tokio::test]

@@ -116,7 +116,11 @@ pub fn keep_private(directory: &Path, database: Option<&Path>) -> Result<(), Str
 /// A message if users other than the owner can use a file or directory; `None` for one that does not exist.
 pub fn open_to_others(path: &Path) -> Option<String> {
     let mode = std::fs::symlink_metadata(path).ok().filter(|found| !found.is_symlink())?.mode();
-    let message = || format!("other users can read {} (mode {:o}): run `chmod go= {0}`", path.display(), mode & 0o777);
+    let message = || {
+        let (path, mode) = (path.display(), mode & 0o777);
+        let advice = "if that has no effect, mount its file system with umask=077";
+        format!("other users can read {path} (mode {mode:o}): run `chmod go= {path}`; {advice}")
+    };
     (mode & OTHERS != 0).then(message)
 }
 

@@ -39,6 +39,8 @@ pub struct Faults {
     pub lie_about_sync: Option<Names>,
     /// The disk has no hard links and ignores permissions, as exFAT and NTFS do.
     pub foreign: bool,
+    /// Files share no memory between processes, as in mergerfs without a cache.
+    pub unmapped: bool,
     /// The power fails after this number of further changes and syncs.
     pub cut_after: Option<u64>,
 }

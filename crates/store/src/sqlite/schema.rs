@@ -63,9 +63,13 @@ pub(super) fn name(path: &Path) -> String {
 /// The error for a file that the system or SQLite refuses.
 pub(super) fn unusable(path: &Path, error: impl Display) -> OpenError {
     let mut error = error.to_string();
-    if error == "database is locked" {
-        error.push_str(" by another program, or its file system has no locks (SMB)");
-    }
+    error.push_str(match error.as_str() {
+        "database is locked" => " by another program, or its file system has no locks (SMB)",
+        "disk I/O error" => {
+            ": its disk fails, or its file system shares no memory (mergerfs: mount it with cache.files=partial)"
+        }
+        _ => "",
+    });
     OpenError::Unusable { name: name(path), error }
 }
 

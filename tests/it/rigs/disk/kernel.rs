@@ -47,6 +47,10 @@ fn attributes(platter: &mut Platter, number: u64, request: &Request) -> Result<F
     })
 }
 
+fn opened(platter: &Platter) -> FopenFlags {
+    if platter.faults.unmapped { FopenFlags::FOPEN_DIRECT_IO } else { FopenFlags::FOPEN_KEEP_CACHE }
+}
+
 fn text(name: &OsStr) -> &str {
     name.to_str().expect("the program makes names of ASCII")
 }
@@ -133,7 +137,7 @@ impl Filesystem for Mounted {
         let mut platter = self.platter();
         let made = platter.make(parent.0, text(name), mode & !umask, false);
         match made.and_then(|number| attributes(&mut platter, number, request)) {
-            Ok(made) => reply.created(&FOREVER, &made, Generation(0), FileHandle(0), FopenFlags::FOPEN_KEEP_CACHE),
+            Ok(made) => reply.created(&FOREVER, &made, Generation(0), FileHandle(0), opened(&platter)),
             Err(error) => reply.error(error),
         }
     }
@@ -169,8 +173,9 @@ impl Filesystem for Mounted {
     }
 
     fn open(&self, _: &Request, _: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
-        match self.platter().open(flags.acc_mode() != OpenAccMode::O_RDONLY) {
-            Ok(()) => reply.opened(FileHandle(0), FopenFlags::FOPEN_KEEP_CACHE),
+        let mut platter = self.platter();
+        match platter.open(flags.acc_mode() != OpenAccMode::O_RDONLY) {
+            Ok(()) => reply.opened(FileHandle(0), opened(&platter)),
             Err(error) => reply.error(error),
         }
     }
