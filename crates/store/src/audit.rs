@@ -114,10 +114,12 @@ async fn match_tasks(snapshot: &impl Snapshot, run: &mut AuditRun) -> Result<()>
         let tasks = snapshot.query(tasks, &[&after, &until]).await?;
         let entries = snapshot.query(entries, &[&after, &until]).await?;
         let queue = snapshot.query(queue, &[&after, &until]).await?;
-        let mut entries = entries.iter().map(entry).peekable();
-        let mut queue = queue.iter().map(queued).peekable();
-        run.match_tasks(tasks.iter().map(task), &mut entries, &mut queue)?;
-        run.report_strays(&mut entries, &mut queue, None)?;
+        let mut entries = entries.iter().map(entry).collect::<Result<Vec<_>>>()?.into_iter().peekable();
+        let mut queue = queue.iter().map(queued).collect::<Result<Vec<_>>>()?.into_iter().peekable();
+        for row in &tasks {
+            run.match_task(&task(row)?, &mut entries, &mut queue);
+        }
+        run.report_strays(&mut entries, &mut queue, None);
         if end.is_empty() {
             return Ok(());
         }
@@ -276,50 +278,42 @@ impl AuditRun {
         }
     }
 
-    /// Matches the next tasks with all entries and queue rows up to the last of them. Every task must have its
-    /// entries, every entry its task, and exactly the processing tasks must be in the queue. The caller passes the
-    /// remaining entries and queue rows to [`AuditRun::report_strays`].
-    fn match_tasks(
+    /// Matches the next task with its entries and its queue row: it must have its entries, every entry its task, and
+    /// exactly the processing tasks must be in the queue. The caller passes the entries and queue rows after the last
+    /// task to [`AuditRun::report_strays`].
+    fn match_task(
         &mut self,
-        tasks: impl Iterator<Item = Result<Task>>,
-        entries: &mut Peekable<impl Iterator<Item = Result<TaskEntry>>>,
-        queue: &mut Peekable<impl Iterator<Item = Result<Queued>>>,
-    ) -> Result<()> {
-        for task in tasks {
-            let task = task?;
-            self.audit.tasks += 1;
-            self.report_strays(entries, queue, Some(task.id))?;
-            let mut of_task = Vec::with_capacity(2);
-            while let Some(entry) = next_if(entries, |entry| entry.task_id == task.id)? {
-                of_task.push(entry);
-            }
-            self.check_entries(&task, &of_task);
-            let queued = next_if(queue, |queued| queued.task_id == task.id)?;
-            if let Some(queued) = &queued {
-                self.check_queued(&task, queued, &of_task);
-            }
-            self.check_state(&task, queued.as_ref());
+        task: &Task,
+        entries: &mut Peekable<impl Iterator<Item = TaskEntry>>,
+        queue: &mut Peekable<impl Iterator<Item = Queued>>,
+    ) {
+        self.audit.tasks += 1;
+        self.report_strays(entries, queue, Some(task.id));
+        let of_task: Vec<_> = std::iter::from_fn(|| entries.next_if(|entry| entry.task_id == task.id)).collect();
+        self.check_entries(task, &of_task);
+        let queued = queue.next_if(|queued| queued.task_id == task.id);
+        if let Some(queued) = &queued {
+            self.check_queued(task, queued, &of_task);
         }
-        Ok(())
+        self.check_state(task, queued.as_ref());
     }
 
     /// Reports entries and queue rows before the task `until`, which belong to no task.
     fn report_strays(
         &mut self,
-        entries: &mut Peekable<impl Iterator<Item = Result<TaskEntry>>>,
-        queue: &mut Peekable<impl Iterator<Item = Result<Queued>>>,
+        entries: &mut Peekable<impl Iterator<Item = TaskEntry>>,
+        queue: &mut Peekable<impl Iterator<Item = Queued>>,
         until: Option<Id>,
-    ) -> Result<()> {
+    ) {
         let before = |id: Id| until.is_none_or(|until| id < until);
-        while let Some(stray) = next_if(entries, |entry| before(entry.task_id))? {
+        while let Some(stray) = entries.next_if(|entry| before(entry.task_id)) {
             let fault = format!("entry {} is for a task that does not exist", stray.id);
             self.drift(stray.account_id, Some(stray.task_id), fault);
         }
-        while let Some(stray) = next_if(queue, |queued| before(queued.task_id))? {
+        while let Some(stray) = queue.next_if(|queued| before(queued.task_id)) {
             self.sums.entry(stray.account_id).or_default().queued += 1;
             self.drift(stray.account_id, Some(stray.task_id), "is in the queue, but does not exist".into());
         }
-        Ok(())
     }
 
     /// Checks that a task was charged once, 2 x n, to its account, and refunded the same amount exactly if it failed.
@@ -440,9 +434,4 @@ impl AuditRun {
 
 fn credits_of(amount: i64) -> String {
     counted(amount, "credit", "credits")
-}
-
-/// The next row if it satisfies the predicate. An unreadable row is an error at once.
-fn next_if<T>(rows: &mut Peekable<impl Iterator<Item = Result<T>>>, is_next: impl Fn(&T) -> bool) -> Result<Option<T>> {
-    rows.next_if(|row| row.as_ref().map_or(true, &is_next)).transpose()
 }

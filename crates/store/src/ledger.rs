@@ -42,12 +42,6 @@ pub fn to_json(parts: &[Part]) -> Option<String> {
     (!pairs.is_empty()).then(|| serde_json::to_string(&pairs).expect("numbers are always JSON"))
 }
 
-/// The inverse of [`to_json`]. An error means that the row is damaged.
-pub fn from_json(taken: &str) -> serde_json::Result<Vec<Part>> {
-    let pairs: Vec<(i64, i64)> = serde_json::from_str(taken)?;
-    Ok(pairs.into_iter().map(|(grant, credits)| Part { grant, credits }).collect())
-}
-
 /// Locks an account until the commit, so that no other transaction charges or refunds it, or adds something that it may
 /// have a limited number of; `false` if the account does not exist or is deleted. Only the statements after this one
 /// see all that was committed before the lock.
@@ -220,15 +214,17 @@ async fn give_back(
     taken: &str,
     now: Timestamp,
 ) -> Done {
-    let parts = from_json(taken).map_err(|error| StoreError::other(format!("queue.taken: {error}")))?;
-    let grants: Vec<i64> = parts.iter().map(|part| part.grant).collect();
+    // As [`to_json`] has written it, unless the row is damaged.
+    let invalid = |error| StoreError::other(format!("queue.taken: {error}"));
+    let parts: Vec<(i64, i64)> = serde_json::from_str(taken).map_err(invalid)?;
+    let grants: Vec<i64> = parts.iter().map(|(grant, _)| *grant).collect();
     let grants = Each { sqlite: serde_json::to_string(&grants).expect("numbers are always JSON"), postgres: grants };
     let rows = begun.query(&state(begun), &[&account_id, &grants, &now]).await?;
     // In the order of the parts.
-    let returned = parts
-        .into_iter()
-        .zip(&rows)
-        .map(|(part, row)| Ok(Returned { part, is_live: row.get("is_live")?, is_extension: row.get("is_extension")? }));
+    let returned = parts.into_iter().zip(&rows).map(|((grant, credits), row)| {
+        let part = Part { grant, credits };
+        Ok(Returned { part, is_live: row.get("is_live")?, is_extension: row.get("is_extension")? })
+    });
     let Refund { returned, extended, expired } = ledger::give_back(&returned.collect::<Done<Vec<_>>>()?);
     add_to_grants(begun, &returned).await?;
     if extended > 0 {
