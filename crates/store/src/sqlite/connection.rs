@@ -1,12 +1,10 @@
-//! Connections to the file, and the pool of read-only connections.
+//! Connections to the file.
 
-use std::path::{Path, PathBuf};
-use std::sync::Mutex;
+use std::path::Path;
 use std::time::Duration;
 
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, OpenFlags};
-use tintype_system::locked::Locked as _;
 
 /// Longest wait for the write lock while another process holds it, such as the command line.
 pub(super) const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
@@ -33,24 +31,4 @@ pub(super) fn connect(path: &Path, flags: OpenFlags) -> rusqlite::Result<Connect
          PRAGMA journal_size_limit = 67108864;",
     )?;
     Ok(connection)
-}
-
-/// Read-only connections. A point read takes microseconds, less than a hop to another thread, so it runs on the calling
-/// thread; there are never more connections than calling threads.
-pub(super) struct Readers {
-    pub(super) path: PathBuf,
-    pub(super) idle: Mutex<Vec<Connection>>,
-}
-
-impl Readers {
-    pub(super) fn read<T>(&self, query: impl FnOnce(&Connection) -> rusqlite::Result<T>) -> rusqlite::Result<T> {
-        let free = self.idle.locked().pop();
-        let connection = match free {
-            Some(connection) => connection,
-            None => connect(&self.path, OpenFlags::SQLITE_OPEN_READ_WRITE)?,
-        };
-        let outcome = query(&connection);
-        self.idle.locked().push(connection);
-        outcome
-    }
 }

@@ -16,6 +16,7 @@ use super::{Audit, Cause, OpenError, Result, Right, Schema, StoreError, WorkerRe
 use tintype_domain::model::{Id, IdSource};
 use tintype_system::clock::{Clock, Timestamp};
 use tintype_system::fault::{Effect, Faults};
+use tintype_system::locked::Locked as _;
 
 mod connection;
 mod gallery;
@@ -29,7 +30,7 @@ mod snapshot;
 mod workers;
 mod writer;
 
-use self::connection::{Readers, connect};
+use self::connection::connect;
 pub(crate) use self::gallery::overwrite_words;
 pub use self::moved::{mark_as_moved, take_back};
 pub use self::schema::SCHEMA;
@@ -38,14 +39,17 @@ pub use self::snapshot::Snapshot;
 
 impl fmt::Debug for SqliteStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("SqliteStore").field("path", &self.readers.path).finish_non_exhaustive()
+        f.debug_struct("SqliteStore").field("path", &self.path).finish_non_exhaustive()
     }
 }
 
 /// A database in one SQLite file.
 pub(crate) struct SqliteStore {
     writer: Writer,
-    readers: Readers,
+    path: PathBuf,
+    /// The connections for reading that are free. A point read takes microseconds, less than a hop to another thread,
+    /// so it runs on the calling thread; there are never more connections than calling threads.
+    idle: Mutex<Vec<Connection>>,
     /// Held while a long read runs.
     long_reads: Arc<tokio::sync::Semaphore>,
     pub(crate) clock: Clock,
@@ -96,10 +100,10 @@ pub fn open_with(path: &Path, clock: Clock, faults: Faults, schema: &Schema) -> 
     let (last_served, empties_log) = (HashMap::new(), false);
     let writing = Writing { connection, clock: clock.clone(), ids, last_served, faults: faults.clone(), empties_log };
     let writer = Writer::start(writing).map_err(|error| unusable(path, error))?;
-    let readers = Readers { path: path.to_owned(), idle: Mutex::default() };
     let store = SqliteStore {
         writer,
-        readers,
+        path: path.to_owned(),
+        idle: Mutex::default(),
         long_reads: Arc::new(tokio::sync::Semaphore::new(1)),
         clock,
         faults,
@@ -165,14 +169,20 @@ impl SqliteStore {
         let read = tokio::task::spawn_blocking(move || {
             // Until the read has ended, even if its caller has gone.
             let _turn = turn;
-            store.readers.read(query)
+            store.read(query)
         });
-        let read = read.await;
-        Ok(read.map_err(StoreError::other)??)
+        read.await.map_err(StoreError::other)?
     }
 
     pub(crate) fn read<T>(&self, query: impl FnOnce(&Connection) -> rusqlite::Result<T>) -> Result<T> {
-        Ok(self.readers.read(query)?)
+        let free = self.idle.locked().pop();
+        let connection = match free {
+            Some(connection) => connection,
+            None => connect(&self.path, OpenFlags::SQLITE_OPEN_READ_WRITE)?,
+        };
+        let outcome = query(&connection);
+        self.idle.locked().push(connection);
+        Ok(outcome?)
     }
 }
 
