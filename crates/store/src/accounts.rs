@@ -157,7 +157,6 @@ async fn delete(begun: &Transaction<'_>, id: Id) -> Done {
     begun.execute(revoke, &[&id, &now]).await.map(drop)
 }
 
-/// Accounts and their credits.
 impl Store {
     /// Creates an account, granting it `credits` unless that is zero. More than
     /// [`MAX_BALANCE`](tintype_domain::model::MAX_BALANCE) is an error.

@@ -254,7 +254,6 @@ from_row! { fn change(row) -> AuditedChange { action, account_id, subject, detai
 
 from_row! { fn entry(row) -> AuditEntry { id, actor: actor(row)?, audited: change(row)?, account } }
 
-/// The audit log.
 impl Store {
     /// This store for an actor: it records each change that the audit log knows in the commit of the change. Without an
     /// actor, nothing is recorded.

@@ -415,7 +415,6 @@ async fn trim(store: &Store, cutoff: Timestamp, most: i64) -> Result<usize> {
     Ok(trimmed)
 }
 
-/// Deliveries of events to endpoints.
 impl Store {
     /// Writes an event that tries an endpoint, to be sent before all others and without regard to the wait of the
     /// endpoint, unless one waits to be sent so. Returns its delivery; `None` if the endpoint is disabled or does not

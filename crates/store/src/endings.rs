@@ -204,7 +204,6 @@ impl Loss {
     }
 }
 
-/// How tasks end.
 impl Store {
     /// Completes a task with the names of its result files, at least one.
     pub async fn complete(&self, lease: Lease, images: Vec<String>) -> Result<LeaseWrite> {

@@ -93,7 +93,6 @@ async fn give_up(begun: &Transaction<'_>, id: Id) -> Done {
     Ok(())
 }
 
-/// Endpoints of accounts.
 impl Store {
     /// Adds an endpoint to an account that has fewer than `most`.
     pub async fn add_endpoint(&self, account_id: Id, new: NewEndpoint, most: u32) -> Result<EndpointCreation> {

@@ -142,7 +142,6 @@ pub(super) fn marker(row: &Row) -> Result<FilesMarker> {
     Ok(FilesMarker::from(secret::<[u8; 16]>(row)?))
 }
 
-/// The database itself and the processes that share it.
 impl Store {
     /// Publishes the state of a worker to all processes of this database. The worker counts as gone after
     /// [`WORKER_SILENCE`] unless it repeats the report, and its engine after [`ENGINE_SILENCE`]. A report replaces

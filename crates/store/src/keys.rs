@@ -220,7 +220,6 @@ async fn change(begun: &Transaction<'_>, id: Id, change: KeyChange, by_operator:
     Ok(changed)
 }
 
-/// API keys.
 impl Store {
     /// Adds a key to an account; `None` if the account does not exist or is deleted.
     pub async fn create_key(&self, account_id: Id, key: NewKey) -> Result<Option<ApiKey>> {

@@ -306,61 +306,6 @@ async fn change(begun: &Transaction<'_>, id: Id, change: &PersonChange) -> Done<
 /// How much clocks of one installation may differ.
 const CLOCK_SKEW: Duration = Duration::from_secs(60);
 
-/// Begins a session. The lock makes a change of the password wait, which then ends this session, or waits for that
-/// change and compares again.
-async fn begin_session(
-    begun: &Transaction<'_>,
-    person_id: Id,
-    proof: Option<&Proof>,
-    new: &NewSession,
-) -> Done<Option<Session>> {
-    let (password, identity) = match proof {
-        None => (None, None),
-        Some(Proof::Password(hash) | Proof::PasswordAndCode(hash, _) | Proof::NewPassword(hash)) => (Some(hash), None),
-        Some(Proof::Identity(identity, began_at)) => (None, Some((identity, *began_at))),
-    };
-    if let Some(Proof::PasswordAndCode(_, code)) = proof
-        && !second_factor::use_code(begun, person_id, code).await?
-    {
-        return Ok(None);
-    }
-    let sql = format!(
-        "INSERT INTO sessions (hash, id, person_id, seen_at, expires_at, agent, by_provider)
-         SELECT $1, $2, people.id, $3, $4, $5, CAST($8 AS text) IS NOT NULL FROM {ENABLED}
-         WHERE people.id = $6 AND (NOT $11 OR people.factor_secret IS NULL)
-         AND (CAST($7 AS text) IS NULL OR people.password = $7)
-         AND (CAST($8 AS text) IS NULL OR EXISTS (
-             SELECT 1 FROM person_identities i WHERE i.person_id = people.id AND i.issuer = $8 AND i.subject = $9))
-         AND (CAST($10 AS bigint) IS NULL OR people.sessions_ended_at IS NULL OR people.sessions_ended_at <= $10
-              OR people.sessions_ended_at > $12) {}",
-        begun.locking("FOR SHARE OF people")
-    );
-    let (id, hash, now) = (begun.new_id(), &new.hash[..], begun.now());
-    let (issuer, subject) = identity.map(|(identity, _)| (&identity.issuer, &identity.subject)).unzip();
-    let began_at = identity.map(|(_, began_at)| began_at);
-    let without_factor = matches!(proof, Some(Proof::Password(_)));
-    // An end in the future comes from a clock that was ahead, and would keep the person out until then.
-    let latest_end = now.saturating_add(CLOCK_SKEW);
-    let parameters: [&dyn Parameter; 12] = [
-        &hash,
-        &id,
-        &now,
-        &new.expires_at,
-        &new.agent,
-        &person_id,
-        &password,
-        &issuer,
-        &subject,
-        &began_at,
-        &without_factor,
-        &latest_end,
-    ];
-    if begun.execute(&sql, &parameters).await? == 0 {
-        return Ok(None);
-    }
-    begun_session(begun, new).await
-}
-
 /// People who may use the studio. A session counts only while its account is enabled.
 impl Store {
     /// Adds a person to an account.
@@ -462,7 +407,59 @@ impl Store {
     /// Begins a session of a person. `None` if there is no such person, the account is disabled, or `proof` is no
     /// longer that of the person; a caller that knows the person otherwise gives none.
     pub async fn begin_session(&self, person_id: Id, proof: Option<Proof>, new: NewSession) -> Result<Option<Session>> {
-        self.write(Effect::SignIn, async move |begun| begin_session(begun, person_id, proof.as_ref(), &new).await).await
+        self.write(Effect::SignIn, async move |begun| {
+            let (password, identity) = match &proof {
+                None => (None, None),
+                Some(Proof::Password(hash) | Proof::PasswordAndCode(hash, _) | Proof::NewPassword(hash)) => {
+                    (Some(hash), None)
+                }
+                Some(Proof::Identity(identity, began_at)) => (None, Some((identity, *began_at))),
+            };
+            if let Some(Proof::PasswordAndCode(_, code)) = &proof
+                && !second_factor::use_code(begun, person_id, code).await?
+            {
+                return Ok(None);
+            }
+            // The lock makes a change of the password wait, which then ends this session, or waits for that change and
+            // compares again.
+            let sql = format!(
+                "INSERT INTO sessions (hash, id, person_id, seen_at, expires_at, agent, by_provider)
+                 SELECT $1, $2, people.id, $3, $4, $5, CAST($8 AS text) IS NOT NULL FROM {ENABLED}
+                 WHERE people.id = $6 AND (NOT $11 OR people.factor_secret IS NULL)
+                 AND (CAST($7 AS text) IS NULL OR people.password = $7)
+                 AND (CAST($8 AS text) IS NULL OR EXISTS (
+                     SELECT 1 FROM person_identities i
+                     WHERE i.person_id = people.id AND i.issuer = $8 AND i.subject = $9))
+                 AND (CAST($10 AS bigint) IS NULL OR people.sessions_ended_at IS NULL OR people.sessions_ended_at <= $10
+                      OR people.sessions_ended_at > $12) {}",
+                begun.locking("FOR SHARE OF people")
+            );
+            let (id, hash, now) = (begun.new_id(), &new.hash[..], begun.now());
+            let (issuer, subject) = identity.map(|(identity, _)| (&identity.issuer, &identity.subject)).unzip();
+            let began_at = identity.map(|(_, began_at)| began_at);
+            let without_factor = matches!(proof, Some(Proof::Password(_)));
+            // An end in the future comes from a clock that was ahead, and would keep the person out until then.
+            let latest_end = now.saturating_add(CLOCK_SKEW);
+            let parameters: [&dyn Parameter; 12] = [
+                &hash,
+                &id,
+                &now,
+                &new.expires_at,
+                &new.agent,
+                &person_id,
+                &password,
+                &issuer,
+                &subject,
+                &began_at,
+                &without_factor,
+                &latest_end,
+            ];
+            if begun.execute(&sql, &parameters).await? == 0 {
+                return Ok(None);
+            }
+            begun_session(begun, &new).await
+        })
+        .await
     }
 
     /// The session with this hash, unless it has ended or its account is disabled.

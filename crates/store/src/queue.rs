@@ -58,7 +58,6 @@ fn done_if(done: bool) -> LeaseWrite {
     if done { LeaseWrite::Done } else { LeaseWrite::Lost }
 }
 
-/// Tasks that have not ended, and the leases on them.
 impl Store {
     /// Leases up to `max` waiting tasks for `lease` that name no engine: round robin over accounts, oldest first within
     /// one. None while the queue is paused.

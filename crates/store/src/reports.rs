@@ -274,7 +274,6 @@ fn position(driver: &Driver) -> &'static str {
     driver.either("instr", "strpos")
 }
 
-/// Look-ups that change nothing.
 impl Store {
     /// Accounts with `text` in their name, sorted by name, after the name `after`.
     pub async fn find_accounts(&self, text: &str, after: &str, limit: u32) -> Result<Vec<AccountSummary>> {

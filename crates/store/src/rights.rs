@@ -4,12 +4,12 @@
 //! download. So a store that acts by a right ([`Store::with_right`](super::Store::with_right)) checks it once more in
 //! the transaction of each write, and fails with [`StoreError::Revoked`](super::StoreError::Revoked) if it was lost.
 
-use super::driver::{Row, Transaction};
+use super::driver::Transaction;
 use super::keys::{KEY, api_key};
 use super::people::{person, sessions};
 use crate::failure::Done;
 use tintype_domain::key::KeyHash;
-use tintype_domain::person::{Person, Role, TokenHash};
+use tintype_domain::person::{Role, TokenHash};
 
 /// A right to write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -48,18 +48,13 @@ impl Right {
             Self::Session(right) => {
                 let sql = sessions("s.hash = $1 AND s.expires_at > $2");
                 let locking = locking("FOR NO KEY UPDATE OF people FOR KEY SHARE OF s");
-                let holds = |row: &Row| Ok(right.holds(&person(row)?, row.get("admin")?));
-                let found = begun.find(&format!("{sql} {locking}"), &[&&right.session[..], &now], holds).await?;
-                Ok(found.unwrap_or(false))
+                let found = begun.query_opt(&format!("{sql} {locking}"), &[&&right.session[..], &now]).await?;
+                let Some(row) = found else { return Ok(false) };
+                let (person, admin): (_, bool) = (person(&row)?, row.get("admin")?);
+                let is_suspended = person.suspension.is_some() && !right.suspended;
+                let operates = admin && person.role == Role::Owner;
+                Ok(person.role >= right.role && !is_suspended && (operates || !right.operator))
             }
         }
-    }
-}
-
-impl SessionRight {
-    /// Whether it still holds for its person; `admin` says whether the person's account is an admin account.
-    fn holds(&self, person: &Person, admin: bool) -> bool {
-        let operates = admin && person.role == Role::Owner;
-        person.role >= self.role && (self.suspended || person.suspension.is_none()) && (!self.operator || operates)
     }
 }

@@ -35,57 +35,63 @@ async fn wait(begun: &Transaction<'_>, Identity { issuer, subject }: &Identity) 
     Ok(())
 }
 
-/// Opens an account with its owner. A refusal for the name leaves the count of the attempt.
-async fn sign_up(begun: &Transaction<'_>, new: &SignUp) -> Done<SigningUp> {
-    check_opening(new.credits).map_err(StoreError::other)?;
-    let (password, identity) = match &new.credential {
-        Credential::Password(password) => (Some(password), None),
-        Credential::Identity(identity) => (None, Some(identity)),
-    };
-    if let Some(identity) = identity {
-        wait(begun, identity).await?;
-        if let Some(person) = with_identity(begun, identity).await? {
-            return Ok(SigningUp::Known(person));
-        }
-    }
-    let now = begun.now();
-    if begun.execute(COUNT, &[&new.source, &now.day(), &i64::from(new.limit)]).await? == 0 {
-        return Ok(SigningUp::TooMany);
-    }
-    let (account_id, id) = (begun.new_id(), begun.new_id());
-    let taken = begun.query_opt("SELECT 1 FROM people WHERE name = $1 OR id = $1", &[&new.name]).await?;
-    let name = match &new.credential {
-        _ if taken.is_none() => new.name.clone(),
-        Credential::Password(_) => return Ok(SigningUp::NameTaken),
-        Credential::Identity(_) => with_id(&new.name, id),
-    };
-    // A name of an account may be taken where that of a person is not; only the operator sees it.
-    if accounts::insert(begun, account_id, &name, "FALSE").await?.is_none() {
-        accounts::insert(begun, account_id, &format!("{name}-{account_id}"), "FALSE").await?;
-    }
-    if begun.execute(ADD_OWNER, &[&id, &account_id, &name, &password]).await? == 0 {
-        begun.execute("DELETE FROM accounts WHERE id = $1", &[&account_id]).await?;
-        return Ok(SigningUp::NameTaken);
-    }
-    ledger::open(begun, account_id, new.credits, SIGN_UP_NOTE).await?;
-    if let Some(identity) = identity {
-        identify(begun, id, identity).await?;
-    }
-    let (role, has_password, created_at) = (Role::Owner, password.is_some(), id.timestamp());
-    let person =
-        Person { id, account_id, name, role, has_password, has_second_factor: false, suspension: None, created_at };
-    let provider = identity.map_or("", |identity| &identity.issuer);
-    let detail = format!("+{} {provider}", new.credits);
-    let audited = AuditedChange::of_person(Action::SignUp, &person).with(detail.trim_end());
-    audit_log::record(begun, &Actor::newcomer(&person, &new.source), &audited).await?;
-    Ok(SigningUp::Done(person))
-}
-
 impl Store {
-    /// Creates a non-admin account with its owner and its first credits, and counts the attempt. The audit log names
-    /// the person as the one who did it.
+    /// Creates a non-admin account with its owner and its first credits, and counts the attempt, also one that is
+    /// refused for its name. The audit log names the person as the one who did it.
     pub async fn sign_up(&self, new: SignUp) -> Result<SigningUp> {
-        self.write(Effect::SignUp, async move |begun| sign_up(begun, &new).await).await
+        self.write(Effect::SignUp, async move |begun| {
+            check_opening(new.credits).map_err(StoreError::other)?;
+            let (password, identity) = match &new.credential {
+                Credential::Password(password) => (Some(password), None),
+                Credential::Identity(identity) => (None, Some(identity)),
+            };
+            if let Some(identity) = identity {
+                wait(begun, identity).await?;
+                if let Some(person) = with_identity(begun, identity).await? {
+                    return Ok(SigningUp::Known(person));
+                }
+            }
+            let now = begun.now();
+            if begun.execute(COUNT, &[&new.source, &now.day(), &i64::from(new.limit)]).await? == 0 {
+                return Ok(SigningUp::TooMany);
+            }
+            let (account_id, id) = (begun.new_id(), begun.new_id());
+            let taken = begun.query_opt("SELECT 1 FROM people WHERE name = $1 OR id = $1", &[&new.name]).await?;
+            let name = match &new.credential {
+                _ if taken.is_none() => new.name.clone(),
+                Credential::Password(_) => return Ok(SigningUp::NameTaken),
+                Credential::Identity(_) => with_id(&new.name, id),
+            };
+            // A name of an account may be taken where that of a person is not; only the operator sees it.
+            if accounts::insert(begun, account_id, &name, "FALSE").await?.is_none() {
+                accounts::insert(begun, account_id, &format!("{name}-{account_id}"), "FALSE").await?;
+            }
+            if begun.execute(ADD_OWNER, &[&id, &account_id, &name, &password]).await? == 0 {
+                begun.execute("DELETE FROM accounts WHERE id = $1", &[&account_id]).await?;
+                return Ok(SigningUp::NameTaken);
+            }
+            ledger::open(begun, account_id, new.credits, SIGN_UP_NOTE).await?;
+            if let Some(identity) = identity {
+                identify(begun, id, identity).await?;
+            }
+            let (role, has_password, created_at) = (Role::Owner, password.is_some(), id.timestamp());
+            let person = Person {
+                id,
+                account_id,
+                name,
+                role,
+                has_password,
+                has_second_factor: false,
+                suspension: None,
+                created_at,
+            };
+            let provider = identity.map_or("", |identity| &identity.issuer);
+            let detail = format!("+{} {provider}", new.credits);
+            let audited = AuditedChange::of_person(Action::SignUp, &person).with(detail.trim_end());
+            audit_log::record(begun, &Actor::newcomer(&person, &new.source), &audited).await?;
+            Ok(SigningUp::Done(person))
+        })
+        .await
     }
 
     /// Adds a person with an identity to an account. The audit log names the person as the one who did it.

@@ -127,7 +127,6 @@ from_row! { pub(super) fn completed(row) -> CompletedTask { id, account_id, imag
 
 from_row! { fn task_files(row) -> TaskFiles { id, is_processing, images, updated_at, removed_at } }
 
-/// Tasks as their owners and the operator see them.
 impl Store {
     /// Charges and queues a task, unless the account has `max_unfinished` unfinished tasks (0: no limit) or too few
     /// credits, too little is left of the key's budget, or the call in `origin`, which is recorded with it, repeats

@@ -102,7 +102,6 @@ pub(crate) enum Sweep {
     Unmatched(String),
 }
 
-/// Ends overdue tasks, removes old tasks and audits the ledger.
 impl Store {
     /// Reclaims leases. Their tasks are queued again, or failed with `last_error` after [`MAX_LOST_LEASES`] lost
     /// leases. Also deletes the progress of attempts that have ended.

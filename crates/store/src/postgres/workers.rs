@@ -21,8 +21,8 @@ const REPORT: &str = "
     ON CONFLICT (id) DO UPDATE SET engine = $2, max_references = $3, slots = $4, mean_ms = $5, image_ms = $10,
         is_available = $6, seen_at = tintype_now($7), masks = $11";
 
-/// Condition for a row of `workers` whose worker is alive. A report from the future was written before the clock was set
-/// back. It is ignored as well.
+/// Condition for a row of `workers` whose worker is alive. A report from the future was written before the clock was
+/// set back. It is ignored as well.
 fn alive(now: &str, silence: &str) -> String {
     format!("is_available AND seen_at > tintype_now({now}) - {silence} AND seen_at < tintype_now({now}) + {silence}")
 }
