@@ -78,7 +78,7 @@ impl Thumbnails {
 }
 
 fn encode(picture: Picture) -> Result<Bytes, ThumbnailError> {
-    let (width, height) = size(picture.width(), picture.height());
+    let (width, height) = size((picture.width(), picture.height()));
     let small = picture.stretch(width, height);
     let encoded = webp::Encoder::from_rgb(small.as_rgb(), width, height).encode_simple(false, QUALITY);
     let encoded = encoded.map_err(|error| ThumbnailError::Encoder(format!("{error:?}")))?;
@@ -86,7 +86,7 @@ fn encode(picture: Picture) -> Result<Bytes, ThumbnailError> {
 }
 
 /// Width and height of the thumbnail of a picture, in pixels.
-pub fn size(width: u32, height: u32) -> (u32, u32) {
+pub fn size((width, height): (u32, u32)) -> (u32, u32) {
     let longest = width.max(height);
     if longest <= SIDE {
         return (width, height);

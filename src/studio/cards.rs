@@ -137,8 +137,7 @@ impl<'a> Card<'a> {
     /// A task with its present state; `unfinished` are the unfinished tasks of its account.
     async fn new(visitor: &'a Visitor, record: TaskRecord, unfinished: &[Unfinished]) -> Result<Self, FilesError> {
         let TaskRecord { task, request, .. } = record;
-        let (width, height) = request.aspect_ratio.size();
-        let (width, height) = thumbnails::size(width, height);
+        let (width, height) = thumbnails::size(request.aspect_ratio.size());
         let mut card = Self {
             t: visitor.texts,
             pictures: Vec::new(),

@@ -15,6 +15,7 @@ use super::session::request_context;
 use super::texts::Texts;
 use super::{RequestContext, SECOND_FACTOR, SIGN_IN, SIGN_OUT};
 use crate::files::FilesError;
+use tintype_domain::model::InvalidId;
 use tintype_store::StoreError;
 
 const IN_BIN: &str = "picture-in-bin";
@@ -124,6 +125,13 @@ impl From<StoreError> for PageError {
             StoreError::Revoked => Self::signed_out(),
             error => Self::caused_by(error),
         }
+    }
+}
+
+/// For an id in an address.
+impl From<InvalidId> for PageError {
+    fn from(_: InvalidId) -> Self {
+        Self::not_found()
     }
 }
 

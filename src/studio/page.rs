@@ -82,6 +82,12 @@ impl Cursor {
     }
 }
 
+/// A query with these fields, without the empty ones.
+pub(super) fn query<'a, 'b>(fields: impl IntoIterator<Item = (&'a str, &'b str)>) -> String {
+    let given = fields.into_iter().filter(|(_, value)| !value.is_empty());
+    url::form_urlencoded::Serializer::new(String::new()).extend_pairs(given).finish()
+}
+
 /// Truncates what was found to one page. The query asks for one item more; if it was found, returns the last of the page.
 pub(super) fn last_of_page<T>(found: &mut Vec<T>, page: u32) -> Option<&T> {
     let more = found.len() > page as usize;

@@ -2,7 +2,7 @@
 
 use serde::Deserialize;
 
-use super::page::last_of_page;
+use super::page::{last_of_page, query};
 
 pub(super) const PAGE: u32 = 50;
 const MAX_CHARS: usize = 100;
@@ -28,9 +28,6 @@ impl Search {
     /// The query of the next page, if more than one page was found. Keeps the results of this one.
     pub(super) fn next<T>(&self, found: &mut Vec<T>, name: impl Fn(&T) -> &str) -> Option<String> {
         let last = last_of_page(found, PAGE)?;
-        let pairs = [("q", self.text().as_str()), ("account", &self.account), ("after", name(last))]
-            .map(|(field, value)| (field, value.to_owned()));
-        let given = pairs.into_iter().filter(|(_, value)| !value.is_empty());
-        Some(url::form_urlencoded::Serializer::new(String::new()).extend_pairs(given).finish())
+        Some(query([("q", self.text().as_str()), ("account", &self.account), ("after", name(last))]))
     }
 }

@@ -11,7 +11,7 @@ use serde::Deserialize;
 
 use crate::studio::chart::{Chart, Measure, Step};
 use crate::studio::error::{PageError, PageResult};
-use crate::studio::page::{BYTE_ORDER_MARK, DAY, Frame, html, last_of_page};
+use crate::studio::page::{BYTE_ORDER_MARK, DAY, Frame, html, last_of_page, query};
 use crate::studio::session::Visitor;
 use tintype_domain::model::{EntryKind, ExpiringGrant, Id, LedgerEntry};
 use tintype_domain::text;
@@ -61,9 +61,7 @@ impl PeriodQuery {
     }
 
     fn query(&self) -> String {
-        let pairs = [("kind", &self.kind), ("from", &self.from), ("until", &self.until)];
-        let given = pairs.into_iter().filter(|(_, value)| !value.is_empty());
-        url::form_urlencoded::Serializer::new(String::new()).extend_pairs(given).finish()
+        query([("kind", self.kind.as_str()), ("from", &self.from), ("until", &self.until)])
     }
 }
 

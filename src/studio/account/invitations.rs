@@ -53,7 +53,7 @@ pub async fn invite(form: Form) -> PageResult {
 pub async fn revoke(Path(id): Path<String>, form: Form) -> PageResult {
     let visitor = &form.visitor;
     visitor.check_can_manage()?;
-    let id: Id = id.parse().map_err(|_| PageError::not_found())?;
+    let id: Id = id.parse()?;
     let account = visitor.account_id();
     if visitor.store().revoke_invitation(account, id).await? {
         tracing::info!(invitation = %id, %account, person = %visitor.person_id(), "an invitation was revoked");

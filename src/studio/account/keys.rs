@@ -213,7 +213,7 @@ pub async fn change(
 ) -> PageResult {
     let Form { visitor, fields, .. } = form;
     visitor.require(Role::Owner)?;
-    let (id, action): (Id, _) = (id.parse().map_err(|_| PageError::not_found())?, action(&word)?);
+    let (id, action): (Id, _) = (id.parse()?, action(&word)?);
     let store = &studio.shared.store;
     let own = store.find_key(id).await?.filter(|key| key.account_id == visitor.account_id());
     let key = own.ok_or_else(PageError::not_found)?;

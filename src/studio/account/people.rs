@@ -118,7 +118,7 @@ async fn show_link(visitor: &Visitor, person: &Person, headers: &HeaderMap) -> P
 pub async fn change(Path((id, word)): Path<(String, String)>, form: Form) -> PageResult {
     let Form { visitor, fields, headers } = form;
     visitor.require(Role::Owner)?;
-    let id: Id = id.parse().map_err(|_| PageError::not_found())?;
+    let id: Id = id.parse()?;
     let own = &visitor.session.person;
     let found = visitor.studio.shared.store.find_person(id.as_str()).await?.map(|found| found.person);
     let of_account = found.filter(|person| person.id == id && person.account_id == own.account_id);

@@ -112,7 +112,7 @@ pub async fn set_password(form: Form) -> PageResult {
 
 /// Ends one session.
 pub async fn end(Path(id): Path<String>, form: Form) -> PageResult {
-    let id = id.parse().map_err(|_| PageError::not_found())?;
+    let id = id.parse()?;
     let person = form.visitor.person_id();
     if form.visitor.store().end_sessions(person, EndSessions::One(id)).await? == 0 {
         return Err(PageError::not_found());

@@ -163,7 +163,7 @@ fn chosen(fields: &Fields) -> Option<Subscription> {
 
 /// The endpoint with this id, if it is one of the account.
 async fn own(visitor: &Visitor, id: &str) -> Result<Endpoint, PageError> {
-    let id: Id = id.parse().map_err(|_| PageError::not_found())?;
+    let id: Id = id.parse()?;
     let found = visitor.studio.shared.store.find_endpoint(id).await?;
     found.filter(|endpoint| endpoint.account_id == visitor.account_id()).ok_or_else(PageError::not_found)
 }
@@ -254,7 +254,7 @@ pub async fn replay(Path((id, delivery)): Path<(String, String)>, form: Form) ->
     let visitor = form.visitor;
     visitor.check_can_manage()?;
     let endpoint = own(&visitor, &id).await?;
-    let delivery: Id = delivery.parse().map_err(|_| PageError::not_found())?;
+    let delivery: Id = delivery.parse()?;
     let found = visitor.studio.shared.store.find_delivery(delivery).await?;
     found.filter(|found| found.endpoint_id == endpoint.id).ok_or_else(PageError::not_found)?;
     count(&visitor).await?;

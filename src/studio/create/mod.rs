@@ -257,7 +257,7 @@ pub async fn picture(
     Query(shown): Query<Shown>,
     headers: HeaderMap,
 ) -> PageResult {
-    let id = id.parse().map_err(|_| PageError::not_found())?;
+    let id = id.parse()?;
     let Some(record) = own(&visitor, id).await? else {
         let is_in_bin = bin::holds(&visitor, id).await?;
         return Err(if is_in_bin { PageError::in_bin() } else { PageError::not_found() });
@@ -489,7 +489,7 @@ async fn fragment(visitor: &Visitor, part: &impl Template) -> PageResult {
 pub async fn cancel(State(studio): State<Arc<Studio>>, Path(id): Path<String>, form: Form) -> PageResult {
     let visitor = &form.visitor;
     visitor.check_can_change()?;
-    let id: Id = id.parse().map_err(|_| PageError::not_found())?;
+    let id: Id = id.parse()?;
     let (account, author) = (visitor.account_id(), visitor.author_filter());
     let outcome = studio.shared.endings.cancel(visitor.right(), account, Surface::Web, id, author).await?;
     if outcome == Cancellation::OverShare {

@@ -299,7 +299,7 @@ pub async fn uploads(visitor: Visitor, Query(cursor): Query<Cursor>) -> PageResu
     let several = people.len() > 1;
     let mut uploads = Vec::with_capacity(found.len());
     for Upload { id, picture, person_id, is_mask, .. } in found {
-        let (width, height) = size(picture.width, picture.height);
+        let (width, height) = size((picture.width, picture.height));
         let url = url(&visitor, &picture.name).await?;
         let reference = StoredReference::Upload(id).to_string();
         let author = person_id.filter(|_| several).map(|id| name_of(&people, id));
@@ -313,7 +313,7 @@ pub async fn uploads(visitor: Visitor, Query(cursor): Query<Cursor>) -> PageResu
 /// Removes an upload: a member's own, anyone's for an owner.
 pub async fn remove(Path(id): Path<String>, form: Form) -> PageResult {
     form.visitor.check_can_change()?;
-    let id: Id = id.parse().map_err(|_| PageError::not_found())?;
+    let id: Id = id.parse()?;
     let (account, author) = (form.visitor.account_id(), form.visitor.author_filter());
     let store = form.visitor.store();
     if !store.remove_upload(account, Surface::Web, id, author).await? {
@@ -328,7 +328,7 @@ pub async fn remove(Path(id): Path<String>, form: Form) -> PageResult {
 
 /// The thumbnail of an upload.
 pub async fn upload_thumbnail(visitor: Visitor, Path(id): Path<String>) -> PageResult {
-    let id: Id = id.parse().map_err(|_| PageError::not_found())?;
+    let id: Id = id.parse()?;
     let account = visitor.account_id();
     let found = visitor.studio.shared.store.find_upload(account, Surface::Web, id).await?;
     thumbnail(&visitor.studio, account, &found.ok_or_else(PageError::not_found)?.picture.name).await
@@ -336,7 +336,7 @@ pub async fn upload_thumbnail(visitor: Visitor, Path(id): Path<String>) -> PageR
 
 /// The thumbnail of a picture of a task.
 pub async fn result_thumbnail(visitor: Visitor, Path((id, number)): Path<(String, String)>) -> PageResult {
-    let id: Id = id.parse().map_err(|_| PageError::not_found())?;
+    let id: Id = id.parse()?;
     let number: usize = number.parse().map_err(|_| PageError::not_found())?;
     let account = visitor.account_id();
     let record = visitor.studio.shared.store.inspect_task(id).await?;

@@ -48,8 +48,7 @@ struct Deleted {
 
 impl Deleted {
     fn new(TaskRecord { task, request, removed_at, .. }: TaskRecord) -> Self {
-        let (width, height) = request.aspect_ratio.size();
-        let (width, height) = thumbnails::size(width, height);
+        let (width, height) = thumbnails::size(request.aspect_ratio.size());
         let count = if let Status::Completed(names) = &task.status { names.len() } else { 0 };
         let first = (count > 0).then(|| thumbnail(StoredReference::Result { task: task.id, number: 1 }));
         let deleted_at = removed_at.unwrap_or_else(|| task.created_at());

@@ -50,7 +50,7 @@ pub async fn boards(visitor: Visitor) -> PageResult {
 /// Leads to the thumbnail of the newest picture on a board. A board without one, or that the visitor doesn't see, has an empty
 /// cover.
 pub async fn cover(visitor: Visitor, Path(id): Path<String>) -> PageResult {
-    let id: Id = id.parse().map_err(|_| PageError::not_found())?;
+    let id: Id = id.parse()?;
     let filter = GalleryFilter { board: Some(id), state: Some(TaskState::Completed), ..GalleryFilter::default() };
     let (store, account) = (&visitor.studio.shared.store, visitor.account_id());
     let newest = match store.sees_board(account, visitor.person_id(), id).await? {
@@ -99,7 +99,7 @@ pub async fn create_board(form: Form) -> PageResult {
 /// Renames or removes a board, or shows a private one to the team.
 pub async fn change_board(Path((id, word)): Path<(String, String)>, form: Form) -> PageResult {
     form.visitor.check_can_change()?;
-    let id: Id = id.parse().map_err(|_| PageError::not_found())?;
+    let id: Id = id.parse()?;
     let (store, person) = (form.visitor.store(), &form.visitor.session.person);
     match action(&word)? {
         BoardAction::Rename => {

@@ -18,7 +18,7 @@ use crate::studio::action::{GalleryAction, action};
 use crate::studio::cards::{Card, cards};
 use crate::studio::error::{PageError, PageResult};
 use crate::studio::live::Mark;
-use crate::studio::page::{DAY, Frame, day, done, html, is_of_script, redirect, secured};
+use crate::studio::page::{DAY, Frame, day, done, html, is_of_script, query, redirect, secured};
 use crate::studio::session::{Form, Visitor};
 use crate::studio::texts::Texts;
 use tintype_config::{MAX_BOARD_NAME, MAX_CHOSEN};
@@ -125,16 +125,11 @@ impl Search {
     }
 }
 
-fn query<'a, 'b>(fields: impl Iterator<Item = (&'a str, &'b str)>) -> String {
-    url::form_urlencoded::Serializer::new(String::new()).extend_pairs(fields).finish()
-}
-
 /// The query without its empty fields, which a form sends, too; `None` if it has none.
 fn shortened(given: &str) -> Option<String> {
     let fields: Vec<_> = url::form_urlencoded::parse(given.as_bytes()).collect();
     let is_long = fields.iter().any(|(_, value)| value.is_empty());
-    let set = fields.iter().filter(|(_, value)| !value.is_empty());
-    is_long.then(|| query(set.map(|(name, value)| (name.as_ref(), value.as_ref()))))
+    is_long.then(|| query(fields.iter().map(|(name, value)| (name.as_ref(), value.as_ref()))))
 }
 
 const STATES: [(TaskState, &str); 4] = [

@@ -123,7 +123,7 @@ pub async fn share(form: Form) -> PageResult {
 pub async fn revoke(Path(id): Path<String>, form: Form) -> PageResult {
     let visitor = &form.visitor;
     visitor.check_can_change()?;
-    let id: Id = id.parse().map_err(|_| PageError::not_found())?;
+    let id: Id = id.parse()?;
     let account = visitor.account_id();
     if visitor.store().revoke_shared_link(account, id, visitor.author_filter()).await? {
         tracing::info!(link = %id, %account, person = %visitor.person_id(), "a shared link was revoked");
@@ -183,8 +183,7 @@ fn public(mut response: Response<Body>) -> Response<Body> {
 
 fn pictures_of(record: TaskRecord, link: &SharedLink, path: &str) -> Vec<Shown> {
     let Status::Completed(names) = record.task.status else { return Vec::new() };
-    let (width, height) = record.request.aspect_ratio.size();
-    let (width, height) = thumbnails::size(width, height);
+    let (width, height) = thumbnails::size(record.request.aspect_ratio.size());
     let prompt = link.with_prompts.then_some(record.request.prompt);
     let file = |number| format!("{path}/{}/{number}", record.task.id);
     (1..=names.len()).map(|number| Shown { file: file(number), width, height, prompt: prompt.clone() }).collect()

@@ -84,7 +84,7 @@ pub async fn accounts(operator: Operator, Query(search): Query<Search>) -> PageR
 }
 
 pub(super) async fn find(visitor: &Visitor, id: &str) -> Result<Account, PageError> {
-    let id: Id = id.parse().map_err(|_| PageError::not_found())?;
+    let id: Id = id.parse()?;
     let account = visitor.studio.shared.store.find_account(id.as_str()).await?;
     account.ok_or_else(PageError::not_found)
 }
@@ -195,7 +195,7 @@ pub async fn change(Path((id, word)): Path<(String, String)>, form: ReversibleFo
 /// Disables a key of any account, lifts its strikes with its suspension, or enables it, which does that too.
 pub async fn change_key(Path((id, word)): Path<(String, String)>, form: OperatorForm) -> PageResult {
     let visitor = form.0.visitor;
-    let id: Id = id.parse().map_err(|_| PageError::not_found())?;
+    let id: Id = id.parse()?;
     let change = match action(&word)? {
         AnyKeyAction::Disable => KeyChange::Disable,
         AnyKeyAction::Enable => KeyChange::Enable,
@@ -209,7 +209,7 @@ pub async fn change_key(Path((id, word)): Path<(String, String)>, form: Operator
 /// Lifts the strikes of a person of any account, with the suspension, or removes the second factor of one who has lost it.
 pub async fn change_person(Path((id, word)): Path<(String, String)>, form: OperatorForm) -> PageResult {
     let visitor = form.0.visitor;
-    let id: Id = id.parse().map_err(|_| PageError::not_found())?;
+    let id: Id = id.parse()?;
     let action = action(&word)?;
     let person = match action {
         AnyPersonAction::Lift => visitor.store().change_person(id, PersonChange::Lift).await?,
