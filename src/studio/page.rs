@@ -214,6 +214,20 @@ pub(super) fn entry_text(entry: &LedgerEntry) -> &'static str {
     }
 }
 
+/// The top of every page. As a template of its own it is compiled once, and not into every page.
+#[derive(Debug, Template)]
+#[template(path = "bar.html")]
+pub(super) struct Bar<'a> {
+    frame: &'a Frame<'a>,
+}
+
+/// The tabs of the pages of an account or of the operator.
+#[derive(Debug, Template)]
+#[template(path = "tabs.html")]
+pub(super) struct Tabs<'a> {
+    frame: &'a Frame<'a>,
+}
+
 #[derive(Debug)]
 pub(super) struct Frame<'a> {
     /// The name of the page in the menu.
@@ -239,6 +253,14 @@ impl<'a> Frame<'a> {
     pub(super) async fn with_queue(here: &'static str, visitor: &'a Visitor) -> tintype_store::Result<Self> {
         let paused = visitor.studio.shared.store.queue_paused_at().await?.is_some();
         Ok(Self { paused, ..Self::new(here, visitor).await? })
+    }
+
+    pub(super) fn bar(&self) -> Bar<'_> {
+        Bar { frame: self }
+    }
+
+    pub(super) fn tabs(&self) -> Tabs<'_> {
+        Tabs { frame: self }
     }
 
     /// Whether the page is one of the account's, which show tabs.
