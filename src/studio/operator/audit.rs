@@ -31,7 +31,7 @@ struct AuditPage<'a> {
 }
 
 impl AuditPage<'_> {
-    /// The name of the text for the door of an entry.
+    /// The name of the text that says through what the entry was made.
     fn via(&self, entry: &AuditEntry) -> &'static str {
         match entry.actor.via {
             Via::Command => "via-command",
