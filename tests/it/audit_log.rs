@@ -44,7 +44,7 @@ async fn entries_past_their_retention_are_deleted() {
         service.clock.advance(DAY);
     }
     service.clock.advance(Duration::from_millis(1));
-    service.sweeper.delete_old_audit_entries().await;
+    service.sweeper.delete_expired().await;
     let left = store.audit_entries(None, None, 10).await.expect("a store");
     assert_eq!(left.iter().map(|entry| entry.account.as_deref()).collect::<Vec<_>>(), [Some("eve")]);
 }

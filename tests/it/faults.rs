@@ -134,8 +134,6 @@ impl Scene {
         attempt(async move { store.create_link(account, [7; 32], Timestamp::MAX).await }).await;
         let store = self.service.shared.store.clone();
         attempt(async move { store.delete_sessions(DeleteSessions::Expired).await }).await;
-        let sweeper = self.service.sweeper.clone();
-        attempt(async move { sweeper.delete_old_audit_entries().await }).await;
         let new = SignUp {
             name: "eve".into(),
             credential: Credential::Password(String::new()),
@@ -152,8 +150,6 @@ impl Scene {
             Result::Ok(())
         })
         .await;
-        let sweeper = self.service.sweeper.clone();
-        attempt(async move { sweeper.delete_old_sign_ups().await }).await;
         self.upload().await;
         self.call_again().await;
         self.arrange().await;
@@ -171,7 +167,7 @@ impl Scene {
         let deliverer = self.service.deliverer.clone();
         attempt(async move { deliverer.step().await }).await;
         let sweeper = self.service.sweeper.clone();
-        attempt(async move { sweeper.trim_deliveries().await }).await;
+        attempt(async move { sweeper.delete_expired().await }).await;
     }
 
     /// A call of OpenAI's dialect that is repeated, and delivers nothing.
@@ -187,8 +183,6 @@ impl Scene {
         .await;
         let store = self.service.shared.store.clone();
         attempt(async move { store.end_call(key_id, 1, CallEnd::HungUp).await }).await;
-        let sweeper = self.service.sweeper.clone();
-        attempt(async move { sweeper.delete_old_calls().await }).await;
     }
 
     /// Indexes, marks, deletes and restores a task of the studio, and deletes it again.
@@ -211,7 +205,7 @@ impl Scene {
         let link = NewSharedLink { account_id, person_id: person, target, with_prompts: false, expires_at: end };
         attempt(async move { store.create_shared_link(link, 10).await }).await;
         let sweeper = self.service.sweeper.clone();
-        attempt(async move { sweeper.delete_expired_links().await }).await;
+        attempt(async move { sweeper.delete_expired().await }).await;
         for _ in 0..2 {
             let (store, deleted) = (self.service.shared.store.clone(), tasks.clone());
             attempt(async move { store.delete_tasks(first, &deleted, None).await }).await;

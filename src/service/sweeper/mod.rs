@@ -172,12 +172,7 @@ impl Sweeper {
     async fn sweep_orphans_forever(self: Arc<Self>) {
         loop {
             tokio::time::sleep(ORPHAN_SWEEP_EVERY).await;
-            self.delete_expired_sessions().await;
-            self.delete_expired_links().await;
-            self.delete_old_sign_ups().await;
-            self.delete_old_audit_entries().await;
-            self.delete_old_calls().await;
-            self.trim_deliveries().await;
+            self.delete_expired().await;
             self.erase_failed_prompts().await;
             match self.sweep_uploads().await {
                 0 => {}
@@ -200,48 +195,24 @@ impl Sweeper {
         }
     }
 
-    /// Deletes sign-in links, invitations and sessions that have expired. Logs an error and leaves it to the next sweep.
-    pub async fn delete_expired_sessions(&self) {
-        report(self.shared.store.delete_sessions(DeleteSessions::Expired).await, |deleted| {
+    /// Deletes what has expired or is past its life: sign-in links, invitations and sessions; shared links; the counts of
+    /// sign-ups of earlier days, with their addresses; entries of the audit log; calls of OpenAI's dialect; and the deliveries
+    /// of webhooks, with the oldest of those that are too many for one endpoint. Logs errors and leaves them to the next sweep.
+    pub async fn delete_expired(&self) {
+        let store = &self.shared.store;
+        let before = |life| store.now().saturating_sub(life);
+        report(store.delete_sessions(DeleteSessions::Expired).await, |deleted| {
             tracing::debug!(deleted, "expired sign-in links, invitations and sessions deleted")
         });
-    }
-
-    /// Deletes shared links that have expired. Logs an error and leaves it to the next sweep.
-    pub async fn delete_expired_links(&self) {
-        report(self.shared.store.delete_expired_links().await, |deleted| {
-            tracing::debug!(deleted, "expired shared links deleted")
-        });
-    }
-
-    /// Deletes the counts of sign-ups of earlier days, and with them the addresses. Logs an error and leaves it to the next
-    /// sweep.
-    pub async fn delete_old_sign_ups(&self) {
-        report(self.shared.store.delete_sign_ups().await, |deleted| {
+        report(store.delete_expired_links().await, |deleted| tracing::debug!(deleted, "expired shared links deleted"));
+        report(store.delete_sign_ups().await, |deleted| {
             tracing::debug!(deleted, "counts of sign-ups of earlier days deleted")
         });
-    }
-
-    /// Deletes the entries of the audit log that are past their retention. Logs an error and leaves it to the next sweep.
-    pub async fn delete_old_audit_entries(&self) {
-        let cutoff = self.shared.store.now().saturating_sub(self.audit_retention);
-        report(self.shared.store.delete_audit_entries(cutoff).await, |deleted| {
+        report(store.delete_audit_entries(before(self.audit_retention)).await, |deleted| {
             tracing::info!(deleted, "old entries of the audit log deleted")
         });
-    }
-
-    /// Deletes the calls of OpenAI's dialect that are past their life. Logs an error and leaves it to the next sweep.
-    pub async fn delete_old_calls(&self) {
-        report(self.shared.store.delete_calls(self.shared.store.now().saturating_sub(CALL_LIFE)).await, |deleted| {
-            tracing::debug!(deleted, "old calls deleted")
-        });
-    }
-
-    /// Deletes the deliveries of webhooks that are past their life, and gives up the oldest of those that are too many for one
-    /// endpoint. Logs an error and leaves it to the next sweep.
-    pub async fn trim_deliveries(&self) {
-        let cutoff = self.shared.store.now().saturating_sub(DELIVERY_LIFE);
-        report(self.shared.store.trim_deliveries(cutoff, MAX_WAITING).await, |trimmed| {
+        report(store.delete_calls(before(CALL_LIFE)).await, |deleted| tracing::debug!(deleted, "old calls deleted"));
+        report(store.trim_deliveries(before(DELIVERY_LIFE), MAX_WAITING).await, |trimmed| {
             tracing::debug!(trimmed, "old webhook deliveries deleted or discarded")
         });
     }

@@ -163,7 +163,7 @@ async fn an_invitation_ends_with_its_time_its_maker_or_its_revocation() {
             }
             "expired" => {
                 service.clock.advance(DAY);
-                service.sweeper.delete_expired_sessions().await;
+                service.sweeper.delete_expired().await;
             }
             "disabled" => drop(store.change_account(ada.account, AccountChange::Disable).await.expect("a store")),
             _ => drop(store.change_account(ada.account, AccountChange::Delete).await.expect("a store")),

@@ -153,7 +153,7 @@ async fn a_link_ends_when_it_is_revoked_or_its_time_is_over() {
     for path in [&path, &picture, &format!("{picture}/small")] {
         assert_eq!(service.stranger(path).await.status, StatusCode::NOT_FOUND, "{path}");
     }
-    service.sweeper.delete_expired_links().await;
+    service.sweeper.delete_expired().await;
     let log = service.shared.store.audit_entries(Some(ada.account), None, 9).await.expect("a store");
     let shares: Vec<_> =
         log.iter().map(|entry| entry.audited.action).filter(|action| *action != Action::AddPerson).collect();

@@ -123,7 +123,7 @@ async fn a_network_opens_three_accounts_a_day() {
     // The tests begin at noon.
     service.clock.advance(Duration::from_secs(12 * 60 * 60));
     assert_eq!(service.sign_up_from("2001:db8::4", "one more").await.status, StatusCode::SEE_OTHER);
-    service.sweeper.delete_old_sign_ups().await;
+    service.sweeper.delete_expired().await;
     assert_eq!(service.shared.store.sign_ups_of("2001:db8::/64").await.expect("a store"), 1);
     assert_eq!(service.shared.store.delete_sign_ups().await.expect("a store"), 0, "the sweeper has deleted them");
 }

@@ -238,10 +238,10 @@ async fn deliveries_are_kept_for_a_week() {
     service.deliver().await;
     let written = deliveries(&service, endpoint.id).await[0].id.timestamp();
     service.clock.set(written.saturating_add(DELIVERY_LIFE));
-    service.sweeper.trim_deliveries().await;
+    service.sweeper.delete_expired().await;
     assert_eq!(deliveries(&service, endpoint.id).await.len(), 1);
     service.clock.advance(Duration::from_millis(1));
-    service.sweeper.trim_deliveries().await;
+    service.sweeper.delete_expired().await;
     assert_eq!(deliveries(&service, endpoint.id).await.len(), 0);
 }
 
