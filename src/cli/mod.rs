@@ -193,23 +193,7 @@ impl Command {
 
     /// Whether the command cannot do its work without a database.
     fn uses_database(&self) -> bool {
-        !matches!(
-            self,
-            Self::Policy(_)
-                | Self::Engine(_)
-                | Self::Model(_)
-                | Self::Preset(_)
-                | Self::Generate(_)
-                | Self::Get(_)
-                | Self::Mcp(_)
-                | Self::Config(_)
-                | Self::Doctor(_)
-                | Self::Health(_)
-                | Self::Version(_)
-                | Self::Openapi { .. }
-                | Self::Completions(_)
-                | Self::Man(_)
-        )
+        self.root_right().is_some() && !matches!(self, Self::Model(_) | Self::Engine(_) | Self::Doctor(_))
     }
 
     /// Whether the command does something at Ctrl-C.

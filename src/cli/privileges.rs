@@ -11,7 +11,7 @@ use tintype_system::owner::{self, RootRight};
 
 impl Command {
     /// Whether the command works on data, and the right of root that it needs beside those of the owner of the data.
-    fn root_right(&self) -> Option<RootRight> {
+    pub(super) fn root_right(&self) -> Option<RootRight> {
         match self {
             Self::Serve(_) | Self::Api(_) | Self::Worker(_) => Some(RootRight::LowPorts),
             Self::Backup(_) => Some(RootRight::WriteDestination),

@@ -3,7 +3,7 @@
 use procfs::process::{LimitValue, Process};
 use prometheus::{Counter, Gauge, IntCounter, IntGauge, Registry};
 
-use super::registered;
+use super::{level, registered};
 use tintype_system::clock::Timestamp;
 use tintype_system::output;
 
@@ -46,19 +46,15 @@ impl ProcessMetrics {
             let seconds = (stat.utime + stat.stime) as f64 / procfs::ticks_per_second() as f64;
             // Two scrapes at once may each have read; a counter never falls.
             self.cpu_seconds.inc_by((seconds - self.cpu_seconds.get()).max(0.0));
-            self.resident_bytes.set(gauge(stat.rss.saturating_mul(procfs::page_size())));
+            self.resident_bytes.set(level(stat.rss.saturating_mul(procfs::page_size())));
         }
         if let Ok(count) = process.fd_count() {
-            self.open_fds.set(gauge(count as u64));
+            self.open_fds.set(level(count as u64));
         }
         if let Ok(limits) = process.limits()
             && let LimitValue::Value(max) = limits.max_open_files.soft_limit
         {
-            self.max_fds.set(gauge(max));
+            self.max_fds.set(level(max));
         }
     }
-}
-
-fn gauge(number: u64) -> i64 {
-    i64::try_from(number).unwrap_or(i64::MAX)
 }
