@@ -186,10 +186,10 @@ async fn fill(database: &Path, files: Option<&Files>, into: &Path, progress: &Pr
 
     let made = DirBuilder::new().mode(0o700).create(&directory);
     made.map_err(|error| unwritable(&directory, error))?;
-    let page = async |after, limit| snapshot.completed_tasks(after, limit);
+    let tasks = results::Tasks::Snapshot(&snapshot);
     let copied = Files::on_disk(&directory).map_err(|error| error.to_string())?;
     results::begin(progress, "copying result files", audit.tasks);
-    results::copy(files, &copied, page, progress).await?;
+    results::copy(files, &copied, tasks, progress).await?;
     // A server may be started on the backup itself, and a restore brings the marker back.
     if let Some(marker) = snapshot.files_marker().map_err(|error| error.to_string())? {
         let path = directory.join(MARKER);
@@ -200,6 +200,6 @@ async fn fill(database: &Path, files: Option<&Files>, into: &Path, progress: &Pr
     }
     results::sync_directory(into)?;
     results::begin(progress, "checking the copy", audit.tasks);
-    let check = results::check(Some(&copied), page, progress).await?;
+    let check = results::check(Some(&copied), tasks, progress).await?;
     Ok(Contents::new(audit, check, database_bytes))
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use indicatif::ProgressBar;
 
 use super::{Contents, DATABASE, FILES};
-use crate::backup::results;
+use crate::backup::results::{self, Tasks};
 use crate::files::Files;
 use tintype_config::FileBackend;
 use tintype_domain::text::counted;
@@ -88,8 +88,8 @@ async fn inspect(from: &Path, despite_drifts: bool, progress: &ProgressBar) -> R
     let audit = snapshot.audit().map_err(|error| damaged(&error))?;
     results::begin(progress, "checking the result files", audit.tasks);
     let files = results_in(&from.join(FILES))?;
-    let page = async |after, limit| snapshot.completed_tasks(after, limit);
-    let check = results::check(files.as_ref(), page, progress).await.map_err(|error| damaged(&error))?;
+    let check =
+        results::check(files.as_ref(), Tasks::Snapshot(&snapshot), progress).await.map_err(|error| damaged(&error))?;
     let contents = Contents::new(audit, check, 0);
     refuse_drifts(&contents, despite_drifts).map_err(|error| damaged(&error))
 }
@@ -180,11 +180,11 @@ impl Target {
         store.check_integrity().map_err(|error| text(&error))?;
         store.delete_sessions(DeleteSessions::All).await.map_err(|error| text(&error))?;
         let audit = store.audit().await.map_err(|error| text(&error))?;
-        let page = async |after, limit| store.completed_tasks(after, limit).await;
+        let tasks = Tasks::Store(&store);
         results::begin(progress, "copying result files", audit.tasks);
-        results::copy(results_in(&from.join(FILES))?.as_ref(), files, page, progress).await?;
+        results::copy(results_in(&from.join(FILES))?.as_ref(), files, tasks, progress).await?;
         results::begin(progress, "checking the copy", audit.tasks);
-        let check = results::check(Some(files), page, progress).await?;
+        let check = results::check(Some(files), tasks, progress).await?;
         mark(&store, files).await?;
         // Closing the database checkpoints its log.
         drop(store);

@@ -87,6 +87,11 @@ struct Connection {
     over_limit: bool,
 }
 
+/// The stream of a connection: of TCP, of TLS or of a Unix domain socket.
+trait Stream: AsyncRead + AsyncWrite + Unpin + Send {}
+
+impl<S: AsyncRead + AsyncWrite + Unpin + Send> Stream for S {}
+
 /// Raises the limit on open files of this process to its hard limit.
 pub fn raise_file_limit() {
     let limit = getrlimit(Resource::Nofile);
@@ -190,7 +195,7 @@ impl ConnectionAcceptor {
         tokio::spawn(async move {
             let (stream, returned) = ReturnedStream::new(stream);
             let limit = state.limits.write_stall;
-            finish(state.serve_http(stream, connection, watcher), returned, connection, limit).await;
+            finish(state.serve_http(Box::new(stream), connection, watcher), returned, connection, limit).await;
             drop(slot);
         });
     }
@@ -243,7 +248,7 @@ impl ListenerState {
     /// Detects whether a connection uses TLS, and serves it.
     async fn handshake(self, stream: ReturnedStream<TcpStream>, connection: Connection, watcher: Watcher) -> Ending {
         let Some(tls) = self.tls.clone() else {
-            return self.serve_http(stream, connection, watcher).await;
+            return self.serve_http(Box::new(stream), connection, watcher).await;
         };
         let peer = connection.peer;
         let shake_hands = async {
@@ -257,8 +262,10 @@ impl ListenerState {
                 tracing::debug!(%peer, "answered an ACME challenge");
                 Ending::Complete
             }
-            Ok(Ok(Ok(stream))) => self.serve_http(stream, Connection { tls: true, ..connection }, watcher).await,
-            Ok(Ok(Err(stream))) => self.serve_http(stream, connection, watcher).await,
+            Ok(Ok(Ok(stream))) => {
+                self.serve_http(Box::new(stream), Connection { tls: true, ..connection }, watcher).await
+            }
+            Ok(Ok(Err(stream))) => self.serve_http(Box::new(stream), connection, watcher).await,
             Ok(Err(error)) if error.kind() == io::ErrorKind::TimedOut => Ending::Broken,
             Ok(Err(error)) => {
                 tracing::debug!(%error, %peer, "the TLS handshake failed");
@@ -271,11 +278,8 @@ impl ListenerState {
         }
     }
 
-    /// Serves HTTP/1.1 over one connection until it ends.
-    async fn serve_http<S>(self, stream: S, connection: Connection, watcher: Watcher) -> Ending
-    where
-        S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
-    {
+    /// Serves HTTP/1.1 over one connection until it ends. One type of streams, so that hyper is compiled once.
+    async fn serve_http(self, stream: Box<dyn Stream>, connection: Connection, watcher: Watcher) -> Ending {
         let Connection { peer, tls, over_limit } = connection;
         let stage = Arc::new(Stage::new());
         let stream = TimedStream::new(stream, stage.clone(), self.limits);

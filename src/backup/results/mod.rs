@@ -13,7 +13,8 @@ use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::files::{FileName, Files};
 use tintype_domain::model::{Id, TaskId};
-use tintype_store::{CompletedTask, Drift};
+use tintype_store::sqlite::Snapshot;
+use tintype_store::{CompletedTask, Drift, Store};
 
 const PAGE: u32 = 256;
 
@@ -24,6 +25,25 @@ const MAX_DRIFTS: usize = 10_000;
 const SIGNATURE: [u8; 8] = *b"\x89PNG\r\n\x1a\n";
 /// The IEND chunk, the last bytes of every PNG.
 const END: [u8; 12] = *b"\0\0\0\0IEND\xae\x42\x60\x82";
+
+/// Where the tasks are read.
+#[derive(Debug, Clone, Copy)]
+pub enum Tasks<'a> {
+    /// In the database of an installation.
+    Store(&'a Store),
+    /// In the copy of one.
+    Snapshot(&'a Snapshot),
+}
+
+impl Tasks<'_> {
+    /// The next completed tasks after this one.
+    async fn completed(self, after: Option<Id>) -> tintype_store::Result<Vec<CompletedTask>> {
+        match self {
+            Self::Store(store) => store.completed_tasks(after, PAGE).await,
+            Self::Snapshot(snapshot) => snapshot.completed_tasks(after, PAGE),
+        }
+    }
+}
 
 /// Result of checking every file.
 #[derive(Debug, Default)]
@@ -84,15 +104,10 @@ pub fn begin(progress: &ProgressBar, message: &'static str, tasks: u64) {
 }
 
 /// Checks that every image of the tasks exists and starts and ends like a PNG; it does not read the bytes in between.
-/// `page` fetches tasks as [`tintype_store::Store::completed_tasks`] does.
 ///
 /// # Errors
 /// A message for the operator: the tasks could not be read, or there are completed tasks but no result files.
-pub async fn check(
-    files: Option<&Files>,
-    page: impl AsyncFn(Option<Id>, u32) -> tintype_store::Result<Vec<CompletedTask>>,
-    progress: &ProgressBar,
-) -> Result<Check, String> {
+pub async fn check(files: Option<&Files>, tasks: Tasks<'_>, progress: &ProgressBar) -> Result<Check, String> {
     let mut check = Check::default();
     let examine = async |files: &Files, results: Vec<ResultFile>| match files.directory() {
         Some(directory) => {
@@ -103,7 +118,7 @@ pub async fn check(
         }
         None => bucket::concurrently(results, async |file| Ok(bucket::examine(files, file).await)).await,
     };
-    walk(files, page, progress, examine, |file, outcome| check.add(&file, outcome)).await?;
+    walk(files, tasks, progress, examine, |file, outcome| check.add(&file, outcome)).await?;
     Ok(check)
 }
 
@@ -112,12 +127,7 @@ pub async fn check(
 ///
 /// # Errors
 /// A message for the operator: a file could not be written, or as for [`check`].
-pub async fn copy(
-    files: Option<&Files>,
-    to: &Files,
-    page: impl AsyncFn(Option<Id>, u32) -> tintype_store::Result<Vec<CompletedTask>>,
-    progress: &ProgressBar,
-) -> Result<(), String> {
+pub async fn copy(files: Option<&Files>, to: &Files, tasks: Tasks<'_>, progress: &ProgressBar) -> Result<(), String> {
     let mut days = BTreeSet::new();
     let copy_some = async |files: &Files, results: Vec<ResultFile>| match (files.directory(), to.directory()) {
         (Some(from), Some(to)) => {
@@ -128,7 +138,7 @@ pub async fn copy(
         (_, Some(to)) => bucket::concurrently(results, async |file| bucket::download(files, file, to).await).await,
         (_, None) => bucket::concurrently(results, async |file| bucket::upload(files, file, to).await).await,
     };
-    walk(files, page, progress, copy_some, |_, day| days.extend(day)).await?;
+    walk(files, tasks, progress, copy_some, |_, day| days.extend(day)).await?;
     for directory in days.iter().map(PathBuf::as_path).chain(to.directory()) {
         sync_directory(directory)?;
     }
@@ -153,21 +163,21 @@ fn not_copied(file: &ResultFile, fault: &str) {
 /// Applies `work` to all files page by page and passes the results to `done` in order.
 async fn walk<T>(
     files: Option<&Files>,
-    page: impl AsyncFn(Option<Id>, u32) -> tintype_store::Result<Vec<CompletedTask>>,
+    tasks: Tasks<'_>,
     progress: &ProgressBar,
     work: impl AsyncFn(&Files, Vec<ResultFile>) -> Result<Vec<(ResultFile, T)>, String>,
     mut done: impl FnMut(ResultFile, T),
 ) -> Result<(), String> {
     let mut last = None;
     loop {
-        let tasks = page(last, PAGE).await.map_err(|error| error.to_string())?;
-        let Some(end) = tasks.last() else { return Ok(()) };
+        let page = tasks.completed(last).await.map_err(|error| error.to_string())?;
+        let Some(end) = page.last() else { return Ok(()) };
         let Some(files) = files else {
             return Err("there are completed tasks, but no directory of result files".into());
         };
         last = Some(end.id);
-        let count = tasks.len() as u64;
-        let results = tasks.into_iter().flat_map(result_files).collect();
+        let count = page.len() as u64;
+        let results = page.into_iter().flat_map(result_files).collect();
         for (file, outcome) in work(files, results).await? {
             done(file, outcome);
         }

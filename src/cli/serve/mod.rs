@@ -10,6 +10,7 @@ use std::thread;
 use std::time::Duration;
 
 use clap::Args;
+use futures::future::BoxFuture;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
@@ -354,39 +355,40 @@ async fn work(
     logging: Logging,
 ) -> Result<(), Failure> {
     let alive = tokio::spawn(systemd::keep_alive(listeners.addresses()?.first().copied()));
-    let (stop, close) = (CancellationToken::new(), CancellationToken::new());
+    let (stop, close, readiness) = (CancellationToken::new(), CancellationToken::new(), Readiness::new());
     let Parts { shared, sweeper, api, deliverer, rendering } = parts;
     let delay = if api.is_some() { delay } else { Duration::ZERO };
-    let readiness = Readiness::new();
     let mut running = JoinSet::new();
+    // Boxed, so that what Tokio makes of a type of futures is compiled once for all of them.
+    let mut run = |part: BoxFuture<'static, ()>| drop(running.spawn(part));
     let policy = rendering.as_ref().map(|rendering| rendering.policy.clone());
     let reloaded = Reloaded { logging, certificate: listeners.certificate.clone(), policy };
     if let Some(api) = &api {
-        let ApiSettings { connections, trusted_proxies, balancers, .. } = api.settings.clone();
-        let certificate = listeners.certificate;
-        let listener = ListenerSettings { certificate, limits: connections, trusted_proxies, balancers };
-        running.spawn(server::serve(listeners.api, router(api.clone(), readiness.clone()), listener, close.clone()));
-        run_beside(api, &mut running, &stop);
+        let ApiSettings { connections: limits, trusted_proxies, balancers, .. } = api.settings.clone();
+        let listener = ListenerSettings { certificate: listeners.certificate, limits, trusted_proxies, balancers };
+        let router = router(api.clone(), readiness.clone());
+        run(Box::pin(server::serve(listeners.api, router, listener, close.clone())));
+        run(Box::pin(api.keys.clone().run(stop.clone())));
+        run(Box::pin(api.studio.clone().run(stop.clone())));
+        run(Box::pin(api.previews.clone().run(stop.clone())));
+        let (shared, stop) = (api.shared.clone(), stop.clone());
+        run(Box::pin(async move { _ = stop.run_until_cancelled(shared.endings.receive()).await }));
     }
     if let Some(probe) = listeners.probe {
-        running.spawn(probe.run(shared.clone(), stop.clone()));
+        run(Box::pin(probe.run(shared.clone(), stop.clone())));
     }
     if !listeners.metrics.is_empty() {
-        running.spawn(server::serve(
-            listeners.metrics,
-            metrics_router(shared),
-            ListenerSettings::default(),
-            close.clone(),
-        ));
+        let (router, settings) = (metrics_router(shared), ListenerSettings::default());
+        run(Box::pin(server::serve(listeners.metrics, router, settings, close.clone())));
     }
     if let Some(rendering) = rendering {
-        running.spawn(rendering.policy.clone().watch(stop.clone()));
-        running.spawn(rendering.run(stop.clone()));
+        run(Box::pin(rendering.policy.clone().watch(stop.clone())));
+        run(Box::pin(rendering.run(stop.clone())));
     }
     if let Some(deliverer) = deliverer {
-        running.spawn(deliverer.run(stop.clone()));
+        run(Box::pin(deliverer.run(stop.clone())));
     }
-    running.spawn(sweeper.run(stop.clone()));
+    run(Box::pin(sweeper.run(stop.clone())));
     let broken = tokio::select! {
         signal = signals.obey(&reloaded) => {
             tracing::info!(signal, "stopping");
@@ -414,16 +416,6 @@ async fn work(
     }
     let ended = "the server stopped because one of its tasks ended unexpectedly: report this as a bug, with the log";
     if broken { Err(Failure(ended.into())) } else { Ok(()) }
-}
-
-fn run_beside(api: &Arc<ApiState>, running: &mut JoinSet<()>, stop: &CancellationToken) {
-    running.spawn(api.keys.clone().run(stop.clone()));
-    running.spawn(api.studio.clone().run(stop.clone()));
-    running.spawn(api.previews.clone().run(stop.clone()));
-    let (shared, stop) = (api.shared.clone(), stop.clone());
-    running.spawn(async move {
-        stop.run_until_cancelled(shared.endings.receive()).await;
-    });
 }
 
 fn listening_url(address: SocketAddr, tls: bool) -> String {
