@@ -149,7 +149,7 @@ impl ClipEncoder {
         for piece in textual_inversion::pieces(text, &self.words) {
             match piece {
                 Piece::Text(text) => {
-                    let ids = self.tokenizer.pieces(text)?.into_iter();
+                    let ids = self.tokenizer.pieces(text).into_iter();
                     places.extend(ids.map(|id| vec![Place { id, vector: None, weight }]));
                 }
                 Piece::Word(word) => {
@@ -279,7 +279,7 @@ impl QwenEncoder {
     }
 
     pub(super) fn tokens(&self, prompt: &str) -> Result<Vec<i32>> {
-        let ids = self.tokenizer.encode(prompt)?;
+        let ids = self.tokenizer.encode(prompt);
         check_ids(&ids, self.qwen.vocabulary)?;
         Ok(ids)
     }

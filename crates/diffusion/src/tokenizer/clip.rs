@@ -4,14 +4,11 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use serde_json::{Value, json};
-use tokenizers::Tokenizer;
 
-use super::{Extras, number, openai_clip, pieces};
+use super::bpe::{Bpe, Style};
+use super::{AddedToken, Extras, number, openai_clip, pieces};
 use crate::config::Config;
 use crate::{Error, Result};
-
-/// Where CLIP's tokenizer splits text, before it looks for known pieces.
-const WORDS: &str = r"<\|startoftext\|>|<\|endoftext\|>|'s|'t|'re|'ve|'m|'ll|'d|[\p{L}]+|[\p{N}]|[^\s\p{L}\p{N}]+";
 
 /// A length of prompts from here on is not one.
 const NO_LIMIT: u64 = 1 << 20;
@@ -22,7 +19,7 @@ pub(super) const END: &str = "<|endoftext|>";
 /// The tokenizer of CLIP.
 #[derive(Debug)]
 pub struct Clip {
-    bpe: Tokenizer,
+    bpe: Bpe,
     begin: i32,
     end: i32,
     padding: i32,
@@ -81,7 +78,7 @@ impl Clip {
         };
         let [begin_id, end_id, unknown_id, padding_id] = [id(&begin)?, id(&end)?, id(&unknown)?, id(&padding)?];
         // Also a padding that is an ordinary word, such as the "!" of Stable Diffusion 2, is then found everywhere.
-        let mut specials: BTreeMap<i32, Value> = BTreeMap::new();
+        let mut specials: BTreeMap<i32, AddedToken> = BTreeMap::new();
         for (role, name, id) in [
             ("bos_token", &begin, begin_id),
             ("eos_token", &end, end_id),
@@ -91,42 +88,19 @@ impl Clip {
             specials.insert(id, extras.special(role, name, id));
         }
         specials.extend(extras.numbered);
-        let specials: Vec<_> = specials.into_values().collect();
-        let description = json!({
-            "version": "1.0",
-            "added_tokens": specials,
-            "normalizer": {"type": "Sequence", "normalizers": [
-                {"type": "NFC"},
-                {"type": "Replace", "pattern": {"Regex": r"\s+"}, "content": " "},
-                {"type": "Lowercase"},
-            ]},
-            "pre_tokenizer": {"type": "Sequence", "pretokenizers": [
-                {"type": "Split", "pattern": {"Regex": WORDS}, "behavior": "Removed", "invert": true},
-                {"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": true},
-            ]},
-            "post_processor": null,
-            "decoder": null,
-            "model": {"type": "BPE", "dropout": null, "unk_token": unknown, "continuing_subword_prefix": "",
-                "end_of_word_suffix": "</w>", "fuse_unk": false, "byte_fallback": false, "ignore_merges": false,
-                "vocab": vocabulary, "merges": merges},
-        });
-        let bpe: Tokenizer = serde_json::from_value(description).map_err(|error| unusable(&error.to_string()))?;
+        let bpe = Bpe::new(Style::Clip, &vocabulary, &merges, Some(unknown_id), specials.into_values());
+        let bpe = bpe.map_err(|what| unusable(&what))?;
         Ok(Self { bpe, begin: begin_id, end: end_id, padding: padding_id, length })
     }
 
     /// The tokens of a prompt: begin, as much of the prompt as fits, end, padding.
-    ///
-    /// # Errors
-    /// If the vocabulary does not cover the prompt.
-    pub fn encode(&self, prompt: &str) -> Result<Vec<i32>> {
-        Ok(self.framed(&self.pieces(prompt)?))
+    pub fn encode(&self, prompt: &str) -> Vec<i32> {
+        self.framed(&self.pieces(prompt))
     }
 
     /// The tokens of a text, however many.
-    pub(crate) fn pieces(&self, text: &str) -> Result<Vec<i32>> {
-        let encoding = self.bpe.encode_fast(text, false);
-        let encoding = encoding.map_err(|_| Error::Order("the tokenizer cannot read the prompt".into()))?;
-        Ok(encoding.get_ids().iter().map(|&id| i32::try_from(id).unwrap_or(i32::MAX)).collect())
+    pub(crate) fn pieces(&self, text: &str) -> Vec<i32> {
+        self.bpe.encode(text)
     }
 
     /// Begin, as many of the tokens as fit, end, padding.

@@ -1,5 +1,6 @@
 //! Turn prompts into the tokens of a model.
 
+mod bpe;
 mod clip;
 mod openai_clip;
 mod qwen;
@@ -14,6 +15,7 @@ use serde_json::{Map, Value, json};
 use crate::config::{Config, read_text};
 use crate::{Error, Result};
 
+use bpe::AddedToken;
 pub use clip::Clip;
 pub use qwen::{Qwen, Thinking};
 
@@ -54,16 +56,22 @@ fn pieces(folder: &Path) -> Result<(Value, Value)> {
     Ok((vocabulary, json!(merges)))
 }
 
-/// A special token that is found in a prompt before anything else.
-fn added(name: &str, id: i32) -> Value {
+/// A special token.
+fn added(name: &str, id: i32) -> AddedToken {
     described(name, id, true, &Value::Null)
 }
 
-/// A token that is found in a prompt before anything else, with the flags of an object.
-fn described(name: &str, id: i32, special: bool, flags: &Value) -> Value {
+/// A token with the flags of an object.
+fn described(name: &str, id: i32, special: bool, flags: &Value) -> AddedToken {
     let flag = |key: &str, default: bool| flags.get(key).and_then(Value::as_bool).unwrap_or(default);
-    json!({"id": id, "content": name, "special": special, "normalized": flag("normalized", !special),
-        "single_word": flag("single_word", false), "lstrip": flag("lstrip", false), "rstrip": flag("rstrip", false)})
+    AddedToken {
+        content: name.into(),
+        id,
+        normalized: flag("normalized", !special),
+        single_word: flag("single_word", false),
+        lstrip: flag("lstrip", false),
+        rstrip: flag("rstrip", false),
+    }
 }
 
 /// Tokens beside the pieces of a vocabulary, as `transformers` reads them from up to four files.
@@ -71,8 +79,7 @@ fn described(name: &str, id: i32, special: bool, flags: &Value) -> Value {
 struct Extras {
     /// Tokens with a role, such as `pad_token`, by role.
     roles: Map<String, Value>,
-    /// Tokens with their numbers, as [`added`] describes them.
-    numbered: BTreeMap<i32, Value>,
+    numbered: BTreeMap<i32, AddedToken>,
 }
 
 /// The roles that a tokenizer of CLIP knows.
@@ -130,7 +137,7 @@ impl Extras {
     }
 
     /// The token with a role, which is special.
-    fn special(&self, role: &str, name: &str, id: i32) -> Value {
+    fn special(&self, role: &str, name: &str, id: i32) -> AddedToken {
         described(name, id, true, self.roles.get(role).unwrap_or(&Value::Null))
     }
 
@@ -141,7 +148,7 @@ impl Extras {
 
     /// The number of a token that is not in the vocabulary.
     fn id(&self, name: &str) -> Option<i32> {
-        self.numbered.iter().find(|(_, token)| content(token) == Some(name)).map(|(id, _)| *id)
+        self.numbered.values().find(|token| token.content == name).map(|token| token.id)
     }
 }
 

@@ -96,7 +96,7 @@ fn published_tokenizers_of_clip_give_the_same_tokens() {
         let tokenizer = Clip::read(folder.path(), 77).expect("a tokenizer");
         let prompts = recorded["prompts"].as_array().expect("a list");
         for (prompt, ids) in prompts.iter().zip(case["ids"].as_array().expect("a list")) {
-            let found = tokenizer.encode(prompt.as_str().expect("a text")).expect("tokens");
+            let found = tokenizer.encode(prompt.as_str().expect("a text"));
             assert_eq!(serde_json::json!(found), *ids, "{prompt} with {}", case["files"]);
         }
     }
@@ -108,12 +108,7 @@ fn the_vocabulary_in_the_program_is_that_of_clip() {
         let words = Clip::built_in(case["padding"].as_str().expect("a word"), 77).expect("a tokenizer");
         for prompt in case["prompts"].as_array().expect("a list") {
             let text = prompt["prompt"].as_str().expect("a text");
-            assert_eq!(
-                serde_json::json!(words.encode(text).expect("tokens")),
-                prompt["ids"],
-                "{text:?} with {}",
-                case["padding"]
-            );
+            assert_eq!(serde_json::json!(words.encode(text)), prompt["ids"], "{text:?} with {}", case["padding"]);
         }
     }
 }
