@@ -14,7 +14,6 @@ use std::ops::Range;
 use std::path::Path;
 use std::time::SystemTime;
 
-use half::{bf16, f16};
 use safetensors::{Dtype, SafeTensorError, SafeTensors};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
@@ -152,8 +151,8 @@ impl Floats {
         let halves = |half: fn(f32) -> [u8; 2]| numbers.iter().map(|x| half(*x)).collect::<Vec<_>>().into_flattened();
         match self {
             Self::F32 => numbers.iter().map(|number| number.to_le_bytes()).collect::<Vec<_>>().into_flattened(),
-            Self::F16 => halves(|number| f16::from_f32(number).to_le_bytes()),
-            Self::Bf16 => halves(|number| bf16::from_f32(number).to_le_bytes()),
+            Self::F16 => halves(|number| float_formats::to_f16(number).to_le_bytes()),
+            Self::Bf16 => halves(|number| float_formats::to_bf16(number).to_le_bytes()),
         }
     }
 }

@@ -1,6 +1,5 @@
 //! Floating-point numbers as files of weights hold them, widened to 32 bits.
 
-use half::{bf16, f16};
 use safetensors::Dtype;
 
 /// The types that are read, for messages.
@@ -23,11 +22,11 @@ pub fn to_f32(bytes: &[u8], dtype: Dtype) -> Vec<f32> {
     match dtype {
         Dtype::F64 => bytes.as_chunks::<8>().0.iter().map(|number| f64::from_le_bytes(*number) as f32).collect(),
         Dtype::F32 => bytes.as_chunks::<4>().0.iter().map(|number| f32::from_le_bytes(*number)).collect(),
-        Dtype::BF16 => halves().map(|half| bf16::from_bits(half).to_f32()).collect(),
-        Dtype::F16 => halves().map(|half| f16::from_bits(half).to_f32()).collect(),
+        Dtype::BF16 => halves().map(|half| f32::from_bits(u32::from(half) << 16)).collect(),
+        Dtype::F16 => halves().map(from_f16).collect(),
         Dtype::F8_E4M3 => bytes.iter().map(|byte| e4m3(*byte)).collect(),
         // The upper half of 16 bits.
-        Dtype::F8_E5M2 => bytes.iter().map(|byte| f16::from_bits(u16::from(*byte) << 8).to_f32()).collect(),
+        Dtype::F8_E5M2 => bytes.iter().map(|byte| from_f16(u16::from(*byte) << 8)).collect(),
         _ => Vec::new(),
     }
 }
@@ -45,7 +44,41 @@ pub fn scaled_f32(bytes: &[u8], dtype: Dtype, scale: Option<f32>) -> Vec<f32> {
 /// also numbers below the smallest exponent come out right. There are no infinities, and one pattern that is not a number.
 fn e4m3(byte: u8) -> f32 {
     let [sign, rest] = [u16::from(byte & 0x80) << 8, u16::from(byte & 0x7f)];
-    if rest == 0x7f { f32::NAN } else { f16::from_bits(sign | (rest << 7)).to_f32() * 256.0 }
+    if rest == 0x7f { f32::NAN } else { from_f16(sign | (rest << 7)) * 256.0 }
+}
+
+/// A number of 16 bits of IEEE: a sign, five bits of the exponent and ten of the number.
+fn from_f16(half: u16) -> f32 {
+    let [sign, rest] = [u32::from(half & 0x8000) << 16, u32::from(half & 0x7fff)];
+    let magnitude = match rest {
+        // Below the smallest exponent. In units of its last bit, all are whole numbers.
+        ..0x0400 => (rest as f32 * f32::EPSILON / 2.0).to_bits(),
+        // The exponent of 32 bits is larger by 112, and that of what is not finite by 224.
+        0x0400..0x7c00 => (rest << 13) + (112 << 23),
+        _ => (rest << 13) + (224 << 23),
+    };
+    f32::from_bits(sign | magnitude)
+}
+
+/// The nearest number of 16 bits of IEEE, the even one of two.
+pub(super) fn to_f16(number: f32) -> u16 {
+    let bits = number.to_bits();
+    let [sign, rest] = [(bits >> 16) & 0x8000, bits & 0x7fff_ffff];
+    let magnitude = match rest {
+        // The last bit of a half, from 0.5 on, is that of the numbers below the smallest exponent.
+        ..0x3880_0000 => (f32::from_bits(rest) + 0.5).to_bits() - 0.5_f32.to_bits(),
+        0x3880_0000..0x4780_0000 => (rest + 0x0fff + ((rest >> 13) & 1) - (112 << 23)) >> 13,
+        0x4780_0000..=0x7f80_0000 => 0x7c00,
+        _ => 0x7e00,
+    };
+    (sign | magnitude) as u16
+}
+
+/// The upper half of the nearest number that has no more, the even one of two.
+pub(super) fn to_bf16(number: f32) -> u16 {
+    let bits = number.to_bits();
+    let rounded = if number.is_nan() { bits | 0x0040_0000 } else { bits + 0x7fff + ((bits >> 16) & 1) };
+    (rounded >> 16) as u16
 }
 
 /// The number of a tensor that has one. Programs also write whole numbers.
@@ -65,4 +98,30 @@ pub fn single_number(bytes: &[u8], dtype: Dtype) -> Option<f64> {
             _ => return None,
         },
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use half::{bf16, f16};
+
+    use super::*;
+
+    #[test]
+    fn halves_are_those_of_another_implementation() {
+        for half in 0..=u16::MAX {
+            let (wide, expected) = (from_f16(half), f16::from_bits(half).to_f32());
+            assert!(wide.to_bits() == expected.to_bits() || (wide.is_nan() && expected.is_nan()), "{half:x}");
+            for x in [wide, f32::from_bits(u32::from(half) << 16)] {
+                // Halfway to the next number of 16 bits, and beside it.
+                for bits in [0, 1, 0xfff, 0x1000, 0x1001, 0x7fff, 0x8000, 0x8001] {
+                    let x = f32::from_bits(x.to_bits() ^ bits);
+                    let expected = [f16::from_f32(x).to_bits(), bf16::from_f32(x).to_bits()];
+                    assert!(x.is_nan() || [to_f16(x), to_bf16(x)] == expected, "{x:e}");
+                    assert!(
+                        !x.is_nan() || (f16::from_bits(to_f16(x)).is_nan() && bf16::from_bits(to_bf16(x)).is_nan())
+                    );
+                }
+            }
+        }
+    }
 }
