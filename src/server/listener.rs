@@ -58,6 +58,10 @@ impl Listener {
                  set AmbientCapabilities=CAP_NET_BIND_SERVICE in the systemd unit, or lower the limit with `sysctl \
                  net.ipv4.ip_unprivileged_port_start=80`"
             ),
+            ErrorKind::AddrNotAvailable => format!(
+                "cannot listen on {address}: this machine has no such address. Choose another with {flag}, such as :8080 \
+                 for all that it has"
+            ),
             _ => format!("cannot listen on {address}: {error}"),
         };
         let tcp = |listener| vec![Self::Tcp(listener)];

@@ -202,6 +202,7 @@ fn a_value_of_the_wrong_type_or_form_is_an_error_with_its_line() {
         ("lease = \"soon\"", "line 1: lease: \"soon\" is not a duration"),
         ("log = \"info\"\nlog-format = \"xml\"", "line 2: log-format cannot be \"xml\": choose one of text, json"),
         ("trusted-proxy = [\"10.0.0.0/8\", \"everyone\"]", "line 1: trusted-proxy: \"everyone\" is not a network"),
+        ("public-url = \"a.example\"", "line 1: public-url: \"a.example\" is not a base URL such as https://"),
         ("renders = 0", "line 1: renders: 0 is not in 1..=1024"),
         ("listen = ", "line 1: "),
         ("lease = \"1s\"\nlease = \"2s\"", "line 2: duplicate key"),

@@ -70,8 +70,9 @@ const LONGEST_LIFE: Duration = Duration::from_secs(36_525 * 86_400);
 /// # Errors
 /// A message for the operator.
 pub fn base_url(text: &str) -> Result<String, String> {
-    let url = url::Url::parse(text).map_err(|error| format!("{text:?} is not a URL: {error}"))?;
-    if !matches!(url.scheme(), "http" | "https") || url.query().is_some() || url.fragment().is_some() {
+    let is_base =
+        |url: url::Url| matches!(url.scheme(), "http" | "https") && url.query().is_none() && url.fragment().is_none();
+    if !url::Url::parse(text).is_ok_and(is_base) {
         return Err(format!("{text:?} is not a base URL such as https://images.example.com"));
     }
     Ok(text.trim_end_matches('/').to_owned())

@@ -202,9 +202,10 @@ pub(super) fn not_submitted(error: &ClientError, url: &str) -> Stop {
                 let advice = format!("no task was created, try again in {wait} s");
                 Stop(exit::RATE_LIMITED, format!("too many requests: {advice}. The server says: {refusal}"))
             }
-            StatusCode::NOT_FOUND => {
-                Stop(exit::OTHER, format!("there is no Tintype API at {url}: give the address of one as --url"))
-            }
+            StatusCode::NOT_FOUND => Stop(
+                exit::OTHER,
+                format!("there is no Tintype API at {url}: give a server's address without a path as --url"),
+            ),
             status if status.is_client_error() => Stop(exit::USAGE, format!("the server says: {refusal}")),
             _ if refusal.from_api => Stop(exit::OTHER, format!("no task was created: {}", for_support(refusal))),
             _ => may_exist(error, url),
