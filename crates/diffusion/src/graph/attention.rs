@@ -8,8 +8,8 @@ use super::blocks::Heads;
 use super::{Builder, Node};
 use crate::Result;
 
-/// Memory for the scores of the heads that are worked on at a time, in bytes. The scores of a picture of 1024x1024 need
-/// four times as much on 16 cores, and with four references thirty times.
+/// Memory for the scores of the heads that are worked on at a time, in bytes, unless [`FEWEST_ROWS`] need more. The scores
+/// of a picture of 1024x1024 need four times as much on 16 cores, and with four references thirty times.
 const SCORES_BYTES: usize = 256 << 20;
 
 /// From this size on, in bytes, glibc gets the memory of scores from the system each time, which zeroes it page by page.

@@ -1,7 +1,8 @@
 //! Byte-pair encoding as CLIP and Qwen have it: a text is split into words, the bytes of a word are its first pieces, and
 //! neighbours become one piece in the order of a list of merges.
 
-use std::collections::HashMap;
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, HashMap};
 
 use serde_json::Value;
 use unicode_normalization::UnicodeNormalization as _;
@@ -122,20 +123,31 @@ impl Bpe {
     fn merged(&self, word: &str) -> Vec<i32> {
         let end = word.len() - 1;
         let piece = |(at, byte): (usize, u8)| self.bytes[usize::from(at == end)][usize::from(byte)].or(self.unknown);
-        let mut pieces: Vec<i32> = word.bytes().enumerate().filter_map(piece).collect();
-        let merge = |pieces: &[i32], at: usize| self.merges.get(&(*pieces.get(at)?, *pieces.get(at + 1)?)).copied();
-        let mut merges: Vec<_> = (0..pieces.len()).map(|at| merge(&pieces, at)).collect();
-        loop {
-            let possible = merges.iter().enumerate().filter_map(|(at, merge)| merge.map(|(place, id)| (place, at, id)));
-            let Some((_, at, id)) = possible.min() else { return pieces };
-            pieces[at] = id;
-            pieces.remove(at + 1);
-            merges.remove(at + 1);
-            merges[at] = merge(&pieces, at);
-            if let Some(before) = at.checked_sub(1) {
-                merges[before] = merge(&pieces, before);
+        // A piece that became part of the one before it is `None`.
+        let mut pieces: Vec<_> = word.bytes().enumerate().filter_map(piece).map(Some).collect();
+        let mut before: Vec<_> = (0..pieces.len()).map(|at| at.wrapping_sub(1)).collect();
+        let mut after: Vec<_> = (1..=pieces.len()).collect();
+        let merge = |pieces: &[Option<i32>], first: usize, second: usize| {
+            let pair = (pieces.get(first).copied().flatten()?, pieces.get(second).copied().flatten()?);
+            self.merges.get(&pair).map(|(place, id)| Reverse((*place, first, second, *id)))
+        };
+        // Some are of pieces that have changed since. A search of all neighbours for each merge would take seconds for the
+        // longest words.
+        let mut possible: BinaryHeap<_> = (1..pieces.len()).filter_map(|at| merge(&pieces, at - 1, at)).collect();
+        while let Some(found) = possible.pop() {
+            let Reverse((_, first, second, id)) = found;
+            if after[first] != second || merge(&pieces, first, second) != Some(found) {
+                continue;
             }
+            (pieces[first], pieces[second]) = (Some(id), None);
+            after[first] = after[second];
+            if let Some(before) = before.get_mut(after[first]) {
+                *before = first;
+            }
+            possible.extend(merge(&pieces, first, after[first]));
+            possible.extend(merge(&pieces, before[first], first));
         }
+        pieces.into_iter().flatten().collect()
     }
 }
 

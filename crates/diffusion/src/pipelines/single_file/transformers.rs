@@ -190,19 +190,21 @@ impl Found {
         let whole = if goes_up { path.canonicalize() } else { std::path::absolute(path) };
         let whole = whole.map_err(|error| Error::Files(format!("{}: {error}", tensors.path)))?;
         let find = |folders, fits: &dyn Fn(&Tensors) -> bool| match fits(tensors) {
-            true => Ok(Some(whole.clone())),
+            true => Ok(whole.clone()),
             false => find(&whole, folders, fits),
         };
-        let without = |part: &str, like: &str, folder: &str| {
+        let without = |part: &str, like: &str, folder: &str, unread: &[Error]| {
+            let unread = unread.first().map_or_else(String::new, |error| format!(" ({error})"));
             is(format!(
                 "the transformer of {name} alone, and no {part} of this model lies beside it: put one, such as \
-                 {like}.safetensors, into its folder, or into a folder {folder} beside that, as ComfyUI does"
+                 {like}.safetensors, into its folder, or into a folder {folder} beside that, as ComfyUI does{unread}"
             ))
         };
         let text = format!("text encoder (Qwen 3 with {width} numbers a token)");
-        let encoder = find(TEXT_ENCODERS, &is_encoder)?.ok_or_else(|| without(&text, "qwen_3_4b", "text_encoders"))?;
+        let encoder = find(TEXT_ENCODERS, &is_encoder);
+        let encoder = encoder.map_err(|unread| without(&text, "qwen_3_4b", "text_encoders", &unread))?;
         let vae = format!("VAE (with {channels} channels)");
-        let vae = find(VAES, &is_vae)?.ok_or_else(|| without(&vae, example, "vae"))?;
+        let vae = find(VAES, &is_vae).map_err(|unread| without(&vae, example, "vae", &unread))?;
         let holds = |folder: &&Path| [&encoder, &vae].iter().all(|part| part.starts_with(folder));
         let folder = whole.ancestors().skip(1).find(holds).unwrap_or(Path::new("/")).to_owned();
         Ok(Some(Self { family, prefix, path: whole, encoder, vae, folder }))
@@ -283,8 +285,12 @@ fn entries(folder: &Path, fits: impl Fn(&str) -> bool) -> Vec<PathBuf> {
 /// the first file that fits, in the order of their names.
 ///
 /// # Errors
-/// The first file in those folders that cannot be read, if no part is found.
-fn find(path: &Path, (names, stem): Folders, fits: &dyn Fn(&Tensors) -> bool) -> Result<Option<PathBuf>> {
+/// The files that cannot be read, one of which may be that part.
+fn find(
+    path: &Path,
+    (names, stem): Folders,
+    fits: &dyn Fn(&Tensors) -> bool,
+) -> std::result::Result<PathBuf, Vec<Error>> {
     let own = path.parent().unwrap_or(Path::new(""));
     let mut unread = Vec::new();
     for folder in own.ancestors().take(LEVELS).flat_map(|folder| names.iter().map(|name| folder.join(name))) {
@@ -294,21 +300,16 @@ fn find(path: &Path, (names, stem): Folders, fits: &dyn Fn(&Tensors) -> bool) ->
         {
             let weights = entries(&folder, |name| layout.holds(name) && name.ends_with(".safetensors"));
             match weights.iter().map(|file| Tensors::read(file)).reduce(|one, other| Ok(one?.with(other?))) {
-                Some(Ok(tensors)) if fits(&tensors) => return Ok(Some(folder)),
+                Some(Ok(tensors)) if fits(&tensors) => return Ok(folder),
                 Some(Err(error)) => unread.push(error),
                 _ => {}
             }
         }
         if let Some(file) = whole_file(&folder, path, fits, &mut unread) {
-            return Ok(Some(file));
+            return Ok(file);
         }
     }
-    // Beside the file itself may lie anything, so a file that cannot be read says nothing about this model.
-    let found = whole_file(own, path, fits, &mut Vec::new());
-    match unread.into_iter().next() {
-        Some(error) if found.is_none() => Err(error),
-        _ => Ok(found),
-    }
+    whole_file(own, path, fits, &mut unread).ok_or(unread)
 }
 
 /// The first file of a folder, besides `path`, that holds a whole part. Files that scale blocks, which are not read, come
