@@ -170,19 +170,17 @@ impl IdentityProvider {
         authentication: &AuthenticationRequest,
         code: &str,
     ) -> Result<ProviderSignIn, ProviderError> {
-        let metadata = self.metadata().await?;
+        let mut metadata = self.metadata().await?;
         let answer = self.exchange(&metadata.endpoints, authentication, code).await?;
         let token = text(&answer, "id_token").map_err(|error| ProviderError::Refused(format!("tokens: {error}")))?;
-        let signed = match Signed::read(token, &metadata.keys) {
+        let mut signed = Signed::read(token, &metadata.keys);
+        if let Err(Fault::NoMatchingKey) = signed {
             // The provider may have changed its keys.
-            Err(Fault::NoMatchingKey) => Signed::read(token, &self.discover().await?.keys),
-            outcome => outcome,
-        };
+            metadata = self.discover().await?;
+            signed = Signed::read(token, &metadata.keys);
+        }
         let refused = |reason: String| ProviderError::Refused(format!("the ID token: {reason}"));
-        let signed = signed.map_err(|fault| match fault {
-            Fault::NoMatchingKey => refused("no key of the provider has made its signature".into()),
-            Fault::Invalid(reason) => refused(reason),
-        })?;
+        let signed = signed.map_err(|fault| refused(fault.reason()))?;
         let subject = self.subject(authentication, &signed, &answer).map_err(refused)?;
         let identity = Identity::new(self.issuer(), &subject).ok_or_else(|| refused("`sub` is too long".into()))?;
         let (name, claims) = self.name_and_claims(&metadata, &signed.claims, &answer, &subject).await?;
@@ -324,10 +322,7 @@ impl IdentityProvider {
         let fields = match signed.map(|token| Signed::read(token.trim(), keys)) {
             None => object("userinfo", status, &body)?,
             Some(Ok(signed)) => signed.claims,
-            Some(Err(Fault::NoMatchingKey)) => {
-                return Err(refused("no key of the provider has made its signature".into()));
-            }
-            Some(Err(Fault::Invalid(reason))) => return Err(refused(reason)),
+            Some(Err(fault)) => return Err(refused(fault.reason())),
         };
         match text_or_number(&fields, "sub").map_err(refused)? == subject {
             true => Ok(fields),

@@ -18,6 +18,16 @@ pub(super) enum Fault {
     Invalid(String),
 }
 
+impl Fault {
+    /// A message for the log.
+    pub(super) fn reason(self) -> String {
+        match self {
+            Self::NoMatchingKey => "none of the provider's keys made its signature (RSA keys need 2,048 bits)".into(),
+            Self::Invalid(reason) => reason,
+        }
+    }
+}
+
 impl From<String> for Fault {
     fn from(reason: String) -> Self {
         Self::Invalid(reason)
@@ -274,7 +284,59 @@ mod tests {
         assert_eq!(Signed::read(TOKEN, &[]).expect_err("no key"), Fault::NoMatchingKey);
     }
 
-    /// Signatures of the Python package `cryptography`, with the private key of RFC 7515 (A.2) and those of the seed 0, 1, …
+    /// Signatures of the Python package `cryptography` of the claims `{"iss":"joe"}`, with the private key of RFC 7515 (A.2)
+    /// and those of the seed 0, 1, …
+    const SIGNATURES: [(&str, &str); 8] = [
+        (
+            "RS384",
+            "\
+            P1q7bTneKArFa9fvkFTGu7Ukr3rtZBiO0Z7u-SQDF-WvgbUdb7i3H8wtK6h38b7fWf80vZnQX1Ls-WZJ6gLlgpltyaDPgbIyGd5I\
+            jDEw9IdCESbUdqQzC1KM4X6aU40Es7yzRFaUPnxaq4cBnVt_ZFeE-v0UDdZX8WSGknlU6pXTqCnlFh2HFhpl7XH0hBKOaAEhwKA_\
+            20VGq3Qs0I5rZJLAHcALfpx6H11ZL3iVrZuPLh7rzp0YFjSVvWkC47ivs1UC83nVE7NpPlfxf76onllZf7UI4siMpy2XkaeJmoqS\
+            9xlQRZZQ37SvDmRensX4CY39RliLvvQMfmKaHpI5KA",
+        ),
+        (
+            "RS512",
+            "\
+            Ruv700gLd6NRaP1kXhebjRM0nCyGMM5bvr2JT9mFAMjX4wX8VtmUDksYm6RfeMfk-CVpGpWbkfBbDNWdMQWSq7YRIREJVOHWgsXM\
+            zWBfIFKR9hJROQSawYe6Y9DdMIqkiTHJwG7NA_rQ0dSj46Uc8iESFFvckBI96MYtKOKSXoNxM31NkerlMo8M9V16r1ZZtD5_iuP0\
+            inP7uhHWszxgUUa8j7mJRpvWtMVI_d42UegCYxxoHB_O0By6vMykFkrH_R88NqjFATHukUswz-Us0XOFcDCs2wZyQKro6JncNmgY\
+            n2nRjGdqIW_ytGuf6OI9AqAtGiHW-ThRgUnRc1q9lA",
+        ),
+        (
+            "PS256",
+            "\
+            aPA-HWbXcXoSxdMaUGBPSVL85IJjotB2nXKaduVQQBXXpZsHMgvPn85UsW5WjLXAK5ncbXPTEDVys0ISfNCYMFuatKKKGl15IY-G\
+            CknJcROBNkqs7SanVFk1KfDNFyqs4fK12UMolRimqQGN_JpEAY4IXZ_zxcq4Eecsad6ukjyc8Gu5IQPTjiwD_anu6EDFm0b75cP8\
+            z7slooVQ3Ffh3lDWHhBjISm5cK0jKvVq4bsNpcgSLke9VxlrkM64RJ4y0UUKgjw0y60AoSsqIlzyN1phD_W3nhlkdxB2QOn3GJAR\
+            G6tSHW4tRoM-5rFVKWH_nh7RPkFeprNgZZEJbSbvpw",
+        ),
+        (
+            "PS384",
+            "\
+            L2ISUtQiNS9YDPFigEzSBXvxCueWERHb1gr3-k5MlnJGzGq8sHNikd0N31zNfmEJ0qveMX80j0KvZbhtLPd2DhVddmQySc62Zn9I\
+            v7viCIb734ffBbkQoJrJMdbTrsDIGRMJRZIuPUQs_LgBR6RHGOUj7_fXKygZ_OuF5vRniH5yo2sG7SqOClENjxy_BTozA-D2-4_7\
+            oMYJEvtKSIxNRSIWmtIiGRpBhCuyFHBy_gLMuFZXoh12FDE2qMPyDIQTNvoFs-0LG4nGxbaKWmU716UBv-Ft9z1a1GuGsxCzIOJh\
+            IW1j8X3eZGaGM3aKKSEUXPkzhcYexuuOC31MmDq0RA",
+        ),
+        (
+            "PS512",
+            "\
+            VAMATqPshSauVWbXAUMAZXGq-tz0PSyvrc5t8Awozek3h4Ix1pJjB7Tr9RmxYWZP7wAX2rleIVbTqDLXe8SyLzo8l6Blm3xZ-I69\
+            WCH-6nR5HpksUIxyHskRxEEe6-ghXBvw_fE6HKzKG2r1LO8us0EA_rcmv8Wqqrv0ffongHFwejCowe3WWB6C0FCeZSYxmoUIAwNO\
+            fUQmqMMMF_QJh7WVxgj8jE8HOnSbxQKymvWonQD8p2tmXSjyV4emGre9zhmvE6ENHNbC_36dS8Evoh7ssUTiv00cDHKkFDT36FDs\
+            HuNh7s8KUu22-ybYkcCuWb4_WCELzDngH2SFz71IXw",
+        ),
+        ("ES256", "-TH2rCzyVVVeEzTW0nIUG0TlcZb878UNwiRO3p2Z0P5Aw00LggS3Vd4GOG7rpt1n2Kz0ECGLs4ML5ATz_H4O_Q"),
+        (
+            "ES384",
+            "\
+            yC6KrR1AGDeqUPngPy9wYxvMLaPVnZTjwi9e8lEHSctqAbS3SG-oR0ie0XQAqvcudLrM26fuljsQq68_o2WhhNjolOqK1Zzn5NCY\
+            MbEGeFQWcH71AsMbs2xvLHta9Nlb",
+        ),
+        ("Ed25519", "AH5PGm2SqXA9Yys0n4epU-gh7bjIfG6jucC7aLGC4xg80kmPRwxrzQO1uqFOA2ezlwI-57lStm8GYqSiZWMjDA"),
+    ];
+
     #[test]
     fn each_algorithm_is_verified_with_keys_of_its_own_kind() {
         let key = |key: Value| {
@@ -296,66 +358,13 @@ mod tests {
             key(json!({"kty": "OKP", "crv": "Ed25519", "alg": algorithm, "x": x}))
         };
         let (ed25519, old, other) = (edwards("Ed25519"), edwards("EdDSA"), edwards("ES256"));
-        for (algorithm, key, signature) in [
-            (
-                "RS384",
-                &rsa,
-                "\
-                P1q7bTneKArFa9fvkFTGu7Ukr3rtZBiO0Z7u-SQDF-WvgbUdb7i3H8wtK6h38b7fWf80vZnQX1Ls-WZJ6gLlgpltyaDPgbIyGd5I\
-                jDEw9IdCESbUdqQzC1KM4X6aU40Es7yzRFaUPnxaq4cBnVt_ZFeE-v0UDdZX8WSGknlU6pXTqCnlFh2HFhpl7XH0hBKOaAEhwKA_\
-                20VGq3Qs0I5rZJLAHcALfpx6H11ZL3iVrZuPLh7rzp0YFjSVvWkC47ivs1UC83nVE7NpPlfxf76onllZf7UI4siMpy2XkaeJmoqS\
-                9xlQRZZQ37SvDmRensX4CY39RliLvvQMfmKaHpI5KA",
-            ),
-            (
-                "RS512",
-                &rsa,
-                "\
-                Ruv700gLd6NRaP1kXhebjRM0nCyGMM5bvr2JT9mFAMjX4wX8VtmUDksYm6RfeMfk-CVpGpWbkfBbDNWdMQWSq7YRIREJVOHWgsXM\
-                zWBfIFKR9hJROQSawYe6Y9DdMIqkiTHJwG7NA_rQ0dSj46Uc8iESFFvckBI96MYtKOKSXoNxM31NkerlMo8M9V16r1ZZtD5_iuP0\
-                inP7uhHWszxgUUa8j7mJRpvWtMVI_d42UegCYxxoHB_O0By6vMykFkrH_R88NqjFATHukUswz-Us0XOFcDCs2wZyQKro6JncNmgY\
-                n2nRjGdqIW_ytGuf6OI9AqAtGiHW-ThRgUnRc1q9lA",
-            ),
-            (
-                "PS256",
-                &rsa,
-                "\
-                aPA-HWbXcXoSxdMaUGBPSVL85IJjotB2nXKaduVQQBXXpZsHMgvPn85UsW5WjLXAK5ncbXPTEDVys0ISfNCYMFuatKKKGl15IY-G\
-                CknJcROBNkqs7SanVFk1KfDNFyqs4fK12UMolRimqQGN_JpEAY4IXZ_zxcq4Eecsad6ukjyc8Gu5IQPTjiwD_anu6EDFm0b75cP8\
-                z7slooVQ3Ffh3lDWHhBjISm5cK0jKvVq4bsNpcgSLke9VxlrkM64RJ4y0UUKgjw0y60AoSsqIlzyN1phD_W3nhlkdxB2QOn3GJAR\
-                G6tSHW4tRoM-5rFVKWH_nh7RPkFeprNgZZEJbSbvpw",
-            ),
-            (
-                "PS384",
-                &rsa,
-                "\
-                L2ISUtQiNS9YDPFigEzSBXvxCueWERHb1gr3-k5MlnJGzGq8sHNikd0N31zNfmEJ0qveMX80j0KvZbhtLPd2DhVddmQySc62Zn9I\
-                v7viCIb734ffBbkQoJrJMdbTrsDIGRMJRZIuPUQs_LgBR6RHGOUj7_fXKygZ_OuF5vRniH5yo2sG7SqOClENjxy_BTozA-D2-4_7\
-                oMYJEvtKSIxNRSIWmtIiGRpBhCuyFHBy_gLMuFZXoh12FDE2qMPyDIQTNvoFs-0LG4nGxbaKWmU716UBv-Ft9z1a1GuGsxCzIOJh\
-                IW1j8X3eZGaGM3aKKSEUXPkzhcYexuuOC31MmDq0RA",
-            ),
-            (
-                "PS512",
-                &rsa,
-                "\
-                VAMATqPshSauVWbXAUMAZXGq-tz0PSyvrc5t8Awozek3h4Ix1pJjB7Tr9RmxYWZP7wAX2rleIVbTqDLXe8SyLzo8l6Blm3xZ-I69\
-                WCH-6nR5HpksUIxyHskRxEEe6-ghXBvw_fE6HKzKG2r1LO8us0EA_rcmv8Wqqrv0ffongHFwejCowe3WWB6C0FCeZSYxmoUIAwNO\
-                fUQmqMMMF_QJh7WVxgj8jE8HOnSbxQKymvWonQD8p2tmXSjyV4emGre9zhmvE6ENHNbC_36dS8Evoh7ssUTiv00cDHKkFDT36FDs\
-                HuNh7s8KUu22-ybYkcCuWb4_WCELzDngH2SFz71IXw",
-            ),
-            ("ES256", &p256, "-TH2rCzyVVVeEzTW0nIUG0TlcZb878UNwiRO3p2Z0P5Aw00LggS3Vd4GOG7rpt1n2Kz0ECGLs4ML5ATz_H4O_Q"),
-            (
-                "ES384",
-                &p384,
-                "\
-                yC6KrR1AGDeqUPngPy9wYxvMLaPVnZTjwi9e8lEHSctqAbS3SG-oR0ie0XQAqvcudLrM26fuljsQq68_o2WhhNjolOqK1Zzn5NCY\
-                MbEGeFQWcH71AsMbs2xvLHta9Nlb",
-            ),
-            (
-                "Ed25519",
-                &ed25519,
-                "AH5PGm2SqXA9Yys0n4epU-gh7bjIfG6jucC7aLGC4xg80kmPRwxrzQO1uqFOA2ezlwI-57lStm8GYqSiZWMjDA",
-            ),
-        ] {
+        for (algorithm, signature) in SIGNATURES {
+            let key = match algorithm {
+                "ES256" => &p256,
+                "ES384" => &p384,
+                "Ed25519" => &ed25519,
+                _ => &rsa,
+            };
             let header = BASE64.encode(json!({"alg": algorithm}).to_string());
             let token = format!("{}.eyJpc3MiOiJqb2UifQ.{signature}", header.trim_end_matches('='));
             for keys in [&rsa, &p256, &p384, &ed25519, &old, &other] {
