@@ -362,7 +362,7 @@ impl Browser {
     }
 
     fn read(&mut self) -> Value {
-        let message = self.messages.recv_timeout(SILENCE).expect("the browser runs and answers");
+        let message = self.messages.recv_timeout(SILENCE).expect("the browser has ended, or says nothing");
         serde_json::from_slice(&message).expect("JSON")
     }
 
