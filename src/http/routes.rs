@@ -263,7 +263,7 @@ fn page(method: Method, pattern: &'static str, handler: Serve) -> Route {
     Route { access: Access::Session, ..public_page(method, pattern, handler) }
 }
 
-/// A page of the studio for people who are not signed in yet.
+/// A route of the studio that needs no session.
 fn public_page(method: Method, pattern: &'static str, handler: Serve) -> Route {
     let (group, access, limit) = (RouteGroup::Studio, Access::Anyone, None);
     Route { pattern, method, group, access, limit, handler: Some(handler) }

@@ -59,8 +59,8 @@ impl Listener {
                  net.ipv4.ip_unprivileged_port_start=80`"
             ),
             ErrorKind::AddrNotAvailable => format!(
-                "cannot listen on {address}: this machine has no such address. Choose another with {flag}, such as :8080 \
-                 for all that it has"
+                "cannot listen on {address}: this machine has no such address. Give one of its own with {flag}, or the \
+                 port alone, which stands for all of them"
             ),
             _ => format!("cannot listen on {address}: {error}"),
         };

@@ -114,13 +114,13 @@ const DELETIONS: [&str; 5] = [
     "DELETE FROM endpoints WHERE account_id = $1",
 ];
 
-/// Disables an account that is locked, or enables it.
+/// Disables an account that is locked, unless it is disabled already.
 async fn disable(begun: &Transaction<'_>, id: Id) -> Done {
     let sql = "UPDATE accounts SET disabled_at = $2 WHERE id = $1 AND disabled_at IS NULL";
     begun.execute(sql, &[&id, &begun.now()]).await.map(drop)
 }
 
-/// Enables a disabled account. Its events were held meanwhile, so that time does not count as time for which its
+/// Enables a disabled account that is locked. Its events were held meanwhile, so that time does not count as time for which its
 /// endpoints failed.
 async fn enable(begun: &Transaction<'_>, id: Id) -> Done {
     let sql = "UPDATE accounts SET disabled_at = NULL WHERE id = $1 AND disabled_at IS NOT NULL";

@@ -23,20 +23,20 @@ pub struct Actor {
     pub name: String,
     /// The person, if it is one of the studio.
     pub person_id: Option<Id>,
-    /// The door through which the change came.
+    /// What the change was made through.
     pub via: Via,
     /// The address from which it came, or the name of the machine.
     pub source: Option<String>,
 }
 
 words! {
-    /// The door through which a change came.
-    pub enum Via: "door" {
+    /// What a change was made through.
+    pub enum Via: "via" {
         /// The command line.
         Command = "command",
         /// The studio.
         Studio = "studio",
-        /// No door: the server itself made the change.
+        /// Nothing: the server itself made the change.
         Server = "server",
     }
 }

@@ -359,7 +359,7 @@ async fn work(
     let Parts { shared, sweeper, api, deliverer, rendering } = parts;
     let delay = if api.is_some() { delay } else { Duration::ZERO };
     let mut running = JoinSet::new();
-    // Boxed, so that what Tokio makes of a type of futures is compiled once for all of them.
+    // Boxed, so that Tokio's code for a task is compiled once and not for each part.
     let mut run = |part: BoxFuture<'static, ()>| drop(running.spawn(part));
     let policy = rendering.as_ref().map(|rendering| rendering.policy.clone());
     let reloaded = Reloaded { logging, certificate: listeners.certificate.clone(), policy };

@@ -31,7 +31,7 @@ struct AuditPage<'a> {
 }
 
 impl AuditPage<'_> {
-    /// The name of the text that says through what the entry was made.
+    /// The name of the text that says where the change was made: on the command line, in the studio or by the server.
     fn via(&self, entry: &AuditEntry) -> &'static str {
         match entry.actor.via {
             Via::Command => "via-command",

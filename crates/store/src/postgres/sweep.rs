@@ -21,12 +21,11 @@ const BATCH: usize = 32;
 type Bound = Box<dyn ToSql + Send + Sync>;
 
 /// What a sweep of one account did; `None` if its rows are damaged or locked for too long.
-fn unless_refused<T>(account: &str, swept: Done<T>) -> Result<Option<T>> {
+fn unless_refused<T>(account: &str, what: &str, swept: Done<T>) -> Result<Option<T>> {
     match swept {
         Ok(swept) => Ok(Some(swept)),
         Err(Failure::Busy(error) | Failure::Deadlock(error) | Failure::Refused(error)) => {
-            tracing::error!(account, %error, "cannot end the tasks or grants of an account; \
-                see `tintype credits audit`");
+            tracing::error!(account, %error, "could not {what} of an account; see `tintype credits audit`");
             Ok(None)
         }
         Err(failure) => Err(failure.into()),
@@ -96,7 +95,9 @@ impl PostgresStore {
                 let begun = driver::Transaction::Postgres(&self.database, begun, None);
                 Ok((rows.len(), loss.give_up_rows(&begun, &rows).await?))
             };
-            while let Some((found, given_up)) = unless_refused(account, self.database.transaction(some).await)? {
+            while let Some((found, given_up)) =
+                unless_refused(account, "end or requeue tasks", self.database.transaction(some).await)?
+            {
                 let GivenUp { queued, failed } = given_up;
                 let failed: Vec<_> = failed.into_iter().map(|(ended, _)| ended).collect();
                 let ended = queued + failed.len();
@@ -132,7 +133,7 @@ impl PostgresStore {
                     ledger::end_grants(&begun, account_id, grants, now).await
                 };
                 let ended = self.database.transaction(end).await;
-                all += unless_refused(account_id.as_str(), ended)?.unwrap_or(0);
+                all += unless_refused(account_id.as_str(), "end expired grants", ended)?.unwrap_or(0);
             }
             Ok(all)
         };

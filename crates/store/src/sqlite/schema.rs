@@ -36,8 +36,8 @@ pub(super) const APPLICATION_ID: i32 = 0x7469_6E74;
 /// Length of the shortest non-empty SQLite file: its smallest page size.
 const MIN_FILE_BYTES: u64 = 512;
 
-/// Checks that a file is not too short for a database, which SQLite would treat as an empty one, and that this process
-/// has `access` to it and, where they exist, its companions, because SQLite would only say that it cannot open them.
+/// Checks that a file is not too short for a database: SQLite would take it for an empty one. Also checks that this
+/// process has `access` to it and to its companions that exist: SQLite would only say that it cannot open them.
 /// This does not open the file: closing it would release the POSIX locks that this process may hold on it.
 pub(super) fn check_file(path: &Path, access: Access) -> Result<(), OpenError> {
     match std::fs::metadata(path) {
