@@ -1,14 +1,6 @@
 //! Fields of a provider's documents. Those that we use have one meaning; the others may be anything.
 
-use base64::alphabet::URL_SAFE;
-use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
 use serde_json::{Map, Value};
-
-/// Some providers pad.
-pub(super) const BASE64: GeneralPurpose = GeneralPurpose::new(
-    &URL_SAFE,
-    GeneralPurposeConfig::new().with_decode_padding_mode(DecodePaddingMode::Indifferent),
-);
 
 pub(super) type Fields = Map<String, Value>;
 

@@ -1,10 +1,18 @@
 //! The ID token (OpenID Connect Core 1.0, 3.1.3.7): strict about all that proves who signed in, and nothing else.
 
 use base64::Engine as _;
+use base64::alphabet::URL_SAFE;
+use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
 use serde_json::Value;
 
-use super::fields::{BASE64, Fields, kind, seconds, text, text_or_number};
+use super::fields::{Fields, kind, seconds, text, text_or_number};
 use super::keys::{Algorithm, Key};
+
+/// Some providers pad.
+const BASE64: GeneralPurpose = GeneralPurpose::new(
+    &URL_SAFE,
+    GeneralPurposeConfig::new().with_decode_padding_mode(DecodePaddingMode::Indifferent),
+);
 
 /// How far the clocks of the provider and of this server may differ.
 const LEEWAY_SECONDS: f64 = 60.0;
@@ -284,8 +292,8 @@ mod tests {
         assert_eq!(Signed::read(TOKEN, &[]).expect_err("no key"), Fault::NoMatchingKey);
     }
 
-    /// Signatures of the Python package `cryptography` of the claims `{"iss":"joe"}`, with the private key of RFC 7515 (A.2)
-    /// and those of the seed 0, 1, …
+    /// Signatures of the claims `{"iss":"joe"}` by the Python package `cryptography`, with the private key of RFC 7515
+    /// (A.2) and those of the seed 0, 1, …
     const SIGNATURES: [(&str, &str); 8] = [
         (
             "RS384",

@@ -1,6 +1,9 @@
 //! The keys of a provider (RFC 7517), and the signatures that they make (RFC 7518).
 
 use base64::Engine as _;
+use base64::alphabet::URL_SAFE;
+use base64::engine::GeneralPurpose;
+use base64::engine::general_purpose::NO_PAD;
 use ring::digest::{self, SHA256, SHA384, SHA512};
 use ring::signature::{
     ECDSA_P256_SHA256_FIXED, ECDSA_P384_SHA384_FIXED, ED25519, RSA_PKCS1_2048_8192_SHA256, RSA_PKCS1_2048_8192_SHA384,
@@ -9,7 +12,10 @@ use ring::signature::{
 };
 use serde_json::Value;
 
-use super::fields::{BASE64, Fields, kind, text_or_number};
+use super::fields::{Fields, kind, text_or_number};
+
+/// The last character may have more bits than the number.
+const BASE64: GeneralPurpose = GeneralPurpose::new(&URL_SAFE, NO_PAD.with_decode_allow_trailing_bits(true));
 
 /// An algorithm of signatures.
 #[derive(Debug)]
@@ -122,8 +128,8 @@ fn without_zeros(number: &[u8]) -> &[u8] {
     &number[number.iter().take_while(|byte| **byte == 0).count()..]
 }
 
-/// A coordinate with the size of its curve (RFC 7518, 6.2.1.2). Some providers send a number instead, without its leading
-/// zeros or with one more.
+/// A coordinate with the size of its curve (RFC 7518, 6.2.1.2). Some providers send a number instead, without its
+/// leading zeros or with one more.
 fn with_size(coordinate: &[u8], size: usize) -> Option<Vec<u8>> {
     let number = without_zeros(coordinate);
     let mut whole = vec![0; size.checked_sub(number.len())?];
@@ -143,9 +149,10 @@ mod tests {
             5, {"kty": "oct", "kid": 1}, {"kty": "AKP", "alg": "ML-DSA-44"}, {"kty": "RSA", "n": 5},
             {"kty": "RSA", "kid": "e", "n": "AQAB", "e": "AQAB", "use": "enc"},
             {"kty": "RSA", "kid": 7, "n": "AQAB", "e": "AQAB=", "x5c": "text", "ext": true, "key_ops": {}, "use": "sig"},
+            {"kty": "RSA", "kid": 8, "n": "AQAB", "e": "AR"},
         ]});
         let found = read(document.as_object().expect("an object")).expect("a list");
-        assert_eq!(found.iter().map(|key| key.id.as_deref()).collect::<Vec<_>>(), [Some("7")], "{found:?}");
+        assert_eq!(found.iter().map(|key| key.id.as_deref()).collect::<Vec<_>>(), [Some("7"), Some("8")], "{found:?}");
         assert!(read(json!({"keys": "none"}).as_object().expect("an object")).is_err());
     }
 
