@@ -434,6 +434,19 @@ async fn a_damaged_or_locked_account_blocks_no_refund_of_another() -> Result<()>
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn tasks_that_have_ended_count_although_the_next_of_their_account_cannot_end() -> Result<()> {
+    let fx = fixture_with("");
+    let ada = fx.account("ada", 100).await?;
+    for _ in 0..33 {
+        fx.submit(ada).await?;
+    }
+    // The refunds of the 32 tasks that end in one transaction fit, and no more.
+    set_balance_of_ada(&fx, i64::MAX - 64);
+    assert_eq!(fx.store.expire(fx.clock.now(), "too late").await?.len(), 32);
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_damaged_account_does_not_block_a_rescue() -> Result<()> {
     let fx = fixture_with("");
     let (ada, bob) = (fx.account("ada", 10).await?, fx.account("bob", 10).await?);
