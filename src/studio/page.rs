@@ -214,7 +214,8 @@ pub(super) fn entry_text(entry: &LedgerEntry) -> &'static str {
     }
 }
 
-/// The top of every page of someone who is signed in. As a template of its own it is compiled once, and not into every page.
+/// The top of every page of someone who is signed in. As a template of its own it is compiled once, and not into every
+/// page.
 #[derive(Debug, Template)]
 #[template(path = "bar.html")]
 pub(super) struct Bar<'a> {

@@ -120,8 +120,8 @@ async fn disable(begun: &Transaction<'_>, id: Id) -> Done {
     begun.execute(sql, &[&id, &begun.now()]).await.map(drop)
 }
 
-/// Enables a disabled account that is locked. Its events were held meanwhile, so that time does not count as time for which its
-/// endpoints failed.
+/// Enables a disabled account that is locked. Its events were held meanwhile, so that time does not count as time for
+/// which its endpoints failed.
 async fn enable(begun: &Transaction<'_>, id: Id) -> Done {
     let sql = "UPDATE accounts SET disabled_at = NULL WHERE id = $1 AND disabled_at IS NOT NULL";
     if begun.execute(sql, &[&id]).await? > 0 {

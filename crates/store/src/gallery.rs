@@ -124,8 +124,8 @@ async fn seen(begun: &Transaction<'_>, account_id: Id, person_id: Id, board: Id)
     begun.find(&sql, &[&board, &account_id, &person_id], named).await
 }
 
-/// Why a board cannot have this name: another one than `own` has it among those of the owner, or of the account, or there
-/// are `most` of them already.
+/// Why a board cannot have this name, if so: another one than `own` has it among those of the owner, or of the account,
+/// or there are `most` of them already.
 async fn refusal(
     begun: &Transaction<'_>,
     account_id: Id,

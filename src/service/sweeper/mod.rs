@@ -195,10 +195,10 @@ impl Sweeper {
         }
     }
 
-    /// Deletes what has expired or is past its life: sign-in links, invitations and sessions; shared links; the counts of
-    /// sign-ups of earlier days, with their addresses; entries of the audit log; calls of OpenAI's dialect; and deliveries of
-    /// webhooks. Also gives up the oldest deliveries of an endpoint that has too many. Logs errors and leaves them to the
-    /// next sweep.
+    /// Deletes what has expired or is past its life: sign-in links, invitations and sessions; shared links; counts of
+    /// earlier days' sign-ups, with their addresses; entries of the audit log; calls of OpenAI's dialect; and webhook
+    /// deliveries. Also gives up the oldest deliveries of an endpoint that has too many. Logs an error and leaves the
+    /// rest to the next sweep.
     pub async fn delete_expired(&self) {
         let store = &self.shared.store;
         let before = |life| store.now().saturating_sub(life);

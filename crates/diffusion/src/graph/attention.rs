@@ -8,8 +8,8 @@ use super::blocks::Heads;
 use super::{Builder, Node};
 use crate::Result;
 
-/// Memory for the scores of the heads that are worked on at a time, in bytes, unless [`FEWEST_ROWS`] need more. The scores
-/// of a picture of 1024x1024 need four times as much on 16 cores, and with four references thirty times.
+/// Memory for the scores of the heads that are worked on at a time, in bytes, unless [`FEWEST_ROWS`] need more. The
+/// scores of a picture of 1024x1024 need four times as much on 16 cores, and with four references thirty times.
 const SCORES_BYTES: usize = 256 << 20;
 
 /// From this size on, in bytes, glibc gets the memory of scores from the system each time, which zeroes it page by page.
@@ -18,7 +18,8 @@ const LARGE_BYTES: usize = 32 << 20;
 /// Memory for the scores of a piece of a head that has such large ones, in bytes. They stay in the cache.
 const PIECE_BYTES: usize = 4 << 20;
 
-/// Fewest rows of a piece: its keys and values are packed again, which takes more time with 128 rows than the cache saves.
+/// Fewest rows of a piece: its keys and values are packed again, which takes more time with 128 rows than the cache
+/// saves.
 const FEWEST_ROWS_OF_A_PIECE: usize = 256;
 
 /// Fewest rows that are worked on at a time. Below that, the packing of keys and values would count.

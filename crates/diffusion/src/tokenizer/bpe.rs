@@ -131,8 +131,8 @@ impl Bpe {
             let pair = (pieces.get(first).copied().flatten()?, pieces.get(second).copied().flatten()?);
             self.merges.get(&pair).map(|(place, id)| Reverse((*place, first, second, *id)))
         };
-        // Some are of pieces that have changed since. A search of all neighbours for each merge would take seconds for the
-        // longest words.
+        // Some are of pieces that have changed since. A search of all neighbours for each merge would take seconds for
+        // the longest words.
         let mut possible: BinaryHeap<_> = (1..pieces.len()).filter_map(|at| merge(&pieces, at - 1, at)).collect();
         while let Some(found) = possible.pop() {
             let Reverse((_, first, second, id)) = found;
