@@ -1,7 +1,8 @@
 //! The metrics that every process has, under the names that Prometheus gives them everywhere.
 
-use procfs::process::{LimitValue, Process};
 use prometheus::{Counter, Gauge, IntCounter, IntGauge, Registry};
+use rustix::process::{Resource, getrlimit};
+use rustix::time::{ClockId, clock_gettime};
 
 use super::{level, registered};
 use tintype_system::clock::Timestamp;
@@ -38,23 +39,26 @@ impl ProcessMetrics {
         }
     }
 
-    /// Reads the counts from /proc. Those that cannot be read stay as they were.
+    /// Reads the counts. Those that cannot be read stay as they were.
     pub(super) fn read(&self) {
         self.log_lines_dropped.inc_by(output::dropped().saturating_sub(self.log_lines_dropped.get()));
-        let Ok(process) = Process::myself() else { return };
-        if let Ok(stat) = process.stat() {
-            let seconds = (stat.utime + stat.stime) as f64 / procfs::ticks_per_second() as f64;
-            // Two scrapes at once may each have read; a counter never falls.
-            self.cpu_seconds.inc_by((seconds - self.cpu_seconds.get()).max(0.0));
-            self.resident_bytes.set(level(stat.rss.saturating_mul(procfs::page_size())));
+        let used = clock_gettime(ClockId::ProcessCPUTime);
+        let seconds = used.tv_sec as f64 + used.tv_nsec as f64 / 1e9;
+        // Two scrapes at once may each have read; a counter never falls.
+        self.cpu_seconds.inc_by((seconds - self.cpu_seconds.get()).max(0.0));
+        if let Some(pages) = resident_pages() {
+            self.resident_bytes.set(level(pages.saturating_mul(rustix::param::page_size() as u64)));
         }
-        if let Ok(count) = process.fd_count() {
-            self.open_fds.set(level(count as u64));
+        if let Ok(open) = std::fs::read_dir("/proc/self/fd") {
+            self.open_fds.set(level(open.count() as u64));
         }
-        if let Ok(limits) = process.limits()
-            && let LimitValue::Value(max) = limits.max_open_files.soft_limit
-        {
+        if let Some(max) = getrlimit(Resource::Nofile).current {
             self.max_fds.set(level(max));
         }
     }
+}
+
+/// The second field of `/proc/self/statm` (proc_pid_statm(5)).
+fn resident_pages() -> Option<u64> {
+    std::fs::read_to_string("/proc/self/statm").ok()?.split(' ').nth(1)?.parse().ok()
 }
