@@ -1,7 +1,7 @@
 //! Folders of models: damaged and foreign ones are refused with a message that names the cause, before anything is
 //! rendered, and unusual ones give the usual picture.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use safetensors::tensor::TensorView;
 use safetensors::{Dtype, SafeTensors};
@@ -10,29 +10,16 @@ use tempfile::TempDir;
 use tintype_diffusion::{Error, Options, Order, Pipeline, Settings};
 use tintype_engine::CancellationToken;
 
+use crate::fixtures::{copy, fixture};
+
 /// A copy of a tiny model, to be damaged.
 struct Model {
     folder: TempDir,
 }
 
-fn copy(from: &Path, to: &Path) {
-    std::fs::create_dir_all(to).expect("a folder");
-    for entry in std::fs::read_dir(from).expect("a folder") {
-        let path = entry.expect("an entry").path();
-        let to = to.join(path.file_name().expect("a name"));
-        if path.is_dir() {
-            copy(&path, &to);
-        } else {
-            std::fs::copy(&path, &to).expect("a copy");
-        }
-    }
-}
-
 impl Model {
     fn copy(name: &str) -> Self {
-        let folder = TempDir::new().expect("a folder");
-        copy(&Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/parity").join(name), folder.path());
-        Self { folder }
+        Self { folder: copy(&fixture(name)) }
     }
 
     fn path(&self, path: &str) -> PathBuf {

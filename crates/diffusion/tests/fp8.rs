@@ -10,24 +10,8 @@ use tintype_diffusion::weights::float_formats::to_f32;
 use tintype_diffusion::{Error, Lora, Options, Order, Pipeline, Precision};
 use tintype_engine::{CancellationToken, Picture};
 
-#[path = "parity/comfyui.rs"]
-mod comfyui;
-
-use comfyui::{Tensors, write, write_comfyui};
-
-fn parity(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/parity").join(name)
-}
-
-/// Copies a tiny model.
-fn copy(from: &Path, to: &Path) {
-    fs::create_dir_all(to).expect("a folder");
-    for entry in fs::read_dir(from).expect("a folder") {
-        let from = entry.expect("an entry").path();
-        let to = to.join(from.file_name().expect("a name"));
-        if from.is_dir() { copy(&from, &to) } else { fs::copy(&from, &to).map(drop).expect("a file") }
-    }
-}
+use crate::fixtures::{copy, fixture};
+use crate::parity::comfyui::{FILES, Tensors, write, write_comfyui};
 
 fn bytes(numbers: &[f32]) -> Vec<u8> {
     numbers.iter().flat_map(|number| number.to_le_bytes()).collect()
@@ -101,8 +85,7 @@ fn picture(folder: &Path, options: &Options) -> Picture {
 
 /// The file of a part of a tiny model, in a copy of it, and its weights.
 fn part(name: &str, part: &str) -> (TempDir, PathBuf, Weights) {
-    let folder = TempDir::new().expect("a folder");
-    copy(&parity(name), folder.path());
+    let folder = copy(&fixture(name));
     let stem = if part == "text_encoder" { "model" } else { "diffusion_pytorch_model" };
     let weights = Weights::open_part(&folder.path().join(part), stem).expect("weights");
     let path = folder.path().join(part).join(format!("{stem}.safetensors"));
@@ -126,7 +109,7 @@ fn a_picture_with_weights_in_8_bits_is_that_of_the_same_numbers_in_32() {
     ] {
         let (folder, path, weights) = part(name, of);
         let cache = TempDir::new().expect("a folder");
-        let lora = Lora { path: parity("lora").join(format!("{name}_kohya.safetensors")), weight: 0.7 };
+        let lora = Lora { path: fixture("lora").join(format!("{name}_kohya.safetensors")), weight: 0.7 };
         let merged = Options { loras: vec![lora], ..Options::default() };
         let cached = Options { precision: Precision::W8A8, cache: Some(cache.path().into()), ..Options::default() };
         let made = rounded(&weights, dtype, form).map(|tensors| {
@@ -135,7 +118,7 @@ fn a_picture_with_weights_in_8_bits_is_that_of_the_same_numbers_in_32() {
         });
         assert!(made[0] == made[1], "{name} {of} {form:?}");
         assert!(made[0][0] != made[0][1], "the LoRA counts");
-        assert!(made[0][0] != picture(&parity(name), &Options::default()), "rounding shows");
+        assert!(made[0][0] != picture(&fixture(name), &Options::default()), "rounding shows");
     }
 }
 
@@ -143,8 +126,8 @@ fn a_picture_with_weights_in_8_bits_is_that_of_the_same_numbers_in_32() {
 fn files_for_comfyui_may_have_8_bits() {
     for (name, form) in [("klein", Form::New), ("z_image", Form::Old), ("z_image", Form::Plain)] {
         let folder = TempDir::new().expect("a folder");
-        let path = write_comfyui(&parity(""), name, folder.path());
-        let text = folder.path().join(comfyui::FILES[1].1);
+        let path = write_comfyui(&fixture(""), name, folder.path());
+        let text = folder.path().join(FILES[1].1);
         let weights = [&path, &text].map(|path| Weights::open(path).expect("weights"));
         let [transformers, texts] = weights.map(|weights| rounded(&weights, Dtype::F8_E4M3, form));
         let plain = picture(&path, &Options::default());
@@ -209,7 +192,7 @@ fn a_base_that_is_not_finite_is_not_blamed_on_a_lora() {
         (name.to_owned(), (Dtype::F32, entry.shape.clone(), bytes(&numbers)))
     });
     write(&path, &tensors.collect());
-    let lora = Lora { path: parity("lora/sd15_dora.safetensors"), weight: 1.0 };
+    let lora = Lora { path: fixture("lora/sd15_dora.safetensors"), weight: 1.0 };
     let options = Options { loras: vec![lora], ..Options::default() };
     let Error::Model(text) = Pipeline::open(folder.path(), &options).expect_err("no model") else {
         panic!("no message")
@@ -220,7 +203,7 @@ fn a_base_that_is_not_finite_is_not_blamed_on_a_lora() {
 #[test]
 fn floats_of_64_bits_are_read() {
     let (folder, path, weights) = part("sd15", "unet");
-    let plain = picture(&parity("sd15"), &Options::default());
+    let plain = picture(&fixture("sd15"), &Options::default());
     let tensors = weights.names().map(|name| {
         let entry = weights.get(name).expect("a tensor");
         let numbers = entry.floats(weights.bytes(entry)).into_iter().map(f64::from);

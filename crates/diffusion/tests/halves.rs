@@ -1,12 +1,5 @@
 //! Numbers of 16 bits on ONNX Runtime: how far their results are from those of 32.
 
-#[path = "parity/compared.rs"]
-mod compared;
-#[path = "parity/library.rs"]
-mod library;
-
-use std::path::{Path, PathBuf};
-
 use half::f16;
 use tempfile::TempDir;
 use tintype_diffusion::config::Config;
@@ -19,14 +12,12 @@ use tintype_diffusion::runtime::{Device, Input, Runtime};
 use tintype_diffusion::weights::{Floats, Weights};
 use tintype_diffusion::{Error, Lora, Options, Pipeline, Precision};
 
-use compared::compared;
-
-fn model(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/parity").join(name)
-}
+use crate::fixtures::fixture;
+use crate::parity::compared::compared;
+use crate::parity::library::library;
 
 fn options(precision: Precision) -> Options {
-    let runtime = Runtime::onnxruntime(&library::library(), Device::Cpu).expect("ONNX Runtime");
+    let runtime = Runtime::onnxruntime(&library(), Device::Cpu).expect("ONNX Runtime");
     Options { precision, runtime, ..Options::default() }
 }
 
@@ -36,7 +27,7 @@ fn pictures_in_16_bits_are_close_to_32() {
     for (name, most) in [("sd15", 4.0), ("lcm", 0.1), ("klein", 0.1), ("sdxl", 0.1), ("z_image", 0.1)] {
         let options = options(Precision::F16);
         let suit = WeightPreparation { options: &options, rules: Rules::of_this_machine(), progress: &mut |_| {} };
-        let found = compared(&model(name), suit);
+        let found = compared(&fixture(name), suit);
         let most = [0.003, 0.003, most];
         assert!(found.iter().zip(most).all(|(found, most)| *found > 0.0 && *found < most), "{name}: {found:?}");
     }
@@ -45,11 +36,11 @@ fn pictures_in_16_bits_are_close_to_32() {
 #[test]
 fn loras_are_merged_into_16_bits() {
     let cache = TempDir::new().expect("a folder");
-    let path = model("lora").join("sdxl_kohya.safetensors");
+    let path = fixture("lora").join("sdxl_kohya.safetensors");
     let loras = vec![Lora { path, weight: 0.7 }];
     let options = Options { loras, cache: Some(cache.path().into()), ..options(Precision::F16) };
     let suit = WeightPreparation { options: &options, rules: Rules::of_this_machine(), progress: &mut |_| {} };
-    let found = compared(&model("sdxl"), suit);
+    let found = compared(&fixture("sdxl"), suit);
     assert!(found.iter().zip([0.003, 0.003, 0.1]).all(|(found, most)| *found > 0.0 && *found < most), "{found:?}");
     // Beyond the range of 16 bits.
     let mut tensors = std::fs::read(&options.loras[0].path).expect("a file");
@@ -58,7 +49,7 @@ fn loras_are_merged_into_16_bits() {
     let path = cache.path().join("strong.safetensors");
     std::fs::write(&path, tensors).expect("a file");
     let options = Options { loras: vec![Lora { path, weight: 1.0 }], ..options };
-    let error = Pipeline::open(&model("sdxl"), &options).err();
+    let error = Pipeline::open(&fixture("sdxl"), &options).err();
     assert!(matches!(&error, Some(Error::Lora(text)) if text.contains("beyond the range")), "{error:?}");
 }
 
@@ -86,7 +77,8 @@ fn a_decoder_in_tf32_is_closer_to_32_bits_than_one_in_16() {
     let runtime = options(Precision::F32).runtime;
     let mut worst = [[0.0_f64; 2]; 3];
     for name in ["../trained/model", "sd15", "sdxl", "klein", "z_image", "other_vae/large"] {
-        let folder = if name.contains('/') && !name.starts_with("..") { model(name) } else { model(name).join("vae") };
+        let folder =
+            if name.contains('/') && !name.starts_with("..") { fixture(name) } else { fixture(name).join("vae") };
         let vae = Vae::read(&Config::read(&folder.join("config.json")).expect("a configuration")).expect("a decoder");
         let weights = Weights::open_part(&folder, "diffusion_pytorch_model").expect("weights");
         let found = distances(&vae, &weights, &runtime);
@@ -123,11 +115,11 @@ fn repeated_pixels_are_those_of_resize() {
 
 #[test]
 fn a_type_that_the_processor_lacks_is_refused_with_a_message() {
-    let mut pipeline = Pipeline::open(&model("lcm"), &options(Precision::Bf16)).expect("a model");
+    let mut pipeline = Pipeline::open(&fixture("lcm"), &options(Precision::Bf16)).expect("a model");
     let error = pipeline.embed("a fox").err();
     assert!(matches!(&error, Some(Error::Run(text)) if text.contains("refused a graph")), "{error:?}");
     for precision in [Precision::F16, Precision::Bf16] {
-        let error = Pipeline::open(&model("lcm"), &Options { runtime: Runtime::Rten, ..options(precision) }).err();
+        let error = Pipeline::open(&fixture("lcm"), &Options { runtime: Runtime::Rten, ..options(precision) }).err();
         assert!(matches!(&error, Some(Error::Setting(text)) if text.contains("rten")), "{error:?}");
     }
 }

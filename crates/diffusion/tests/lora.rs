@@ -1,6 +1,6 @@
 //! LoRA files that come from strangers, and the files into which they are merged.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use half::f16;
 use safetensors::tensor::TensorView;
@@ -12,18 +12,14 @@ use tintype_diffusion::weights::Weights;
 use tintype_diffusion::{Error, Lora, Options, Order, Pipeline, Precision};
 use tintype_engine::{CancellationToken, Picture};
 
-#[path = "parity/whole_file.rs"]
-mod whole_file;
+use crate::fixtures::fixture;
+use crate::parity::whole_file::write_whole_file;
 
 /// A tensor for a file: its name, its sizes and its numbers, which repeat.
 type Tensor = (String, Vec<usize>, Vec<f32>);
 
 const TARGET: &str = "lora_unet_mid_block_attentions_0_transformer_blocks_0_attn1_to_v";
 const CONVOLUTION: &str = "lora_unet_mid_block_resnets_0_conv1";
-
-fn model(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/parity").join(name)
-}
 
 fn tensor(name: impl Into<String>, shape: &[usize]) -> Tensor {
     (name.into(), shape.to_vec(), vec![0.25, -0.5, 0.75])
@@ -99,7 +95,7 @@ impl Case {
 
 /// The message with which a model refuses to open.
 fn refusal(name: &str, options: &Options) -> String {
-    match Pipeline::open(&model(name), options) {
+    match Pipeline::open(&fixture(name), options) {
         Err(Error::Lora(message)) => message,
         other => panic!("{name}: {other:?}"),
     }
@@ -122,7 +118,7 @@ fn render(pipeline: &mut Pipeline) -> Picture {
 }
 
 fn picture(options: &Options) -> Picture {
-    render(&mut Pipeline::open(&model("sd15"), options).expect("a model"))
+    render(&mut Pipeline::open(&fixture("sd15"), options).expect("a model"))
 }
 
 #[test]
@@ -287,7 +283,8 @@ fn matrices_that_do_not_fit_together_are_refused() {
 #[test]
 fn magnitudes_of_inputs_do_not_fit_a_fused_layer() {
     let case = Case::new();
-    let weights = Weights::open_part(&model("klein").join("transformer"), "diffusion_pytorch_model").expect("weights");
+    let weights =
+        Weights::open_part(&fixture("klein").join("transformer"), "diffusion_pytorch_model").expect("weights");
     let shape = &weights.get("transformer_blocks.0.attn.to_q.weight").expect("a layer").shape;
     let layer = "diffusion_model.double_blocks.0.img_attn.qkv";
     let [rows, columns] = [shape[0] * 3, shape[1]];
@@ -298,7 +295,7 @@ fn magnitudes_of_inputs_do_not_fit_a_fused_layer() {
     };
     let message = refusal("klein", &with(&[1, columns]));
     assert!(message.contains("3 layers in place of this one") && !message.contains("another family"), "{message}");
-    Pipeline::open(&model("klein"), &with(&[rows, 1])).expect("a model");
+    Pipeline::open(&fixture("klein"), &with(&[rows, 1])).expect("a model");
 }
 
 #[test]
@@ -307,7 +304,7 @@ fn a_product_is_the_same_change_in_every_form() {
     // Three layers share the rows of one, and two halves of another are exchanged.
     for layer in ["diffusion_model.double_blocks.0.img_attn.qkv", "diffusion_model.final_layer.adaLN_modulation.1"] {
         let weights =
-            Weights::open_part(&model("klein").join("transformer"), "diffusion_pytorch_model").expect("weights");
+            Weights::open_part(&fixture("klein").join("transformer"), "diffusion_pytorch_model").expect("weights");
         let is_joined = layer.ends_with("qkv");
         let (name, times) = if is_joined { ("transformer_blocks.0.attn.to_q", 3) } else { ("norm_out.linear", 1) };
         let shape = &weights.get(&format!("{name}.weight")).expect("a layer").shape;
@@ -319,7 +316,7 @@ fn a_product_is_the_same_change_in_every_form() {
             let tensors =
                 tensors.iter().map(|(end, shape, numbers)| (format!("{layer}.{end}"), shape.to_vec(), numbers.clone()));
             let path = case.write(&tensors.collect::<Vec<_>>());
-            render(&mut Pipeline::open(&model("klein"), &case.options(path, 1.0)).expect("a model"))
+            render(&mut Pipeline::open(&fixture("klein"), &case.options(path, 1.0)).expect("a model"))
         };
         let plain =
             made(&[("lora_up.weight", [rows, 1], up.clone()), ("lora_down.weight", [1, columns], down.clone())]);
@@ -333,7 +330,7 @@ fn a_product_is_the_same_change_in_every_form() {
         let small = made(&[("lokr_w1", [1, 1], ones(1)), ("lokr_w2", [rows, columns], whole)]);
         let large = made(&[("lokr_w1", [rows, 1], up.clone()), ("lokr_w2", [1, columns], down.clone())]);
         assert!(
-            plain != render(&mut Pipeline::open(&model("klein"), &Options::default()).expect("a model")),
+            plain != render(&mut Pipeline::open(&fixture("klein"), &Options::default()).expect("a model")),
             "{layer}"
         );
         assert!(plain == elements && plain == small && plain == large, "{layer}");
@@ -383,13 +380,14 @@ fn layers_beside_the_blocks_have_two_names() {
         ("z_image", "all_final_layer.2-1.adaLN_modulation.1", "final_layer.adaLN_modulation.1"),
     ] {
         let case = Case::new();
-        let weights = Weights::open_part(&model(name).join("transformer"), "diffusion_pytorch_model").expect("weights");
+        let weights =
+            Weights::open_part(&fixture(name).join("transformer"), "diffusion_pytorch_model").expect("weights");
         let shape = &weights.get(&format!("{layer}.weight")).expect("a layer").shape;
         let mut up: Vec<f32> = (0..shape[0] * 2).map(|x| (x % 7) as f32 / 4.0 - 0.5).collect();
         let changed = |layer: &str, up: &[f32]| {
             let [down, _] = pair(layer, &[2, shape[1]], &[shape[0], 2]);
             let path = case.write(&[down, (format!("{layer}.lora_up.weight"), vec![shape[0], 2], up.to_vec())]);
-            let mut pipeline = Pipeline::open(&model(name), &case.options(path, 1.0)).expect("a model");
+            let mut pipeline = Pipeline::open(&fixture(name), &case.options(path, 1.0)).expect("a model");
             render(&mut pipeline)
         };
         let usual = changed(&format!("transformer.{layer}"), &up);
@@ -433,7 +431,7 @@ fn a_file_of_peft_is_scaled_by_the_configuration_beside_it() {
         std::fs::write(&beside, config.to_string()).expect("a file");
         let size = if layer.starts_with("text_model.") { 16 } else { 8 };
         let path = case.write(&tensors(layer, [size; 2]));
-        Pipeline::open(&model("sd15"), &case.options(path, 1.0)).map(|mut pipeline| render(&mut pipeline))
+        Pipeline::open(&fixture("sd15"), &case.options(path, 1.0)).map(|mut pipeline| render(&mut pipeline))
     };
     let by = |config, layer: &str| open(config, layer).expect("a picture");
     let twice = picture(&case.options(case.write(&usual()), 2.0));
@@ -489,7 +487,7 @@ fn files_for_flux_2_have_the_names_of_several_programs() {
     let picture_of = |name: &str, [down, up]: [&[usize]; 2]| {
         let tensors = [tensor(format!("{name}.lora_A.weight"), down), tensor(format!("{name}.lora_B.weight"), up)];
         let options = case.options(case.write(&tensors), 1.0);
-        render(&mut Pipeline::open(&model("klein"), &options).expect("a model"))
+        render(&mut Pipeline::open(&fixture("klein"), &options).expect("a model"))
     };
     for (original, new, shapes) in [
         ("double_blocks.0.img_attn.proj", "transformer_blocks.0.attn.to_out.0", [&[2, 32][..], &[32, 2]]),
@@ -519,7 +517,7 @@ fn files_for_flux_2_have_the_names_of_several_programs() {
 fn the_projection_of_a_whole_prompt_is_changed() {
     let case = Case::new();
     let path = case.write(&pair("lora_te2_text_projection", &[2, 12], &[12, 2]));
-    Pipeline::open(&model("sdxl"), &case.options(path, 1.0)).expect("a model");
+    Pipeline::open(&fixture("sdxl"), &case.options(path, 1.0)).expect("a model");
 }
 
 #[test]
@@ -565,7 +563,7 @@ fn the_scales_of_a_header_count() {
         let named = tensors.names().into_iter().map(|name| (name, tensors.tensor(name).expect("a tensor")));
         let notes = [("lora_adapter_metadata".to_owned(), notes.to_string())].into();
         safetensors::serialize_to_file(named, Some(notes), &path).expect("a file");
-        Pipeline::open(&model("sd15"), &case.options(path, 1.0)).map(|mut pipeline| render(&mut pipeline))
+        Pipeline::open(&fixture("sd15"), &case.options(path, 1.0)).map(|mut pipeline| render(&mut pipeline))
     };
     let picture_with = |notes| picture_of(&usual(), notes);
     let by = |notes| picture_with(notes).expect("a picture");
@@ -652,7 +650,7 @@ fn merged_weights_are_kept_by_what_they_are_made_of() {
     let path = case.write(&[usual(), pair(CONVOLUTION, &[2, 8, 3, 3], &[8, 2, 1, 1]).into()].concat());
     let made = |options: &Options| {
         let mut parts = Vec::new();
-        prepare(&model("sd15"), options, &mut |progress| parts.push(progress.part.clone())).expect("a model");
+        prepare(&fixture("sd15"), options, &mut |progress| parts.push(progress.part.clone())).expect("a model");
         parts.dedup();
         parts
     };
@@ -707,7 +705,7 @@ fn a_lora_in_8_bits_is_known_by_its_scales() {
 fn magnitudes_of_a_transposed_layer_fit_it() {
     let case = Case::new();
     let single = case.path("model.safetensors");
-    whole_file::write_whole_file(&model(""), "sdxl", &single);
+    write_whole_file(&fixture(""), "sdxl", &single);
     let lora = |magnitudes: &[usize]| {
         let dora = tensor("lora_te2_text_projection.dora_scale", magnitudes);
         case.write(&[pair("lora_te2_text_projection", &[2, 12], &[10, 2]).to_vec(), vec![dora]].concat())
@@ -734,7 +732,7 @@ fn weights_in_8_bits_are_made_of_merged_ones() {
     let rules = Rules { bits: Bits::of_this_machine(), smallest: 4 };
     let render = |options: &Options| {
         let suit = WeightPreparation { options, rules, progress: &mut |_| {} };
-        render(&mut Pipeline::open_with(&model("sd15"), suit).expect("a model"))
+        render(&mut Pipeline::open_with(&fixture("sd15"), suit).expect("a model"))
     };
     let changed = narrow(&case.cached(path, 3.0));
     let plain = Options { loras: Vec::new(), ..changed.clone() };
@@ -748,6 +746,6 @@ fn weights_in_8_bits_are_made_of_merged_ones() {
     assert!(gap(&with, &wide) * 2 < gap(&without, &wide), "{} {}", gap(&with, &wide), gap(&without, &wide));
     let unwritable = narrow(&Options { cache: None, ..changed });
     assert!(
-        matches!(Pipeline::open(&model("sd15"), &unwritable), Err(Error::Unusable(text)) if text.contains("folder"))
+        matches!(Pipeline::open(&fixture("sd15"), &unwritable), Err(Error::Unusable(text)) if text.contains("folder"))
     );
 }

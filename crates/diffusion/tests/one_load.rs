@@ -1,16 +1,14 @@
 //! Parts that stay loaded: one session of each serves all sizes, references and batches, with the pictures that graphs for
 //! one size make.
 
-#[path = "parity/library.rs"]
-mod library;
-
-use std::path::{Path, PathBuf};
-
 use tintype_diffusion::pipelines::{Guide, Residency};
 use tintype_diffusion::runtime::plan::RESERVE;
 use tintype_diffusion::runtime::{Device, Loads, Runtime};
 use tintype_diffusion::{Error, Options, Order, Pipeline, Precision, Settings};
 use tintype_engine::{CancellationToken, Picture};
+
+use crate::fixtures::fixture;
+use crate::parity::library::library;
 
 /// Thirteen sizes of about one area, as the ratios of the interface give them.
 const SIZES: [(usize, usize); 13] = [
@@ -32,10 +30,6 @@ const SIZES: [(usize, usize); 13] = [
 /// The tiny models, each with the number of parts that a picture with a reference needs, if it takes one.
 const MODELS: [(&str, usize); 5] = [("klein", 4), ("z_image", 3), ("sd15", 4), ("sdxl", 5), ("sdxs", 4)];
 
-fn folder(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/parity").join(name)
-}
-
 /// The device of the parts that stay: the processor, or a GPU with `TEST_DEVICE=cuda` and the library for it in place.
 #[expect(clippy::disallowed_methods, reason = "where the tests run is no setting")]
 fn device() -> Device {
@@ -49,9 +43,9 @@ fn most_apart() -> u8 {
 
 fn pipeline(name: &str, residency: Residency, precision: Precision) -> Pipeline {
     let device = if residency == Residency::Kept { device() } else { Device::Cpu };
-    let runtime = Runtime::onnxruntime(&library::library(), device).expect("ONNX Runtime");
+    let runtime = Runtime::onnxruntime(&library(), device).expect("ONNX Runtime");
     let options = Options { runtime, residency, precision, ..Options::default() };
-    Pipeline::open(&folder(name), &options).expect("a model")
+    Pipeline::open(&fixture(name), &options).expect("a model")
 }
 
 /// A picture of stripes.
@@ -177,11 +171,11 @@ fn guidance_in_one_run_gives_the_numbers_of_two() {
 
 #[test]
 fn parts_that_do_not_fit_together_are_loaded_for_each_use() {
-    let runtime = Runtime::onnxruntime(&library::library(), Device::Cpu).expect("ONNX Runtime");
+    let runtime = Runtime::onnxruntime(&library(), Device::Cpu).expect("ONNX Runtime");
     let with = |device_memory| {
         let (runtime, residency) = (runtime.clone(), Residency::Kept);
         let options = Options { runtime, residency, device_memory, ..Options::default() };
-        Pipeline::open(&folder("klein"), &options).expect("a model")
+        Pipeline::open(&fixture("klein"), &options).expect("a model")
     };
     let order = |prompt| [Order { prompt, width: 64, height: 64, seed: 1, references: &[], mask: None }];
     let mut free = with(None);

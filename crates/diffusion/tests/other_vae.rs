@@ -1,13 +1,11 @@
 //! VAEs in files and folders that come from strangers.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use tempfile::TempDir;
 use tintype_diffusion::{Error, Options, Pipeline};
 
-fn fixture(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/parity").join(name)
-}
+use crate::fixtures::fixture;
 
 /// The message with which a model refuses to open.
 fn refused(model: &str, vae: &Path, words: &[&str]) {

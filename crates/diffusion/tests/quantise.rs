@@ -1,10 +1,5 @@
 //! Weights in 8 bits: how far their results are from those in 32, and what becomes of their files when things go wrong.
 
-#[path = "parity/compared.rs"]
-mod compared;
-#[path = "parity/library.rs"]
-mod library;
-
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::Barrier;
@@ -18,7 +13,9 @@ use tintype_diffusion::runtime::{Device, Input, Runtime};
 use tintype_diffusion::weights::Weights;
 use tintype_diffusion::{Error, Options, Pipeline, Precision};
 
-use compared::compared;
+use crate::fixtures::fixture;
+use crate::parity::compared::compared;
+use crate::parity::library::library;
 
 const EIGHT: Rules = Rules { bits: Bits::Eight, smallest: 1 };
 const SEVEN: Rules = Rules { bits: Bits::Seven, smallest: 1 };
@@ -160,7 +157,7 @@ fn a_layer_in_8_bits_is_close_to_32() {
 }
 
 fn onnxruntime() -> Runtime {
-    Runtime::onnxruntime(&library::library(), Device::Cpu).expect("ONNX Runtime")
+    Runtime::onnxruntime(&library(), Device::Cpu).expect("ONNX Runtime")
 }
 
 #[test]
@@ -254,7 +251,7 @@ fn the_rest_of_a_crash_is_cleared_away() {
 
 #[test]
 fn files_that_were_damaged_on_the_disk_are_made_anew_when_an_engine_starts() {
-    let model = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/parity/klein");
+    let model = fixture("klein");
     let cache = TempDir::new().expect("a folder");
     let mut made = Vec::new();
     let mut start = || {
@@ -351,7 +348,7 @@ fn a_full_disk_leaves_nothing() {
     let output = std::process::Command::new("sh")
         .args(["-c", "ulimit -f 8; trap '' XFSZ; exec \"$0\" \"$@\""])
         .arg(program)
-        .args(["--exact", "quantises_where_it_is_told", "--ignored", "--nocapture"])
+        .args(["--exact", "quantise::quantises_where_it_is_told", "--ignored", "--nocapture"])
         .env("QUANTISE_FOLDER", layer.folder.path())
         .output()
         .expect("a process");
@@ -375,10 +372,6 @@ fn quantises_where_it_is_told() {
         Err(Error::Unusable(text)) if text.contains("need 1 MB") => println!("FAILED AS IT SHOULD: {text}"),
         other => panic!("{other:?}"),
     }
-}
-
-fn parity() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/parity")
 }
 
 #[test]
@@ -416,7 +409,7 @@ fn pictures_in_8_bits_are_close_to_32_on(runtime: &Runtime, bits: Bits) {
         let mut all = Vec::new();
         let mut progress = |progress: &Progress| all.push((progress.part.clone(), progress.done, progress.total));
         let suit = WeightPreparation { options: &options, rules: Rules { smallest: 4, bits }, progress: &mut progress };
-        let found = compared(&parity().join(name), suit);
+        let found = compared(&fixture(name), suit);
         let most = most.map(|most| if bits == Bits::Seven { most * 2.0 } else { most });
         assert!(found.iter().zip(most).all(|(found, most)| *found > 0.0 && *found < most), "{name}: {found:?}");
         for part in parts {
@@ -430,10 +423,10 @@ fn pictures_in_8_bits_are_close_to_32_on(runtime: &Runtime, bits: Bits) {
 #[test]
 fn eight_bits_need_a_folder() {
     let options = Options { precision: Precision::W8A8, cache: None, ..Options::default() };
-    let error = Pipeline::open(&parity().join("lcm"), &options).err();
+    let error = Pipeline::open(&fixture("lcm"), &options).err();
     assert!(matches!(error, Some(Error::Unusable(_))), "{error:?}");
     assert_eq!(
-        std::fs::read_dir(parity().join("lcm/cache")).map(|_| ()).map_err(|error| error.kind()),
+        std::fs::read_dir(fixture("lcm/cache")).map(|_| ()).map_err(|error| error.kind()),
         Err(ErrorKind::NotFound)
     );
 }

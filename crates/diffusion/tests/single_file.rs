@@ -12,10 +12,8 @@ use tintype_diffusion::pipelines::{masks, recognise, references};
 use tintype_diffusion::{Error, Lora, Options, Order, Pipeline};
 use tintype_engine::{CancellationToken, Picture};
 
-#[path = "parity/comfyui.rs"]
-mod comfyui;
-
-use comfyui::{FILES, Tensors, part, write_comfyui, write_configurations};
+use crate::fixtures::fixture;
+use crate::parity::comfyui::{self, FILES, Tensors, part, write_comfyui, write_configurations};
 
 /// The name and the sizes of a tensor.
 type Tensor<'a> = (&'a str, &'a [usize]);
@@ -212,10 +210,6 @@ fn a_file_that_lacks_its_vae_alone_needs_another_one() {
     assert!(text.ends_with("or give a VAE as --engine-vae"), "{text}");
 }
 
-fn recorded(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/parity").join(name)
-}
-
 fn picture(path: &Path, loras: &[Lora]) -> Picture {
     let options = Options { loras: loras.to_vec(), ..Options::default() };
     let mut pipeline = Pipeline::open(path, &options).expect("a model");
@@ -232,9 +226,9 @@ fn prefixed(tensors: Tensors, prefix: &str) -> Tensors {
 #[test]
 fn files_for_comfyui_give_the_picture_of_the_folder() {
     for (name, class, pictures) in [("klein", "Flux2KleinPipeline", 4), ("z_image", "ZImagePipeline", 0)] {
-        let expected = picture(&recorded(name), &[]);
+        let expected = picture(&fixture(name), &[]);
         let folder = TempDir::new().expect("a folder");
-        let path = write_comfyui(&recorded(""), name, folder.path());
+        let path = write_comfyui(&fixture(""), name, folder.path());
         let found = recognise(&path).expect("a model");
         assert_eq!((found.class, references(&path), masks(&path)), (class, pictures, false));
         assert_eq!((found.folder.as_path(), found.files[0].as_path()), (folder.path(), Path::new(FILES[0].1)));
@@ -242,12 +236,12 @@ fn files_for_comfyui_give_the_picture_of_the_folder() {
         assert!(beside.iter().all(|file| found.files.contains(&PathBuf::from(file))), "{found:?}");
         assert!(picture(&path, &[]) == expected, "{name}: files of ComfyUI");
         for kind in ["kohya", "peft"] {
-            let lora = [Lora { path: recorded("lora").join(format!("{name}_{kind}.safetensors")), weight: 0.7 }];
-            let changed = picture(&recorded(name), &lora);
+            let lora = [Lora { path: fixture("lora").join(format!("{name}_{kind}.safetensors")), weight: 0.7 }];
+            let changed = picture(&fixture(name), &lora);
             assert!(picture(&path, &lora) == changed && changed != expected, "{name}: {kind}");
         }
         // A file that another one has in part, or has nothing to do with.
-        let mut tensors = prefixed(part(&recorded(""), name, "transformer"), FILES[0].2);
+        let mut tensors = prefixed(part(&fixture(""), name, "transformer"), FILES[0].2);
         if name == "z_image" {
             tensors.insert(format!("{}norm_final.weight", FILES[0].2), (Dtype::F32, vec![4], vec![0; 16]));
         }
@@ -257,7 +251,7 @@ fn files_for_comfyui_give_the_picture_of_the_folder() {
         assert!(picture(&path, &[]) == expected, "{name}: with a prefix");
 
         let flat = TempDir::new().expect("a folder");
-        write_configurations(&recorded(""), name, flat.path());
+        write_configurations(&fixture(""), name, flat.path());
         for (_, file, _) in FILES {
             let to = Path::new(file).file_name().expect("a name");
             fs::copy(folder.path().join(file), flat.path().join(to)).expect("a copy");
@@ -265,8 +259,8 @@ fn files_for_comfyui_give_the_picture_of_the_folder() {
         assert!(picture(&flat.path().join("model.safetensors"), &[]) == expected, "{name}: in one folder");
 
         let whole = TempDir::new().expect("a folder");
-        write_configurations(&recorded(""), name, whole.path());
-        let all = FILES.iter().flat_map(|(of, _, prefix)| prefixed(part(&recorded(""), name, of), prefix));
+        write_configurations(&fixture(""), name, whole.path());
+        let all = FILES.iter().flat_map(|(of, _, prefix)| prefixed(part(&fixture(""), name, of), prefix));
         let path = whole.path().join("whole.safetensors");
         comfyui::write(&path, &all.collect());
         assert!(picture(&path, &[]) == expected, "{name}: in one file");
@@ -279,15 +273,15 @@ fn a_transformer_lies_beside_the_parts_of_a_folder() {
     for name in ["klein", "z_image"] {
         let folder = TempDir::new().expect("a folder");
         for part in ["text_encoder", "vae", "tokenizer", "model_index.json"] {
-            std::os::unix::fs::symlink(recorded(name).join(part), folder.path().join(part)).expect("a link");
+            std::os::unix::fs::symlink(fixture(name).join(part), folder.path().join(part)).expect("a link");
         }
         fs::create_dir(folder.path().join("unet")).expect("a folder");
         let path = folder.path().join("unet/tuned.safetensors");
-        let expected = picture(&recorded(name), &[]);
+        let expected = picture(&fixture(name), &[]);
         // The names of `diffusers`, too.
-        fs::copy(recorded(name).join("transformer/diffusion_pytorch_model.safetensors"), &path).expect("a copy");
+        fs::copy(fixture(name).join("transformer/diffusion_pytorch_model.safetensors"), &path).expect("a copy");
         assert!(picture(&path, &[]) == expected, "{name}");
-        comfyui::write(&path, &part(&recorded(""), name, "transformer"));
+        comfyui::write(&path, &part(&fixture(""), name, "transformer"));
         assert!(picture(&path, &[]) == expected, "{name}");
         let files = recognise(&path).expect("a model").files;
         let index = PathBuf::from("text_encoder/model.safetensors.index.json");
@@ -314,7 +308,7 @@ fn published(path: &Path, tensors: &Value) {
 
 #[test]
 fn published_files_for_comfyui_need_nothing_else() {
-    let recorded = fs::File::open(recorded("comfyui/published.json.gz")).expect("a fixture");
+    let recorded = fs::File::open(fixture("comfyui/published.json.gz")).expect("a fixture");
     let recorded: Value = serde_json::from_reader(GzDecoder::new(recorded)).expect("JSON");
     for (name, family, steps, guidance) in [
         ("flux-2-klein-4b", "FLUX.2 klein", 4, 1.0),
@@ -370,8 +364,8 @@ fn hostile_files_for_comfyui_are_refused_by_their_tensors() {
     ];
     for (name, expected, change) in cases {
         let folder = TempDir::new().expect("a folder");
-        let path = write_comfyui(&recorded(""), name, folder.path());
-        let mut tensors = part(&recorded(""), name, "transformer");
+        let path = write_comfyui(&fixture(""), name, folder.path());
+        let mut tensors = part(&fixture(""), name, "transformer");
         change(&mut tensors);
         comfyui::write(&path, &tensors);
         let (Error::Unusable(text) | Error::Model(text)) =
@@ -383,9 +377,9 @@ fn hostile_files_for_comfyui_are_refused_by_their_tensors() {
     }
     // Parts of another model are not taken for its own.
     let folder = TempDir::new().expect("a folder");
-    let path = write_comfyui(&recorded(""), "klein", folder.path());
+    let path = write_comfyui(&fixture(""), "klein", folder.path());
     let words = "model.embed_tokens.weight";
-    let mut text = part(&recorded(""), "klein", "text_encoder");
+    let mut text = part(&fixture(""), "klein", "text_encoder");
     *shape(&mut text, words) = vec![722, 6];
     comfyui::write(&folder.path().join(FILES[1].1), &text);
     assert!(refusal(&path).contains("no text encoder (Qwen 3 with 12 numbers a token) of this model lies beside it"));

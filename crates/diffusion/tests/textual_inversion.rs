@@ -1,18 +1,14 @@
 //! Embeddings of textual inversion that come from strangers.
 
-use std::path::{Path, PathBuf};
-
 use half::f16;
 use serde_json::json;
 use tempfile::TempDir;
 use tintype_diffusion::{Error, Options, Pipeline, TextualInversion};
 
+use crate::fixtures::fixture;
+
 /// A tensor for a file: its name, its type and its sizes.
 type Tensor<'a> = (&'a str, &'a str, &'a [usize]);
-
-fn model(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/parity").join(name)
-}
 
 struct Case {
     folder: TempDir,
@@ -48,7 +44,7 @@ impl Case {
 }
 
 fn open(name: &str, embeddings: &[TextualInversion]) -> tintype_diffusion::Result<Pipeline> {
-    Pipeline::open(&model(name), &Options { embeddings: embeddings.to_vec(), ..Options::default() })
+    Pipeline::open(&fixture(name), &Options { embeddings: embeddings.to_vec(), ..Options::default() })
 }
 
 /// The message with which a model refuses to open.

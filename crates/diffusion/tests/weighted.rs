@@ -1,13 +1,9 @@
 //! Weighted prompts, however long and odd.
 
-use std::path::{Path, PathBuf};
-
 use tintype_diffusion::{Error, Options, Order, Pipeline, TextualInversion};
 use tintype_engine::{CancellationToken, PromptSyntax};
 
-fn fixture(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/parity").join(name)
-}
+use crate::fixtures::fixture;
 
 fn options() -> Options {
     Options { prompts: PromptSyntax::Weighted, ..Options::default() }

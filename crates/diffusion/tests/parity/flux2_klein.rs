@@ -8,7 +8,7 @@ use tintype_diffusion::runtime::Input;
 use tintype_diffusion::{Order, Settings};
 use tintype_engine::Picture;
 
-use crate::rig::{Model, TOLERANCE, assert_within, count, floats, picture, pipelines_of};
+use crate::parity::rig::{Model, TOLERANCE, assert_within, count, floats, picture, pipelines_of};
 
 /// Tokens of every prompt.
 const TOKENS: usize = 512;

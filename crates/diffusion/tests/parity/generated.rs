@@ -11,7 +11,7 @@ use tempfile::TempDir;
 use tintype_diffusion::pipelines::Guide;
 use tintype_diffusion::{Error, Lora, Options, Pipeline, Settings};
 
-use crate::rig::{Model, TOLERANCE, count, errors, floats, folder, runtimes};
+use crate::parity::rig::{Model, TOLERANCE, count, errors, floats, folder, runtimes};
 
 const FAMILIES: [&str; 4] = ["sd15", "sdxl", "flux2_klein", "z_image"];
 

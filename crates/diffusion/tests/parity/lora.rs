@@ -3,8 +3,8 @@
 use tempfile::TempDir;
 use tintype_diffusion::{Lora, Options, Pipeline, Settings};
 
-use crate::rig::{Model, folder, json, runtimes};
-use crate::whole_file::write_whole_file;
+use crate::parity::rig::{Model, folder, json, runtimes};
+use crate::parity::whole_file::write_whole_file;
 
 #[test]
 fn pictures_with_loras_are_those_of_diffusers() {

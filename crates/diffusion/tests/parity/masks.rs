@@ -15,7 +15,8 @@ use tintype_diffusion::quantise::{Bits, Rules, WeightPreparation};
 use tintype_diffusion::{Error, Options, Order, Pipeline, Precision, Settings, compare};
 use tintype_engine::{CancellationToken, Picture};
 
-use crate::rig::{Model, folder, json, picture, pipelines_of};
+use crate::fixtures::copy;
+use crate::parity::rig::{Model, folder, json, picture, pipelines_of};
 
 /// A mask by the formula of `shared.py`.
 fn mask(width: usize, height: usize) -> Picture {
@@ -26,24 +27,6 @@ fn mask(width: usize, height: usize) -> Picture {
 /// A picture of one shade of grey.
 fn plain(width: u32, height: u32, shade: u8) -> Picture {
     Picture::from_rgb(width, height, vec![shade; (width * height * 3) as usize]).expect("a picture")
-}
-
-/// A copy of a model.
-fn copy(name: &str) -> TempDir {
-    let copied = TempDir::new().expect("a folder");
-    for entry in fs::read_dir(folder().join(name)).expect("a model") {
-        let (from, to) = entry.map(|entry| (entry.path(), copied.path().join(entry.file_name()))).expect("an entry");
-        if from.is_file() {
-            fs::copy(from, to).expect("copied");
-            continue;
-        }
-        fs::create_dir(&to).expect("a folder");
-        for entry in fs::read_dir(from).expect("a part") {
-            let entry = entry.expect("an entry");
-            fs::copy(entry.path(), to.join(entry.file_name())).expect("copied");
-        }
-    }
-    copied
 }
 
 fn set(path: &Path, key: &str, value: Value) {
@@ -80,7 +63,7 @@ fn open(folder: &TempDir) -> Pipeline {
 fn every_step_and_the_picture_are_the_same() {
     for run in json("masks.json").as_array().expect("a list") {
         let name = run["model"].as_str().expect("a name");
-        let folder = copy(name);
+        let folder = copy(&folder().join(name));
         let scheduler = folder.path().join("scheduler/scheduler_config.json");
         fs::write(scheduler, run["scheduler"].to_string()).expect("written");
         if run["sees_masks"] == true {
@@ -111,7 +94,7 @@ fn a_model_says_whether_it_takes_masks() {
         assert_eq!((masks(&path), Model::new(name).pipeline().traits().masks), (takes, takes), "{name}");
     }
     for name in ["sd15", "sdxl"] {
-        let folder = copy(name);
+        let folder = copy(&folder().join(name));
         let_see(folder.path());
         assert_eq!((masks(folder.path()), references(folder.path())), (true, 1), "{name}");
         let traits = open(&folder).traits().clone();
@@ -168,7 +151,7 @@ fn a_mask_of_another_size_is_fitted_like_the_reference() {
 
 #[test]
 fn a_model_that_sees_masks_makes_a_picture_of_words_also_in_a_batch() {
-    let folder = copy("sd15");
+    let folder = copy(&folder().join("sd15"));
     let_see(folder.path());
     let (mut pipeline, never) = (open(&folder), CancellationToken::new());
     let settings = Settings { steps: 2, ..pipeline.traits().settings() };
@@ -188,7 +171,7 @@ fn a_model_that_sees_masks_makes_a_picture_of_words_also_in_a_batch() {
 
 #[test]
 fn a_model_that_sees_masks_can_be_made_smaller() {
-    let (folder, cache) = (copy("sd15"), TempDir::new().expect("a folder"));
+    let (folder, cache) = (copy(&folder().join("sd15")), TempDir::new().expect("a folder"));
     let_see(folder.path());
     let options = Options { precision: Precision::W8A8, cache: Some(cache.path().into()), ..Options::default() };
     let (references, mask) = ([picture(64, 64)], mask(64, 64));
@@ -204,7 +187,7 @@ fn a_model_that_sees_masks_can_be_made_smaller() {
 
 #[test]
 fn a_model_that_sees_masks_needs_its_encoder() {
-    let folder = copy("sd15");
+    let folder = copy(&folder().join("sd15"));
     let_see(folder.path());
     let path = folder.path().join("vae/diffusion_pytorch_model.safetensors");
     let file = fs::read(&path).expect("weights");

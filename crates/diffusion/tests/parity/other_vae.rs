@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use tempfile::TempDir;
 use tintype_diffusion::{Options, Pipeline, Settings};
 
-use crate::rig::{Model, folder, json, picture, runtimes};
+use crate::parity::rig::{Model, folder, json, picture, runtimes};
 
 #[test]
 fn pictures_with_another_vae_are_those_of_diffusers() {

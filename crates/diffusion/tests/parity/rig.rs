@@ -13,7 +13,7 @@ use tintype_diffusion::weights::Weights;
 use tintype_diffusion::{Options, Order, Pipeline, Settings};
 use tintype_engine::{CancellationToken, Picture};
 
-use crate::library::library;
+use crate::parity::library::library;
 
 /// The largest error that is tolerated, relative to the number or to the typical size of its tensor, whichever is larger.
 pub const TOLERANCE: f64 = 1e-3;

@@ -12,8 +12,8 @@ use tintype_diffusion::quantise::{Bits, Rules, WeightPreparation, verify};
 use tintype_diffusion::{Error, Options, Pipeline, Precision, Traits, compare};
 use tintype_engine::CancellationToken;
 
-use crate::rig::{self, Model, count, folder, json, pipelines_of};
-use crate::whole_file::write_whole_file;
+use crate::parity::rig::{self, Model, count, folder, json, pipelines_of};
+use crate::parity::whole_file::write_whole_file;
 
 /// The configuration of a scheduler beside a file.
 const SCHEDULER: &str = "scheduler/scheduler_config.json";

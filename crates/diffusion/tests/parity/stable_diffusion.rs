@@ -9,7 +9,7 @@ use tintype_diffusion::runtime::Input;
 use tintype_diffusion::{Error, Order, Step};
 use tintype_engine::{CancellationToken, Picture};
 
-use crate::rig::{Model, picture};
+use crate::parity::rig::{Model, picture};
 
 fn models() -> [Model; 4] {
     ["sd15", "lcm", "turbo", "sdxs"].map(Model::new)

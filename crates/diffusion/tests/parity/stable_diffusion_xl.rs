@@ -4,7 +4,7 @@ use tintype_diffusion::Settings;
 use tintype_diffusion::models::unet::Unet;
 use tintype_diffusion::runtime::Input;
 
-use crate::rig::Model;
+use crate::parity::rig::Model;
 
 fn model() -> Model {
     Model::new("sdxl")

@@ -2,7 +2,7 @@
 
 use tintype_diffusion::{Options, Pipeline, Settings, TextualInversion};
 
-use crate::rig::{Model, folder, json, runtimes};
+use crate::parity::rig::{Model, folder, json, runtimes};
 
 #[test]
 fn pictures_with_embeddings_are_those_of_diffusers() {

@@ -4,7 +4,7 @@ use tintype_diffusion::pipelines::Guide;
 use tintype_diffusion::{Options, Pipeline};
 use tintype_engine::{CancellationToken, PromptSyntax};
 
-use crate::rig::{Model, folder, json, runtimes};
+use crate::parity::rig::{Model, folder, json, runtimes};
 
 #[test]
 fn weighted_prompts_are_those_of_the_first_web_ui() {

@@ -4,8 +4,6 @@
 //!
 //! The thresholds leave room for other seeds; `train.py WORK check` counts how many prompts come out right.
 
-#[path = "../parity/library.rs"]
-mod library;
 mod sight;
 
 use std::path::{Path, PathBuf};
@@ -14,7 +12,7 @@ use tintype_diffusion::runtime::{Device, Runtime};
 use tintype_diffusion::{Lora, Options, Order, Pipeline, Settings};
 use tintype_engine::{CancellationToken, Picture};
 
-use library::library;
+use crate::parity::library::library;
 use sight::{Shape, Sight, paint};
 
 const SIDE: usize = 64;

@@ -2,7 +2,6 @@
 //! its feature maps there and back. `cuda.txt` lists the kernels and says where the list is from.
 
 use std::collections::{BTreeSet, HashMap};
-use std::path::Path;
 
 use rten_onnx::onnx::{DataType, GraphProto, ModelProto, NodeProto};
 use serde_json::Value;
@@ -18,7 +17,9 @@ use tintype_diffusion::models::vae::Vae;
 use tintype_diffusion::models::z_image::ZImage;
 use tintype_diffusion::weights::{Floats, Weights};
 
-const LIST: &str = include_str!("cuda.txt");
+use crate::fixtures::fixture;
+
+const LIST: &str = include_str!("placement/cuda.txt");
 
 /// The tiny models of all families.
 const MODELS: [&str; 8] = ["sd15", "lcm", "turbo", "sdxs", "sdxl", "klein", "z_image", "other_vae"];
@@ -127,7 +128,7 @@ struct Way {
 
 /// The two graphs of each part of a model for different sizes, by the names of the parts.
 fn graphs(model: &str, way: Way) -> Vec<(String, [Graph; 2])> {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/parity").join(model);
+    let folder = fixture(model);
     let mut all = Vec::new();
     let parts = std::fs::read_dir(&folder).expect("a folder").map(|entry| entry.expect("an entry").path());
     for part in parts.filter(|part| part.join("config.json").is_file()) {
@@ -236,7 +237,7 @@ fn graphs_for_one_size_would_run_in_part_on_the_processor() {
 
 #[test]
 fn the_list_is_that_of_the_pinned_release() {
-    let pinned = include_str!("../../../engines/src/models/library.toml");
+    let pinned = include_str!("../../engines/src/models/library.toml");
     let version = pinned.lines().find_map(|line| line.strip_prefix("version = ")).expect("a version").trim_matches('"');
     let listed = LIST.lines().find_map(|line| line.strip_prefix("release ")).expect("a release");
     assert_eq!(listed, version, "compare cuda.txt with the kernels of the new release");

@@ -1,18 +1,20 @@
 //! Compares tiny models with what `diffusers` makes of them. `make.py` wrote both.
 
+pub mod comfyui;
+pub mod compared;
 mod flux2_klein;
 mod generated;
-mod library;
+pub mod library;
 mod lora;
 mod masks;
 mod other_vae;
-mod rig;
+pub mod rig;
 mod single_file;
 mod stable_diffusion;
 mod stable_diffusion_xl;
 mod textual_inversion;
 mod weighted;
-mod whole_file;
+pub mod whole_file;
 mod z_image;
 
 use std::fs;
