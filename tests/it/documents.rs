@@ -97,10 +97,10 @@ fn all_tests() -> Vec<String> {
         // Benchmarks hold no tests.
         let Some(source) = modules.iter().position(|name| name == "src" || name == "it") else { continue };
         modules.drain(..=source);
-        // Each case of this suite is a test of each database.
-        if modules.first().is_some_and(|module| module == "store") && text.contains("pub async fn ") {
-            let cases = text.lines().filter_map(|line| line.strip_prefix("pub async fn ")?.split('(').next());
-            tests.extend(cases.flat_map(|name| ["sqlite", "postgres"].map(|store| format!("store::{store}::{name}"))));
+        // Each case of the suite of `Store` is a test of each database.
+        for case in text.lines().filter_map(|line| line.strip_prefix("case!(")?.split(',').next()) {
+            let case = format!("{}::{case}", modules.join("::"));
+            tests.extend(["sqlite", "postgres"].map(|store| format!("{case}::{store}")));
         }
         modules.pop_if(|name| name == "mod" || name == "lib");
         if text.contains("mod tests {") {

@@ -67,7 +67,7 @@ fn functions_stay_short() {
         let mut open: Vec<(usize, usize, String)> = Vec::new();
         for (number, line) in text.lines().enumerate() {
             let indent = line.len() - line.trim_start().len();
-            if line.trim_start() == "}"
+            if ["}", "});"].contains(&line.trim_start())
                 && let Some((start, _, name)) = open.pop_if(|(_, at, _)| *at == indent)
                 && number - start >= MAX_FUNCTION_LINES
             {
@@ -80,6 +80,7 @@ fn functions_stay_short() {
                     .all(|word| ["", "pub", "pub(crate)", "pub(super)", "async", "const"].contains(&word))
                     && after.contains('(')
             });
+            let begins = begins || line.starts_with("case!(");
             if begins && !line.trim_end().ends_with(['}', ';']) {
                 open.push((number, indent, line.trim().to_owned()));
             }

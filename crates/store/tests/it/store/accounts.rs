@@ -7,7 +7,7 @@ use tintype_store::{AccountChange, AccountCreation, Result, TakeOutcome};
 use super::fixture::{Fixture, MILLISECOND, UNLIMITED, images, new_key};
 use tintype_rigs::database::NOON;
 
-pub async fn a_new_account_holds_its_opening_grant(fx: &Fixture) -> Result<()> {
+case!(a_new_account_holds_its_opening_grant, async |fx| {
     let AccountCreation::Created(ada) = fx.store.create_account("ada", 10).await? else { panic!("the name is free") };
     assert_eq!((ada.name.as_str(), ada.credits), ("ada", 10));
     let entries = fx.store.history(ada.id, None, 100).await?;
@@ -15,16 +15,16 @@ pub async fn a_new_account_holds_its_opening_grant(fx: &Fixture) -> Result<()> {
     assert_eq!((opening.kind, opening.amount, opening.balance), (EntryKind::Grant, 10, 10));
     assert_eq!((opening.task_id, opening.created_at), (None, NOON));
     Ok(())
-}
+});
 
-pub async fn an_account_without_credits_has_no_entries(fx: &Fixture) -> Result<()> {
+case!(an_account_without_credits_has_no_entries, async |fx| {
     let ada = fx.account("ada", 0).await?;
     assert_eq!(fx.credits(ada).await?, 0);
     assert_eq!(fx.store.history(ada, None, 100).await?, []);
     Ok(())
-}
+});
 
-pub async fn creating_an_account_with_a_taken_name_changes_nothing(fx: &Fixture) -> Result<()> {
+case!(creating_an_account_with_a_taken_name_changes_nothing, async |fx| {
     fx.account("ada", 10).await?;
     let before = fx.state().await?;
     assert_eq!(fx.store.create_account("ada", 99).await?, AccountCreation::NameTaken);
@@ -34,15 +34,15 @@ pub async fn creating_an_account_with_a_taken_name_changes_nothing(fx: &Fixture)
     }
     assert_eq!(fx.state().await?, before);
     Ok(())
-}
+});
 
-pub async fn a_negative_opening_balance_is_an_error_and_creates_no_account(fx: &Fixture) -> Result<()> {
+case!(a_negative_opening_balance_is_an_error_and_creates_no_account, async |fx| {
     fx.store.create_account("ada", -1).await.expect_err("a balance is never below zero");
     assert_eq!(fx.store.find_account("ada").await?, None);
     Ok(())
-}
+});
 
-pub async fn an_account_is_found_by_name_and_by_id(fx: &Fixture) -> Result<()> {
+case!(an_account_is_found_by_name_and_by_id, async |fx| {
     let ada = fx.account("ada", 10).await?;
     let bob = fx.account("bob", 20).await?;
     for (handle, id) in [("ada", ada), (ada.as_str(), ada), ("bob", bob), (bob.as_str(), bob)] {
@@ -51,25 +51,25 @@ pub async fn an_account_is_found_by_name_and_by_id(fx: &Fixture) -> Result<()> {
     assert_eq!(fx.store.find_account("eve").await?, None);
     assert_eq!(fx.store.find_account("").await?, None);
     Ok(())
-}
+});
 
-pub async fn the_id_of_an_account_is_refused_as_a_name(fx: &Fixture) -> Result<()> {
+case!(the_id_of_an_account_is_refused_as_a_name, async |fx| {
     let ada = fx.account("ada", 10).await?;
     assert_eq!(fx.store.create_account(ada.as_str(), 20).await?, AccountCreation::NameTaken);
     assert_eq!(fx.store.find_account(ada.as_str()).await?.map(|found| found.credits), Some(10));
     Ok(())
-}
+});
 
-pub async fn accounts_are_listed_by_name(fx: &Fixture) -> Result<()> {
+case!(accounts_are_listed_by_name, async |fx| {
     for name in ["cyd", "ada", "bob"] {
         fx.account(name, 0).await?;
     }
     let names: Vec<_> = fx.store.list_accounts().await?.into_iter().map(|account| account.name).collect();
     assert_eq!(names, ["ada", "bob", "cyd"]);
     Ok(())
-}
+});
 
-pub async fn create_first_account_creates_account_credits_and_key(fx: &Fixture) -> Result<()> {
+case!(create_first_account_creates_account_credits_and_key, async |fx| {
     let key = new_key("studio");
     let first = fx.store.create_first_account("ada", 10, key.clone()).await?.expect("the database is empty");
     assert_eq!((first.name.as_str(), first.credits), ("ada", 10));
@@ -77,9 +77,9 @@ pub async fn create_first_account_creates_account_credits_and_key(fx: &Fixture) 
     let found = fx.store.find_key_by_hash(key.hash).await?.expect("the key came with the account");
     assert_eq!((found.account_id, found.name.as_str()), (first.id, "studio"));
     Ok(())
-}
+});
 
-pub async fn create_first_account_changes_nothing_if_an_account_exists(fx: &Fixture) -> Result<()> {
+case!(create_first_account_changes_nothing_if_an_account_exists, async |fx| {
     fx.account("ada", 0).await?;
     let before = fx.state().await?;
     for name in ["ada", "bob"] {
@@ -88,9 +88,9 @@ pub async fn create_first_account_changes_nothing_if_an_account_exists(fx: &Fixt
     assert_eq!(fx.another_process().create_first_account("eve", 10, new_key("")).await?, None);
     assert_eq!(fx.state().await?, before);
     Ok(())
-}
+});
 
-pub async fn a_grant_adds_to_the_balance_and_stores_its_note(fx: &Fixture) -> Result<()> {
+case!(a_grant_adds_to_the_balance_and_stores_its_note, async |fx| {
     let ada = fx.account("ada", 10).await?;
     fx.clock.advance(MILLISECOND);
     assert_eq!(fx.store.grant(ada, 5, Some("invoice 7")).await?, Some(15));
@@ -102,9 +102,9 @@ pub async fn a_grant_adds_to_the_balance_and_stores_its_note(fx: &Fixture) -> Re
     assert_eq!(first.created_at, NOON.saturating_add(MILLISECOND));
     assert_eq!((second.amount, second.balance, second.note.as_deref()), (1, 16, None));
     Ok(())
-}
+});
 
-pub async fn credits_are_taken_down_to_none_and_never_further(fx: &Fixture) -> Result<()> {
+case!(credits_are_taken_down_to_none_and_never_further, async |fx| {
     let ada = fx.account("ada", 10).await?;
     assert_eq!(fx.store.take(ada, 4, "a mistake").await?, Some(TakeOutcome::Taken(6)));
     let before = fx.state().await?;
@@ -121,9 +121,9 @@ pub async fn credits_are_taken_down_to_none_and_never_further(fx: &Fixture) -> R
     assert_eq!(facts, [(EntryKind::Grant, -6, 0), (EntryKind::Grant, -4, 6)]);
     assert_eq!(entries[1].note.as_deref(), Some("a mistake"));
     Ok(())
-}
+});
 
-pub async fn a_disabled_account_has_no_valid_key_and_a_deleted_one_never_again(fx: &Fixture) -> Result<()> {
+case!(a_disabled_account_has_no_valid_key_and_a_deleted_one_never_again, async |fx| {
     let (ada, bob) = (fx.account("ada", 10).await?, fx.account("bob", 10).await?);
     let key = fx.store.create_key(ada, new_key("ada's")).await?.expect("the account exists");
     let other = fx.store.create_key(bob, new_key("bob's")).await?.expect("the account exists");
@@ -148,11 +148,9 @@ pub async fn a_disabled_account_has_no_valid_key_and_a_deleted_one_never_again(f
     let missing = Fixture::new(fx.backend).account("eve", 0).await?;
     assert_eq!(fx.store.change_account(missing, AccountChange::Disable).await?, None);
     Ok(())
-}
+});
 
-pub async fn an_account_with_unfinished_tasks_is_not_deleted_and_a_deleted_one_takes_no_submit(
-    fx: &Fixture,
-) -> Result<()> {
+case!(an_account_with_unfinished_tasks_is_not_deleted_and_a_deleted_one_takes_no_submit, async |fx| {
     let ada = fx.account("ada", 10).await?;
     let key = fx.store.create_key(ada, new_key("ada's")).await?.expect("the account exists");
     fx.submit(ada).await?;
@@ -171,9 +169,9 @@ pub async fn an_account_with_unfinished_tasks_is_not_deleted_and_a_deleted_one_t
     }
     assert_eq!(fx.state().await?, before);
     Ok(())
-}
+});
 
-pub async fn the_tasks_of_one_account_are_removed_and_no_others(fx: &Fixture) -> Result<()> {
+case!(the_tasks_of_one_account_are_removed_and_no_others, async |fx| {
     let (ada, bob) = (fx.account("ada", 10).await?, fx.account("bob", 10).await?);
     let (ended, unfinished, other) = (
         fx.submit_request(ada, Surface::Api, images(1)).await?,
@@ -190,9 +188,9 @@ pub async fn the_tasks_of_one_account_are_removed_and_no_others(fx: &Fixture) ->
     assert!(removed(ended.id).await? && !removed(unfinished.id).await? && !removed(other.id).await?);
     assert_eq!(fx.store.remove_tasks_of(ada, cutoff).await?, 0);
     Ok(())
-}
+});
 
-pub async fn a_grant_to_a_missing_account_changes_nothing(fx: &Fixture) -> Result<()> {
+case!(a_grant_to_a_missing_account_changes_nothing, async |fx| {
     let missing = Fixture::new(fx.backend).account("eve", 0).await?;
     let before = fx.state().await?;
     for amount in [5, i64::MAX] {
@@ -201,9 +199,9 @@ pub async fn a_grant_to_a_missing_account_changes_nothing(fx: &Fixture) -> Resul
     assert_eq!(fx.state().await?, before);
     assert_eq!(fx.store.history(missing, None, 100).await?, []);
     Ok(())
-}
+});
 
-pub async fn a_grant_outside_the_allowed_range_is_an_error_and_changes_nothing(fx: &Fixture) -> Result<()> {
+case!(a_grant_outside_the_allowed_range_is_an_error_and_changes_nothing, async |fx| {
     let ada = fx.account("ada", 10).await?;
     let before = fx.state().await?;
     for amount in [-3, 0, MAX_BALANCE - 9, i64::MAX, i64::MIN] {
@@ -211,9 +209,9 @@ pub async fn a_grant_outside_the_allowed_range_is_an_error_and_changes_nothing(f
         assert_eq!(fx.state().await?, before, "{amount}");
     }
     Ok(())
-}
+});
 
-pub async fn a_refund_fits_into_an_account_with_the_maximum_balance(fx: &Fixture) -> Result<()> {
+case!(a_refund_fits_into_an_account_with_the_maximum_balance, async |fx| {
     let ada = fx.account("ada", 8).await?;
     let task = fx.submit_request(ada, Surface::Api, images(4)).await?;
     assert_eq!(fx.store.grant(ada, MAX_BALANCE, None).await?, Some(MAX_BALANCE));
@@ -221,14 +219,14 @@ pub async fn a_refund_fits_into_an_account_with_the_maximum_balance(fx: &Fixture
     assert!(fx.store.fail_unleased(task.id, FailureCause::Operator, "it sank").await?.is_some());
     assert_eq!(fx.credits(ada).await?, MAX_BALANCE + 8);
     Ok(())
-}
+});
 
 /// An entry without its id and time.
 fn line(entry: &LedgerEntry) -> (EntryKind, i64, i64, Option<TaskId>) {
     (entry.kind, entry.amount, entry.balance, entry.task_id)
 }
 
-pub async fn history_lists_entries_newest_first_with_the_balance_after_each(fx: &Fixture) -> Result<()> {
+case!(history_lists_entries_newest_first_with_the_balance_after_each, async |fx| {
     let ada = fx.account("ada", 10).await?;
     let boat = fx.submit_request(ada, Surface::Api, images(2)).await?.id;
     let lease = fx.claim().await?;
@@ -247,9 +245,9 @@ pub async fn history_lists_entries_newest_first_with_the_balance_after_each(fx: 
     assert!(entries.is_sorted_by(|newer, older| newer.id > older.id), "{entries:?}");
     assert!(entries.is_sorted_by(|newer, older| newer.created_at >= older.created_at), "{entries:?}");
     Ok(())
-}
+});
 
-pub async fn pages_of_history_have_no_gap_and_no_overlap(fx: &Fixture) -> Result<()> {
+case!(pages_of_history_have_no_gap_and_no_overlap, async |fx| {
     let ada = fx.account("ada", 1).await?;
     let bob = fx.account("bob", 1).await?;
     for amount in 2..=7 {
@@ -267,4 +265,4 @@ pub async fn pages_of_history_have_no_gap_and_no_overlap(fx: &Fixture) -> Result
     assert_eq!(amounts, [7, 6, 5, 4, 3, 2, 1]);
     assert_eq!(fx.store.history(ada, None, 0).await?, []);
     Ok(())
-}
+});

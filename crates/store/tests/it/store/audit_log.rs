@@ -44,7 +44,7 @@ fn owned(actions: &[(Action, &str, &str)]) -> Vec<(Action, String, String)> {
     actions.iter().map(|(action, subject, detail)| (*action, (*subject).into(), (*detail).into())).collect()
 }
 
-pub async fn changes_to_accounts_and_credits_are_recorded_with_their_actor(fixture: &Fixture) -> Result<()> {
+case!(changes_to_accounts_and_credits_are_recorded_with_their_actor, async |fixture| {
     let store = fixture.acting();
     let AccountCreation::Created(ada) = store.create_account_as("ada", 10, Rank::Administrator).await? else {
         panic!("a new name")
@@ -68,9 +68,9 @@ pub async fn changes_to_accounts_and_credits_are_recorded_with_their_actor(fixtu
         assert_eq!(id.timestamp(), fixture.store.now());
     }
     Ok(())
-}
+});
 
-pub async fn changes_to_keys_and_people_are_recorded_without_secrets(fixture: &Fixture) -> Result<()> {
+case!(changes_to_keys_and_people_are_recorded_without_secrets, async |fixture| {
     let (store, account) = (fixture.acting(), fixture.account("ada", 0).await?);
     let secret = KeySecret::random();
     let key = store.create_key(account, NewKey::new(&secret)).await?.expect("a key");
@@ -104,9 +104,9 @@ pub async fn changes_to_keys_and_people_are_recorded_without_secrets(fixture: &F
     let log = format!("{:?}", fixture.log().await?);
     assert!(!log.contains("argon2") && !log.contains(secret.reveal()), "{log}");
     Ok(())
-}
+});
 
-pub async fn changes_to_the_queue_and_to_tasks_are_recorded(fixture: &Fixture) -> Result<()> {
+case!(changes_to_the_queue_and_to_tasks_are_recorded, async |fixture| {
     let (store, account) = (fixture.acting(), fixture.account("ada", 10).await?);
     store.pause_queue().await?;
     store.resume_queue().await?;
@@ -123,9 +123,9 @@ pub async fn changes_to_the_queue_and_to_tasks_are_recorded(fixture: &Fixture) -
     ];
     assert_eq!(fixture.actions().await?, owned(&actions));
     Ok(())
-}
+});
 
-pub async fn nothing_is_recorded_of_a_change_that_did_not_happen_or_without_an_actor(fixture: &Fixture) -> Result<()> {
+case!(nothing_is_recorded_of_a_change_that_did_not_happen_or_without_an_actor, async |fixture| {
     let (store, nobody) = (fixture.acting(), Id::floor(fixture.store.now()));
     let account = fixture.account("ada", 2).await?;
     store.create_account("ada", 1).await?;
@@ -146,11 +146,9 @@ pub async fn nothing_is_recorded_of_a_change_that_did_not_happen_or_without_an_a
     assert_eq!(fixture.actions().await?, []);
     assert_eq!(fixture.store.count_unfinished(account, Surface::Api).await?, 1);
     Ok(())
-}
+});
 
-pub async fn the_audit_log_is_read_by_account_and_in_pages_and_old_entries_are_deleted(
-    fixture: &Fixture,
-) -> Result<()> {
+case!(the_audit_log_is_read_by_account_and_in_pages_and_old_entries_are_deleted, async |fixture| {
     let store = fixture.acting();
     let (ada, eve) = (fixture.account("ada", 0).await?, fixture.account("eve", 0).await?);
     for amount in 1..=3 {
@@ -174,4 +172,4 @@ pub async fn the_audit_log_is_read_by_account_and_in_pages_and_old_entries_are_d
     let late = fixture.another_process().audit_entries(None, None, 10).await?;
     assert_eq!(late, fixture.log().await?);
     Ok(())
-}
+});

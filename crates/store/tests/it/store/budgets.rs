@@ -40,7 +40,7 @@ fn over(available: i64, left: i64, resets_at: &str) -> Submission {
     Submission::OverBudget { available, left, resets_at: Timestamp::of_day(resets_at).expect("a day") }
 }
 
-pub async fn a_key_spends_its_budget_and_no_more(fx: &Fixture) -> Result<()> {
+case!(a_key_spends_its_budget_and_no_more, async |fx| {
     let ada = fx.account("ada", 100).await?;
     let key = limited(fx, ada, "7/day").await?;
     let free = fx.store.create_key(ada, new_key("free")).await?.expect("the account exists").id;
@@ -59,9 +59,9 @@ pub async fn a_key_spends_its_budget_and_no_more(fx: &Fixture) -> Result<()> {
     accepted(fx.store.submit(ada, None, Surface::Web, images(4), UNLIMITED).await?);
     assert_eq!(used(fx, key).await?, (6, 1), "only its own tasks count");
     Ok(())
-}
+});
 
-pub async fn a_refusal_names_the_smaller_of_balance_and_budget(fx: &Fixture) -> Result<()> {
+case!(a_refusal_names_the_smaller_of_balance_and_budget, async |fx| {
     let ada = fx.account("ada", 5).await?;
     let (small, large) = (limited(fx, ada, "6/week").await?, limited(fx, ada, "50/month").await?);
     assert_eq!(submit(fx, ada, small, 4).await?, over(5, 6, "2026-11-23"));
@@ -71,9 +71,9 @@ pub async fn a_refusal_names_the_smaller_of_balance_and_budget(fx: &Fixture) -> 
     let refused = fx.store.submit(ada, Some(small), Surface::Api, images(4), 1).await?;
     assert_eq!(refused, Submission::TooManyUnfinished);
     Ok(())
-}
+});
 
-pub async fn a_budget_starts_anew_at_the_exact_begin_of_a_period(fx: &Fixture) -> Result<()> {
+case!(a_budget_starts_anew_at_the_exact_begin_of_a_period, async |fx| {
     let ada = fx.account("ada", 1_000).await?;
     for (text, resets_at) in [("4/day", "2026-11-22"), ("4/week", "2026-11-23"), ("4/month", "2026-12-01")] {
         let key = limited(fx, ada, text).await?;
@@ -93,9 +93,9 @@ pub async fn a_budget_starts_anew_at_the_exact_begin_of_a_period(fx: &Fixture) -
         assert_eq!(used(fx, key).await?, (4, 0), "{text}");
     }
     Ok(())
-}
+});
 
-pub async fn a_refund_returns_to_the_period_of_its_task(fx: &Fixture) -> Result<()> {
+case!(a_refund_returns_to_the_period_of_its_task, async |fx| {
     let ada = fx.account("ada", 100).await?;
     let key = limited(fx, ada, "8/day").await?;
     let (first, second) = (task(fx, ada, key, 2).await?, task(fx, ada, key, 2).await?);
@@ -107,9 +107,9 @@ pub async fn a_refund_returns_to_the_period_of_its_task(fx: &Fixture) -> Result<
     assert_eq!(used(fx, key).await?, (6, 2), "yesterday's refund is of no use today");
     assert!(matches!(submit(fx, ada, key, 2).await?, Submission::OverBudget { left: 2, .. }));
     Ok(())
-}
+});
 
-pub async fn a_budget_is_set_changed_and_ended(fx: &Fixture) -> Result<()> {
+case!(a_budget_is_set_changed_and_ended, async |fx| {
     let ada = fx.account("ada", 100).await?;
     let key = fx.store.create_key(ada, new_key("")).await?.expect("the account exists").id;
     task(fx, ada, key, 4).await?;
@@ -129,9 +129,9 @@ pub async fn a_budget_is_set_changed_and_ended(fx: &Fixture) -> Result<()> {
     task(fx, ada, key, 4).await?;
     assert_eq!(fx.store.change_key(ada, KeyChange::Budget(None)).await?, None, "this is the id of an account");
     Ok(())
-}
+});
 
-pub async fn a_rotated_key_shares_the_budget_of_the_key_before_it(fx: &Fixture) -> Result<()> {
+case!(a_rotated_key_shares_the_budget_of_the_key_before_it, async |fx| {
     let ada = fx.account("ada", 100).await?;
     let first = limited(fx, ada, "10/day").await?;
     let other = limited(fx, ada, "10/day").await?;
@@ -152,9 +152,9 @@ pub async fn a_rotated_key_shares_the_budget_of_the_key_before_it(fx: &Fixture) 
     task(fx, ada, first, 2).await?;
     assert_eq!(used(fx, third).await?, (12, 0), "the old key and the new one have one budget");
     Ok(())
-}
+});
 
-pub async fn concurrent_submits_never_exceed_a_budget(fx: &Fixture) -> Result<()> {
+case!(concurrent_submits_never_exceed_a_budget, async |fx| {
     let ada = fx.account("ada", 1_000).await?;
     let key = limited(fx, ada, "50/day").await?;
     let rotated = fx.store.rotate_key(key, new_key("").hash, "", DAY).await?.expect("the key is in force").id;
@@ -175,9 +175,9 @@ pub async fn concurrent_submits_never_exceed_a_budget(fx: &Fixture) -> Result<()
     assert!(refused > 0 && spent > 42, "{spent} spent, {refused} refused");
     assert!(all.iter().all(|submission| matches!(submission, Submission::OverBudget { .. } | Submission::Accepted(_))));
     Ok(())
-}
+});
 
-pub async fn keys_of_one_batch_have_budgets_of_their_own(fx: &Fixture) -> Result<()> {
+case!(keys_of_one_batch_have_budgets_of_their_own, async |fx| {
     let ada = fx.account("ada", 1_000).await?;
     let keys = [limited(fx, ada, "4/day").await?, limited(fx, ada, "6/month").await?];
     let submits = (0..30).map(|turn| {
@@ -192,9 +192,9 @@ pub async fn keys_of_one_batch_have_budgets_of_their_own(fx: &Fixture) -> Result
     assert_eq!([accepted(0), accepted(1), accepted(2)], [2, 3, 10]);
     assert_eq!(fx.credits(ada).await?, 970);
     Ok(())
-}
+});
 
-pub async fn usage_adds_up_to_the_ledger(fx: &Fixture) -> Result<()> {
+case!(usage_adds_up_to_the_ledger, async |fx| {
     let (ada, bob) = (fx.account("ada", 100).await?, fx.account("bob", 100).await?);
     let key = limited(fx, ada, "50/day").await?;
     task(fx, ada, key, 3).await?;
@@ -244,4 +244,4 @@ pub async fn usage_adds_up_to_the_ledger(fx: &Fixture) -> Result<()> {
     let until = UsageFilter { until: Some(midnight), ..only_ada };
     assert_eq!(fx.store.usage_by(UsageBy::Account, until).await?, [UsageRow { tasks: 3, charged: 12, ..of_ada }]);
     Ok(())
-}
+});

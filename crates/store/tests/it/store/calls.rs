@@ -44,7 +44,7 @@ impl Fixture {
     }
 }
 
-pub async fn a_repeated_call_takes_the_task_over_and_is_not_charged(fx: &Fixture) -> Result<()> {
+case!(a_repeated_call_takes_the_task_over_and_is_not_charged, async |fx| {
     let (ada, key) = fx.caller("ada").await?;
     let task = fx.called(ada, key, call(0, 1)).await?;
     assert!(fx.store.holds_call(task, 1).await?);
@@ -61,9 +61,9 @@ pub async fn a_repeated_call_takes_the_task_over_and_is_not_charged(fx: &Fixture
     accepted(submit(&fx.store, ada, key, call(3, 5)).await?);
     assert_eq!(fx.credits(ada).await?, 96, "a repeated call without a task of its own makes one");
     Ok(())
-}
+});
 
-pub async fn a_first_attempt_and_another_key_and_other_choices_make_tasks_of_their_own(fx: &Fixture) -> Result<()> {
+case!(a_first_attempt_and_another_key_and_other_choices_make_tasks_of_their_own, async |fx| {
     let (ada, key) = fx.caller("ada").await?;
     let other_key = fx.another_key(ada).await?;
     fx.called(ada, key, call(0, 1)).await?;
@@ -75,9 +75,9 @@ pub async fn a_first_attempt_and_another_key_and_other_choices_make_tasks_of_the
     fx.called(ada, key, other).await?;
     assert_eq!(fx.credits(ada).await?, 92);
     Ok(())
-}
+});
 
-pub async fn a_task_that_nobody_holds_is_taken_first_and_the_oldest_before_others(fx: &Fixture) -> Result<()> {
+case!(a_task_that_nobody_holds_is_taken_first_and_the_oldest_before_others, async |fx| {
     let (ada, key) = fx.caller("ada").await?;
     let (first, second, third) = (
         fx.called(ada, key, call(0, 1)).await?,
@@ -90,11 +90,9 @@ pub async fn a_task_that_nobody_holds_is_taken_first_and_the_oldest_before_other
     }
     assert_eq!(fx.store.attach_call(key, call(1, 7)).await?, Attachment::None);
     Ok(())
-}
+});
 
-pub async fn a_call_of_a_client_that_does_not_count_takes_what_was_given_up_for_a_short_time(
-    fx: &Fixture,
-) -> Result<()> {
+case!(a_call_of_a_client_that_does_not_count_takes_what_was_given_up_for_a_short_time, async |fx| {
     let (ada, key) = fx.caller("ada").await?;
     let uncounted = |holder| Call { counted: false, ..call(0, holder) };
     let task = fx.called(ada, key, uncounted(1)).await?;
@@ -119,9 +117,9 @@ pub async fn a_call_of_a_client_that_does_not_count_takes_what_was_given_up_for_
     assert_eq!(fx.store.attach_call(key, uncounted(7)).await?, Attachment::None, "nobody repeats a call so late");
     assert_eq!(fx.store.attach_call(key, call(1, 8)).await?, Attachment::Task(late), "unless it says so");
     Ok(())
-}
+});
 
-pub async fn an_idempotency_key_names_one_task_whatever_becomes_of_it(fx: &Fixture) -> Result<()> {
+case!(an_idempotency_key_names_one_task_whatever_becomes_of_it, async |fx| {
     let (ada, key) = fx.caller("ada").await?;
     let other_key = fx.another_key(ada).await?;
     assert_eq!(fx.store.attach_call(key, named(1, 7)).await?, Attachment::None);
@@ -139,7 +137,7 @@ pub async fn an_idempotency_key_names_one_task_whatever_becomes_of_it(fx: &Fixtu
     fx.called(ada, other_key, named(1, 7)).await?;
     assert_eq!(fx.credits(ada).await?, 96);
     Ok(())
-}
+});
 
 /// Attaches or submits until one of both succeeds, as the service does.
 async fn repeated(store: Arc<Store>, account: Id, key_id: Id, call: Call) -> Result<Id> {
@@ -154,7 +152,7 @@ async fn repeated(store: Arc<Store>, account: Id, key_id: Id, call: Call) -> Res
     }
 }
 
-pub async fn of_attempts_at_once_in_several_processes_each_takes_another_task(fx: &Fixture) -> Result<()> {
+case!(of_attempts_at_once_in_several_processes_each_takes_another_task, async |fx| {
     let (ada, key) = fx.caller("ada").await?;
     let processes = match fx.backend {
         tintype_rigs::database::Backend::Sqlite => vec![fx.store.clone()],
@@ -181,9 +179,9 @@ pub async fn of_attempts_at_once_in_several_processes_each_takes_another_task(fx
         join_all(named_calls).await.into_iter().map(|id| id.expect("no panic")).collect::<Result<_>>()?;
     assert_eq!((same.len(), fx.credits(ada).await?), (1, 100 - 2 * 9));
     Ok(())
-}
+});
 
-pub async fn old_calls_are_not_found_and_deleted_and_so_are_those_of_a_deleted_account(fx: &Fixture) -> Result<()> {
+case!(old_calls_are_not_found_and_deleted_and_so_are_those_of_a_deleted_account, async |fx| {
     let (ada, key) = fx.caller("ada").await?;
     fx.called(ada, key, call(0, 1)).await?;
     fx.called(ada, key, named(1, 7)).await?;
@@ -198,4 +196,4 @@ pub async fn old_calls_are_not_found_and_deleted_and_so_are_those_of_a_deleted_a
     fx.store.change_account(eve, AccountChange::Delete).await?.expect("an account");
     assert_eq!(fx.count("calls"), 0);
     Ok(())
-}
+});

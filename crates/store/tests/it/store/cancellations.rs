@@ -39,7 +39,7 @@ fn done(task: &Task) -> Cancellation {
     Cancellation::Done(Ended { task_id: task.id, account_id: task.account_id, surface: task.surface })
 }
 
-pub async fn a_waiting_task_is_cancelled_and_refunded_once(fx: &Fixture) -> Result<()> {
+case!(a_waiting_task_is_cancelled_and_refunded_once, async |fx| {
     let ada = fx.account("ada", 10).await?;
     let task = fx.submit_request(ada, Surface::Web, images(2)).await?;
     // A task that waits for its second attempt waits like any other.
@@ -50,9 +50,9 @@ pub async fn a_waiting_task_is_cancelled_and_refunded_once(fx: &Fixture) -> Resu
     assert_eq!(fx.credits(ada).await?, 10);
     assert_eq!(fx.cancel(ada, task.id).await?, Cancellation::NotFound);
     assert_final(fx, lease).await
-}
+});
 
-pub async fn a_task_that_a_worker_holds_is_cancelled_and_its_result_discarded(fx: &Fixture) -> Result<()> {
+case!(a_task_that_a_worker_holds_is_cancelled_and_its_result_discarded, async |fx| {
     let ada = fx.account("ada", 10).await?;
     let lease = fx.rendering(ada, 4).await?;
     let task = fx.task(lease.task_id).await?;
@@ -73,9 +73,9 @@ pub async fn a_task_that_a_worker_holds_is_cancelled_and_its_result_discarded(fx
     assert_eq!(fx.task(lease.task_id).await?.status, Status::Completed(one_file()));
     assert_eq!((fx.credits(ada).await?, refunds(fx, lease.task_id).await?), (8, 0));
     Ok(())
-}
+});
 
-pub async fn only_its_account_and_its_author_cancel_a_task_and_only_on_its_surface(fx: &Fixture) -> Result<()> {
+case!(only_its_account_and_its_author_cancel_a_task_and_only_on_its_surface, async |fx| {
     let (ada, eve) = (fx.account("ada", 10).await?, fx.account("eve", 10).await?);
     let (ann, bob) = (fx.person(ada, "ann").await?.id, fx.person(ada, "bob").await?.id);
     let of_api = fx.submit(ada).await?.id;
@@ -102,9 +102,9 @@ pub async fn only_its_account_and_its_author_cancel_a_task_and_only_on_its_surfa
     }
     assert_eq!(fx.store.cancel(ada, Surface::Web, task.id, Some(ann), CANCELLED).await?, done(&task));
     Ok(())
-}
+});
 
-pub async fn stopped_tasks_return_40_credits_or_a_quarter_of_what_was_completed(fx: &Fixture) -> Result<()> {
+case!(stopped_tasks_return_40_credits_or_a_quarter_of_what_was_completed, async |fx| {
     let (ada, eve) = (fx.account("ada", 1_000).await?, fx.account("eve", 100).await?);
     // What ends otherwise does not count.
     for _ in 0..3 {
@@ -152,9 +152,9 @@ pub async fn stopped_tasks_return_40_credits_or_a_quarter_of_what_was_completed(
     }
     assert_eq!(fx.stop(ada, 1).await?, Cancellation::OverShare);
     Ok(())
-}
+});
 
-pub async fn of_two_stops_at_once_only_as_many_as_fit_take_place(fx: &Fixture) -> Result<()> {
+case!(of_two_stops_at_once_only_as_many_as_fit_take_place, async |fx| {
     for round in 0..8 {
         let ada = fx.account(&format!("ada{round}"), 100).await?;
         for n in [4, 4, 4, 4, 2] {
@@ -170,9 +170,9 @@ pub async fn of_two_stops_at_once_only_as_many_as_fit_take_place(fx: &Fixture) -
         assert_eq!((refused, fx.credits(ada).await?), (1, 96));
     }
     Ok(())
-}
+});
 
-pub async fn a_cancelled_task_ends_once_whatever_happens_at_the_same_time(fx: &Fixture) -> Result<()> {
+case!(a_cancelled_task_ends_once_whatever_happens_at_the_same_time, async |fx| {
     let ada = fx.account("ada", 100).await?;
     for round in 0..24 {
         fx.clock.advance(STOPS_WITHIN);
@@ -197,9 +197,9 @@ pub async fn a_cancelled_task_ends_once_whatever_happens_at_the_same_time(fx: &F
         assert_eq!(fx.count("queue"), 0, "{round}");
     }
     Ok(())
-}
+});
 
-pub async fn a_cancelled_task_counts_as_no_failure(fx: &Fixture) -> Result<()> {
+case!(a_cancelled_task_counts_as_no_failure, async |fx| {
     let ada = fx.account("ada", 100).await?;
     let begin = fx.clock.now();
     let waits = fx.submit_request(ada, Surface::Web, images(1)).await?;
@@ -223,4 +223,4 @@ pub async fn a_cancelled_task_counts_as_no_failure(fx: &Fixture) -> Result<()> {
         assert_eq!(page.records.iter().map(|record| record.task.id).collect::<Vec<_>>(), expected, "{state:?}");
     }
     Ok(())
-}
+});

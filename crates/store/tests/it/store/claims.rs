@@ -32,21 +32,21 @@ async fn three_accounts(fx: &Fixture) -> Result<[Vec<Id>; 3]> {
     Ok(tasks)
 }
 
-pub async fn claims_take_accounts_round_robin_and_the_oldest_task_of_each(fx: &Fixture) -> Result<()> {
+case!(claims_take_accounts_round_robin_and_the_oldest_task_of_each, async |fx| {
     let [ada, bob, cyd] = three_accounts(fx).await?;
     assert_eq!(claimed(fx, 100).await?, [ada[0], bob[0], cyd[0], ada[1], cyd[1], ada[2]]);
     Ok(())
-}
+});
 
-pub async fn a_claim_continues_the_round_robin_of_the_previous_claim(fx: &Fixture) -> Result<()> {
+case!(a_claim_continues_the_round_robin_of_the_previous_claim, async |fx| {
     let [ada, bob, cyd] = three_accounts(fx).await?;
     for expected in [ada[0], bob[0], cyd[0], ada[1], cyd[1], ada[2]] {
         assert_eq!(claimed(fx, 1).await?, [expected]);
     }
     Ok(())
-}
+});
 
-pub async fn a_task_postponed_before_the_clock_was_set_back_is_claimed(fx: &Fixture) -> Result<()> {
+case!(a_task_postponed_before_the_clock_was_set_back_is_claimed, async |fx| {
     let hour = Duration::from_secs(60 * 60);
     let account = fx.account("ada", 100).await?;
     // Each with the delay that it was given and the one that counts.
@@ -68,9 +68,9 @@ pub async fn a_task_postponed_before_the_clock_was_set_back_is_claimed(fx: &Fixt
         fx.clock.advance(hour);
     }
     Ok(())
-}
+});
 
-pub async fn a_claim_names_the_account_of_its_task(fx: &Fixture) -> Result<()> {
+case!(a_claim_names_the_account_of_its_task, async |fx| {
     let [ada, bob] = [fx.account("ada", 10).await?, fx.account("bob", 10).await?];
     for (account, task) in [(bob, fx.submit(bob).await?), (ada, fx.submit(ada).await?)] {
         assert_eq!(task.account_id, account);
@@ -78,14 +78,14 @@ pub async fn a_claim_names_the_account_of_its_task(fx: &Fixture) -> Result<()> {
     let owners: Vec<_> = fx.store.claim(10, LEASE).await?.iter().map(|claim| claim.account_id).collect();
     assert_eq!(owners, [ada, bob]);
     Ok(())
-}
+});
 
 /// The id of an account that [`three_accounts`] made.
 async fn id(fx: &Fixture, name: &str) -> Result<Id> {
     Ok(fx.store.find_account(name).await?.expect("the account exists").id)
 }
 
-pub async fn a_claim_skips_the_given_accounts(fx: &Fixture) -> Result<()> {
+case!(a_claim_skips_the_given_accounts, async |fx| {
     let [ada, bob, cyd] = three_accounts(fx).await?;
     let (id_of_ada, id_of_bob) = (id(fx, "ada").await?, id(fx, "bob").await?);
     let store = fx.store.as_ref();
@@ -95,10 +95,10 @@ pub async fn a_claim_skips_the_given_accounts(fx: &Fixture) -> Result<()> {
     assert_eq!(claimed_except(store, 100, &[id_of_bob]).await?, []);
     assert_eq!(claimed(fx, 100).await?, bob);
     Ok(())
-}
+});
 
-/// Runs on a process with the stopped clock of the tests, and on one with a running clock.
-pub async fn a_skipped_account_keeps_its_turn(fx: &Fixture) -> Result<()> {
+// Runs on a process with the stopped clock of the tests, and on one with a running clock.
+case!(a_skipped_account_keeps_its_turn, async |fx| {
     let [ada, bob, cyd] = three_accounts(fx).await?;
     let skipped = [id(fx, "ada").await?];
     for store in [fx.another_process(), fx.process_with_clock(&Clock::system())] {
@@ -119,9 +119,9 @@ pub async fn a_skipped_account_keeps_its_turn(fx: &Fixture) -> Result<()> {
         }
     }
     Ok(())
-}
+});
 
-pub async fn a_claim_that_skips_every_waiting_account_takes_nothing(fx: &Fixture) -> Result<()> {
+case!(a_claim_that_skips_every_waiting_account_takes_nothing, async |fx| {
     three_accounts(fx).await?;
     let all = [id(fx, "ada").await?, id(fx, "bob").await?, id(fx, "cyd").await?];
     for store in [fx.another_process(), fx.process_with_clock(&Clock::system())] {
@@ -131,9 +131,9 @@ pub async fn a_claim_that_skips_every_waiting_account_takes_nothing(fx: &Fixture
     }
     assert_eq!(claimed(fx, 100).await?.len(), 6);
     Ok(())
-}
+});
 
-pub async fn a_claim_finds_an_account_behind_hundreds_of_skipped_ones(fx: &Fixture) -> Result<()> {
+case!(a_claim_finds_an_account_behind_hundreds_of_skipped_ones, async |fx| {
     let mut accounts = Vec::new();
     for number in 0..300 {
         accounts.push(fx.account(&format!("account {number}"), 2).await?);
@@ -151,9 +151,9 @@ pub async fn a_claim_finds_an_account_behind_hundreds_of_skipped_ones(fx: &Fixtu
         assert_eq!(claims.iter().map(|claim| claim.account_id).collect::<Vec<_>>(), [last]);
     }
     Ok(())
-}
+});
 
-pub async fn an_account_with_many_tasks_does_not_delay_another(fx: &Fixture) -> Result<()> {
+case!(an_account_with_many_tasks_does_not_delay_another, async |fx| {
     let ada = fx.account("ada", 100).await?;
     let bob = fx.account("bob", 100).await?;
     for _ in 0..20 {
@@ -162,9 +162,9 @@ pub async fn an_account_with_many_tasks_does_not_delay_another(fx: &Fixture) -> 
     let latest = fx.submit(bob).await?;
     assert!(claimed(fx, 2).await?.contains(&latest.id));
     Ok(())
-}
+});
 
-pub async fn a_claim_takes_at_most_the_given_number_of_tasks(fx: &Fixture) -> Result<()> {
+case!(a_claim_takes_at_most_the_given_number_of_tasks, async |fx| {
     let ada = fx.account("ada", 100).await?;
     for _ in 0..5 {
         fx.submit(ada).await?;
@@ -173,33 +173,33 @@ pub async fn a_claim_takes_at_most_the_given_number_of_tasks(fx: &Fixture) -> Re
         assert_eq!(claimed(fx, max).await?.len(), expected);
     }
     Ok(())
-}
+});
 
-pub async fn a_leased_task_is_not_claimed_again(fx: &Fixture) -> Result<()> {
+case!(a_leased_task_is_not_claimed_again, async |fx| {
     fx.leased().await?;
     assert_eq!(claimed(fx, 10).await?, []);
     fx.clock.advance(2 * LEASE);
     assert_eq!(claimed(fx, 10).await?, [], "only a rescue takes a lease away");
     assert!(fx.another_process().claim(10, LEASE).await?.is_empty());
     Ok(())
-}
+});
 
-pub async fn tasks_of_both_surfaces_are_claimed(fx: &Fixture) -> Result<()> {
+case!(tasks_of_both_surfaces_are_claimed, async |fx| {
     let ada = fx.account("ada", 100).await?;
     let web = fx.submit_request(ada, Surface::Web, images(1)).await?.id;
     let api = fx.submit(ada).await?.id;
     assert_eq!(claimed(fx, 10).await?, [web, api]);
     Ok(())
-}
+});
 
-pub async fn a_released_task_is_claimed_again_at_once(fx: &Fixture) -> Result<()> {
+case!(a_released_task_is_claimed_again_at_once, async |fx| {
     let lease = fx.leased().await?;
     fx.store.release(lease, std::time::Duration::ZERO).await?;
     assert_eq!(claimed(fx, 10).await?, [lease.task_id]);
     Ok(())
-}
+});
 
-pub async fn a_requeued_task_is_claimable_by_a_process_whose_clock_is_behind(fx: &Fixture) -> Result<()> {
+case!(a_requeued_task_is_claimable_by_a_process_whose_clock_is_behind, async |fx| {
     let lease = fx.leased().await?;
     let behind = fx.process_with_clock(&Clock::manual(NOON.saturating_sub(LEASE)));
     let claimed = async || behind.claim(1, LEASE).await.map(|claims| claims.first().map(|claim| claim.lease));
@@ -210,9 +210,9 @@ pub async fn a_requeued_task_is_claimable_by_a_process_whose_clock_is_behind(fx:
     fx.store.rescue(Rescue::All, "the worker died").await?;
     claimed().await?.expect("claimable after a rescue");
     Ok(())
-}
+});
 
-pub async fn a_released_delayed_task_is_claimable_by_a_process_whose_clock_is_behind(fx: &Fixture) -> Result<()> {
+case!(a_released_delayed_task_is_claimable_by_a_process_whose_clock_is_behind, async |fx| {
     let lease = fx.leased().await?;
     fx.store.retry(lease, LEASE, "no answer").await?;
     fx.clock.advance(LEASE);
@@ -220,9 +220,9 @@ pub async fn a_released_delayed_task_is_claimable_by_a_process_whose_clock_is_be
     let behind = fx.process_with_clock(&Clock::manual(NOON));
     assert_eq!(behind.claim(1, LEASE).await?.len(), 1);
     Ok(())
-}
+});
 
-pub async fn a_delayed_task_is_claimable_at_its_exact_millisecond(fx: &Fixture) -> Result<()> {
+case!(a_delayed_task_is_claimable_at_its_exact_millisecond, async |fx| {
     let lease = fx.leased().await?;
     let delay = Duration::from_secs(10);
     fx.store.retry(lease, delay, "no answer").await?;
@@ -231,9 +231,9 @@ pub async fn a_delayed_task_is_claimable_at_its_exact_millisecond(fx: &Fixture) 
     fx.clock.advance(MILLISECOND);
     assert_eq!(claimed(fx, 10).await?, [lease.task_id]);
     Ok(())
-}
+});
 
-pub async fn a_delayed_task_does_not_delay_younger_tasks(fx: &Fixture) -> Result<()> {
+case!(a_delayed_task_does_not_delay_younger_tasks, async |fx| {
     let ada = fx.account("ada", 100).await?;
     let older = fx.submit(ada).await?.id;
     let younger = fx.submit(ada).await?.id;
@@ -244,9 +244,9 @@ pub async fn a_delayed_task_does_not_delay_younger_tasks(fx: &Fixture) -> Result
     fx.clock.advance(MILLISECOND);
     assert_eq!(claimed(fx, 10).await?, [older]);
     Ok(())
-}
+});
 
-pub async fn a_finished_task_is_never_claimed(fx: &Fixture) -> Result<()> {
+case!(a_finished_task_is_never_claimed, async |fx| {
     let ada = fx.account("ada", 100).await?;
     for _ in 0..3 {
         fx.submit(ada).await?;
@@ -257,9 +257,9 @@ pub async fn a_finished_task_is_never_claimed(fx: &Fixture) -> Result<()> {
     fx.clock.advance(2 * LEASE);
     assert_eq!(claimed(fx, 10).await?, []);
     Ok(())
-}
+});
 
-pub async fn every_claim_raises_the_lease_epoch(fx: &Fixture) -> Result<()> {
+case!(every_claim_raises_the_lease_epoch, async |fx| {
     let mut held = fx.leased().await?;
     for turn in 0..6 {
         match turn % 3 {
@@ -272,9 +272,9 @@ pub async fn every_claim_raises_the_lease_epoch(fx: &Fixture) -> Result<()> {
         held = Lease { task_id, epoch };
     }
     Ok(())
-}
+});
 
-pub async fn a_rescue_does_not_reset_the_lease_epoch(fx: &Fixture) -> Result<()> {
+case!(a_rescue_does_not_reset_the_lease_epoch, async |fx| {
     let first = fx.leased().await?;
     fx.store.rescue(Rescue::All, "the worker died").await?;
     let second = fx.claim().await?;
@@ -284,9 +284,9 @@ pub async fn a_rescue_does_not_reset_the_lease_epoch(fx: &Fixture) -> Result<()>
     let third = fx.claim().await?;
     assert!(third.epoch > second.epoch);
     Ok(())
-}
+});
 
-pub async fn queue_depth_counts_waiting_and_leased_tasks(fx: &Fixture) -> Result<()> {
+case!(queue_depth_counts_waiting_and_leased_tasks, async |fx| {
     assert_eq!(fx.store.queue_depth().await?, QueueDepth::default());
     let ada = fx.account("ada", 100).await?;
     let first = fx.submit(ada).await?.created_at();
@@ -302,9 +302,9 @@ pub async fn queue_depth_counts_waiting_and_leased_tasks(fx: &Fixture) -> Result
     fx.store.complete(fx.claim().await?, one_file()).await?;
     assert_eq!(fx.store.queue_depth().await?, QueueDepth::default());
     Ok(())
-}
+});
 
-pub async fn waiting_tasks_returns_the_oldest_in_order(fx: &Fixture) -> Result<()> {
+case!(waiting_tasks_returns_the_oldest_in_order, async |fx| {
     let (ada, bob) = (fx.account("ada", 100).await?, fx.account("bob", 100).await?);
     let mut ids = Vec::new();
     for account in [bob, ada, bob, ada] {
@@ -317,9 +317,9 @@ pub async fn waiting_tasks_returns_the_oldest_in_order(fx: &Fixture) -> Result<(
     ids.retain(|(id, _)| *id != lease.task_id);
     assert_eq!(fx.store.waiting_tasks(10).await?, waiting(&ids));
     Ok(())
-}
+});
 
-pub async fn no_process_claims_from_a_paused_queue(fx: &Fixture) -> Result<()> {
+case!(no_process_claims_from_a_paused_queue, async |fx| {
     let ada = fx.account("ada", 100).await?;
     let id = fx.submit(ada).await?.id;
     let held = fx.claim().await?;
@@ -341,7 +341,7 @@ pub async fn no_process_claims_from_a_paused_queue(fx: &Fixture) -> Result<()> {
     let claims = fx.store.claim(10, LEASE).await?;
     assert!(claims.len() == 1 && claims[0].lease.task_id != id);
     Ok(())
-}
+});
 
 /// Submits a task with so many references.
 async fn submit_with(fx: &Fixture, account: Id, references: usize) -> Result<Id> {
@@ -356,7 +356,7 @@ async fn claimed_with(fx: &Fixture, max: usize, max_references: u32) -> Result<V
     Ok(claims.iter().map(|claim| claim.lease.task_id).collect())
 }
 
-pub async fn a_claim_takes_only_tasks_with_as_few_references_as_it_says(fx: &Fixture) -> Result<()> {
+case!(a_claim_takes_only_tasks_with_as_few_references_as_it_says, async |fx| {
     let (ada, bob) = (fx.account("ada", 100).await?, fx.account("bob", 100).await?);
     let edit = submit_with(fx, ada, 4).await?;
     let (text, pair) = (submit_with(fx, ada, 0).await?, submit_with(fx, bob, 2).await?);
@@ -373,10 +373,10 @@ pub async fn a_claim_takes_only_tasks_with_as_few_references_as_it_says(fx: &Fix
     assert_eq!(claimed_with(fx, 10, 0).await?, [text]);
     assert_eq!(claimed_with(fx, 10, ANY_REFERENCES).await?, [edit, pair]);
     Ok(())
-}
+});
 
-/// With turns in common, one engine would always meet ada and the other always bob.
-pub async fn claims_with_different_limits_of_references_take_turns_of_their_own(fx: &Fixture) -> Result<()> {
+// With turns in common, one engine would always meet ada and the other always bob.
+case!(claims_with_different_limits_of_references_take_turns_of_their_own, async |fx| {
     let accounts = [fx.account("ada", 100).await?, fx.account("bob", 100).await?];
     for account in accounts {
         for references in [0, 0, 1, 1] {
@@ -393,9 +393,9 @@ pub async fn claims_with_different_limits_of_references_take_turns_of_their_own(
     }
     assert_eq!(served.map(|served| served == accounts), [true, true]);
     Ok(())
-}
+});
 
-pub async fn fail_beyond_fails_the_waiting_tasks_with_more_references_and_no_other(fx: &Fixture) -> Result<()> {
+case!(fail_beyond_fails_the_waiting_tasks_with_more_references_and_no_other, async |fx| {
     let ada = fx.account("ada", 100).await?;
     let leased = submit_with(fx, ada, 4).await?;
     assert_eq!(claimed(fx, 1).await?, [leased]);
@@ -413,10 +413,10 @@ pub async fn fail_beyond_fails_the_waiting_tasks_with_more_references_and_no_oth
     assert_eq!(fx.store.fail_beyond(0, "Too many.").await?, [ended]);
     assert_eq!(claimed(fx, 10).await?, [text]);
     Ok(())
-}
+});
 
-/// A claim that takes few references passes over the tasks with more by the index: its cost does not grow with their rows.
-pub async fn a_claim_passes_over_very_many_tasks_that_it_cannot_take(fx: &Fixture) -> Result<()> {
+// A claim that takes few references passes over the tasks with more by the index: its cost does not grow with their rows.
+case!(a_claim_passes_over_very_many_tasks_that_it_cannot_take, async |fx| {
     const IMPOSSIBLE: usize = 2_000;
     let (ada, bob) = (fx.account("ada", 10_000).await?, fx.account("bob", 10).await?);
     fx.copy_task(submit_with(fx, ada, 1).await?, IMPOSSIBLE - 1);
@@ -426,9 +426,9 @@ pub async fn a_claim_passes_over_very_many_tasks_that_it_cannot_take(fx: &Fixtur
     let depth = fx.store.queue_depth().await?;
     assert_eq!((depth.waiting, depth.leased), (IMPOSSIBLE as u64, 2), "the others wait unchanged");
     Ok(())
-}
+});
 
-pub async fn the_audit_finds_a_wrong_number_of_references_in_the_queue(fx: &Fixture) -> Result<()> {
+case!(the_audit_finds_a_wrong_number_of_references_in_the_queue, async |fx| {
     let account = fx.account("ada", 100).await?;
     let (text, edit) = (submit_with(fx, account, 0).await?, submit_with(fx, account, 2).await?);
     assert_eq!(fx.store.audit().await?.drifts, []);
@@ -442,4 +442,4 @@ pub async fn the_audit_finds_a_wrong_number_of_references_in_the_queue(fx: &Fixt
         fx.execute(&count(right));
     }
     Ok(())
-}
+});

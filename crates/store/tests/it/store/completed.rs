@@ -15,7 +15,7 @@ async fn complete(fx: &Fixture, account: Id, surface: Surface, n: u8) -> Result<
     Ok(CompletedTask { id, account_id: account, images })
 }
 
-pub async fn completed_tasks_returns_every_account_and_surface_oldest_first(fx: &Fixture) -> Result<()> {
+case!(completed_tasks_returns_every_account_and_surface_oldest_first, async |fx| {
     assert_eq!(fx.store.completed_tasks(None, 10).await?, []);
     let (ada, bob) = (fx.account("ada", 100).await?, fx.account("bob", 100).await?);
     let first = complete(fx, bob, Surface::Api, 4).await?;
@@ -29,9 +29,9 @@ pub async fn completed_tasks_returns_every_account_and_surface_oldest_first(fx: 
     assert!(failed < second.id && third.id < waiting);
     assert_eq!(fx.store.completed_tasks(None, 10).await?, [first, second, third]);
     Ok(())
-}
+});
 
-pub async fn pages_of_completed_tasks_have_no_gap_and_no_overlap(fx: &Fixture) -> Result<()> {
+case!(pages_of_completed_tasks_have_no_gap_and_no_overlap, async |fx| {
     let ada = fx.account("ada", 100).await?;
     let mut all = Vec::new();
     for number in 0..7 {
@@ -54,9 +54,9 @@ pub async fn pages_of_completed_tasks_have_no_gap_and_no_overlap(fx: &Fixture) -
         assert_eq!(walked, all, "pages of {limit}");
     }
     Ok(())
-}
+});
 
-pub async fn a_page_of_completed_tasks_may_start_at_an_id_of_no_task(fx: &Fixture) -> Result<()> {
+case!(a_page_of_completed_tasks_may_start_at_an_id_of_no_task, async |fx| {
     let ada = fx.account("ada", 100).await?;
     let older = complete(fx, ada, Surface::Api, 1).await?;
     fx.clock.advance(MILLISECOND);
@@ -65,4 +65,4 @@ pub async fn a_page_of_completed_tasks_may_start_at_an_id_of_no_task(fx: &Fixtur
     assert!(older.id < between && between < younger.id);
     assert_eq!(fx.store.completed_tasks(Some(between), 10).await?, [younger]);
     Ok(())
-}
+});

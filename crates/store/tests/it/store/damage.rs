@@ -6,7 +6,7 @@ use tintype_store::{Ended, MAX_LOST_LEASES, Rescue, Rescued, Result};
 
 use super::fixture::{Fixture, LEASE, UNLIMITED, accepted, failure, images};
 
-pub async fn an_unreadable_task_does_not_block_claims_of_other_tasks(fx: &Fixture) -> Result<()> {
+case!(an_unreadable_task_does_not_block_claims_of_other_tasks, async |fx| {
     let (ada, bob) = (fx.account("ada", 10).await?, fx.account("bob", 10).await?);
     let (damaged, whole) = (fx.submit(ada).await?.id, fx.submit(bob).await?.id);
     fx.execute(&format!("UPDATE tasks SET aspect_ratio = 'round' WHERE id = '{damaged}'"));
@@ -29,9 +29,9 @@ pub async fn an_unreadable_task_does_not_block_claims_of_other_tasks(fx: &Fixtur
     assert_eq!(found.status, failure(FailureCause::Lost, "gave up"));
     assert_eq!(fx.credits(ada).await?, 10);
     Ok(())
-}
+});
 
-pub async fn an_unreadable_task_fails_no_lookup_of_another_task(fx: &Fixture) -> Result<()> {
+case!(an_unreadable_task_fails_no_lookup_of_another_task, async |fx| {
     let ada = fx.account("ada", 100).await?;
     let mut ids = Vec::new();
     for _ in 0..32 {
@@ -53,4 +53,4 @@ pub async fn an_unreadable_task_fails_no_lookup_of_another_task(fx: &Fixture) ->
     // Repairs the row, because the fixture audits the ledger.
     fx.execute(&format!("UPDATE tasks SET status = 'failed', error = 'it sank', images = NULL WHERE id = '{damaged}'"));
     Ok(())
-}
+});

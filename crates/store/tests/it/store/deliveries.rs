@@ -29,7 +29,7 @@ async fn due(store: &Store) -> Result<Vec<Id>> {
     Ok(store.due_endpoints(None, 100).await?.iter().map(|due| due.id).collect())
 }
 
-pub async fn an_attempt_belongs_to_one_process_until_its_lease_ends(fx: &Fixture) -> Result<()> {
+case!(an_attempt_belongs_to_one_process_until_its_lease_ends, async |fx| {
     let ada = fx.account("ada", 100).await?;
     let endpoint = endpoint(fx, ada).await?.id;
     complete(fx, ada).await?;
@@ -58,9 +58,9 @@ pub async fn an_attempt_belongs_to_one_process_until_its_lease_ends(fx: &Fixture
     fx.clock.advance(DAY);
     assert_eq!(due(&other).await?, []);
     Ok(())
-}
+});
 
-pub async fn of_several_processes_one_claims_each_delivery(fx: &Fixture) -> Result<()> {
+case!(of_several_processes_one_claims_each_delivery, async |fx| {
     let ada = fx.account("ada", 1_000).await?;
     let endpoint = endpoint(fx, ada).await?.id;
     for _ in 0..30 {
@@ -83,9 +83,9 @@ pub async fn of_several_processes_one_claims_each_delivery(fx: &Fixture) -> Resu
     claimed.dedup();
     assert_eq!(claimed.len(), 30);
     Ok(())
-}
+});
 
-pub async fn a_failed_attempt_is_made_again_until_it_is_given_up(fx: &Fixture) -> Result<()> {
+case!(a_failed_attempt_is_made_again_until_it_is_given_up, async |fx| {
     let ada = fx.account("ada", 100).await?;
     let endpoint = endpoint(fx, ada).await?.id;
     complete(fx, ada).await?;
@@ -120,9 +120,9 @@ pub async fn a_failed_attempt_is_made_again_until_it_is_given_up(fx: &Fixture) -
     deliver(fx, &claim_one(fx, endpoint).await?).await?;
     assert_eq!(found(fx, endpoint).await?.state(), EndpointState::Active);
     Ok(())
-}
+});
 
-pub async fn an_endpoint_waits_as_long_as_its_receiver_asks(fx: &Fixture) -> Result<()> {
+case!(an_endpoint_waits_as_long_as_its_receiver_asks, async |fx| {
     let ada = fx.account("ada", 100).await?;
     let endpoint = endpoint(fx, ada).await?.id;
     for _ in 0..3 {
@@ -146,9 +146,9 @@ pub async fn an_endpoint_waits_as_long_as_its_receiver_asks(fx: &Fixture) -> Res
     assert_eq!(due(&fx.store).await?, [endpoint]);
     assert_eq!(deliver(fx, second).await?, AttemptWrite::Lost);
     Ok(())
-}
+});
 
-pub async fn an_endpoint_that_is_gone_or_dead_is_disabled(fx: &Fixture) -> Result<()> {
+case!(an_endpoint_that_is_gone_or_dead_is_disabled, async |fx| {
     let ada = fx.account("ada", 100).await?;
     let (gone, dead) = (endpoint(fx, ada).await?.id, endpoint(fx, ada).await?.id);
     for _ in 0..2 {
@@ -179,9 +179,9 @@ pub async fn an_endpoint_that_is_gone_or_dead_is_disabled(fx: &Fixture) -> Resul
     let enabled = fx.store.change_endpoint(dead, EndpointChange::Enable).await?.expect("an endpoint");
     assert_eq!((enabled.state(), enabled.disabled_for, enabled.failing_since), (EndpointState::Active, None, None));
     Ok(())
-}
+});
 
-pub async fn claims_take_the_oldest_of_each_endpoint_up_to_its_share(fx: &Fixture) -> Result<()> {
+case!(claims_take_the_oldest_of_each_endpoint_up_to_its_share, async |fx| {
     let ada = fx.account("ada", 1_000).await?;
     let bob = fx.account("bob", 1_000).await?;
     let (one, two, three) = (endpoint(fx, ada).await?.id, endpoint(fx, bob).await?.id, endpoint(fx, bob).await?.id);
@@ -206,9 +206,9 @@ pub async fn claims_take_the_oldest_of_each_endpoint_up_to_its_share(fx: &Fixtur
     assert_eq!(due(&fx.store).await?, [two, three]);
     assert_eq!(claim(fx, fx.clock_id(), 10).await?.len(), 0, "an unknown endpoint");
     Ok(())
-}
+});
 
-pub async fn a_delivery_postponed_before_the_clock_was_set_back_is_due(fx: &Fixture) -> Result<()> {
+case!(a_delivery_postponed_before_the_clock_was_set_back_is_due, async |fx| {
     let ada = fx.account("ada", 100).await?;
     let endpoint = endpoint(fx, ada).await?.id;
     complete(fx, ada).await?;
@@ -222,9 +222,9 @@ pub async fn a_delivery_postponed_before_the_clock_was_set_back_is_due(fx: &Fixt
     assert_eq!(due(&process).await?, [endpoint]);
     assert_eq!(process.claim_deliveries(&[(endpoint, 1)], MINUTE).await?.len(), 1);
     Ok(())
-}
+});
 
-pub async fn a_test_and_a_replay_go_first_and_do_not_wait_for_an_endpoint(fx: &Fixture) -> Result<()> {
+case!(a_test_and_a_replay_go_first_and_do_not_wait_for_an_endpoint, async |fx| {
     let ada = fx.account("ada", 100).await?;
     let only = Subscription::to(&[EventType::TaskCompleted]).expect("a subscription");
     let endpoint = add(fx, ada, NewEndpoint { events: only, ..new_endpoint("https://a.example/") }).await?.id;
@@ -269,9 +269,9 @@ pub async fn a_test_and_a_replay_go_first_and_do_not_wait_for_an_endpoint(fx: &F
     let nothing = fx.clock_id();
     assert_eq!((fx.store.test_endpoint(nothing).await?, fx.store.replay_delivery(nothing).await?), (None, None));
     Ok(())
-}
+});
 
-pub async fn what_waits_to_be_sent_at_once_is_not_added_again(fx: &Fixture) -> Result<()> {
+case!(what_waits_to_be_sent_at_once_is_not_added_again, async |fx| {
     let ada = fx.account("ada", 100).await?;
     let (endpoint, other) = (endpoint(fx, ada).await?.id, endpoint(fx, ada).await?.id);
     let test = fx.store.test_endpoint(endpoint).await?;
@@ -302,9 +302,9 @@ pub async fn what_waits_to_be_sent_at_once_is_not_added_again(fx: &Fixture) -> R
     assert_ne!(fx.store.replay_delivery(second.id).await?, Some(replayed), "another event");
     assert_eq!(fx.count("deliveries"), before + 2);
     Ok(())
-}
+});
 
-pub async fn old_deliveries_are_deleted_and_the_oldest_of_too_many_given_up(fx: &Fixture) -> Result<()> {
+case!(old_deliveries_are_deleted_and_the_oldest_of_too_many_given_up, async |fx| {
     let ada = fx.account("ada", 1_000).await?;
     let (one, two) = (endpoint(fx, ada).await?.id, endpoint(fx, ada).await?.id);
     complete(fx, ada).await?;
@@ -329,4 +329,4 @@ pub async fn old_deliveries_are_deleted_and_the_oldest_of_too_many_given_up(fx: 
     }
     assert_eq!(fx.store.waiting_deliveries().await?, 6);
     Ok(())
-}
+});

@@ -76,7 +76,7 @@ impl Fixture {
     }
 }
 
-pub async fn every_end_of_a_task_of_the_api_is_told_in_its_commit(fx: &Fixture) -> Result<()> {
+case!(every_end_of_a_task_of_the_api_is_told_in_its_commit, async |fx| {
     let ada = fx.account("ada", 1_000).await?;
     let bob = fx.account("bob", 1_000).await?;
     let (of_ada, of_bob) = (endpoint(fx, ada).await?.id, endpoint(fx, bob).await?.id);
@@ -120,9 +120,9 @@ pub async fn every_end_of_a_task_of_the_api_is_told_in_its_commit(fx: &Fixture) 
     }
     assert_eq!(told(fx, of_bob).await?, []);
     Ok(())
-}
+});
 
-pub async fn an_event_says_how_its_task_ended_and_nothing_of_the_request(fx: &Fixture) -> Result<()> {
+case!(an_event_says_how_its_task_ended_and_nothing_of_the_request, async |fx| {
     let ada = fx.account("ada", 10).await?;
     let endpoint = endpoint(fx, ada).await?;
     let completed = complete(fx, ada).await?;
@@ -152,9 +152,9 @@ pub async fn an_event_says_how_its_task_ended_and_nothing_of_the_request(fx: &Fi
         assert_eq!(body, expected);
     }
     Ok(())
-}
+});
 
-pub async fn only_enabled_endpoints_that_subscribe_are_told(fx: &Fixture) -> Result<()> {
+case!(only_enabled_endpoints_that_subscribe_are_told, async |fx| {
     let ada = fx.account("ada", 100).await?;
     let failed = Subscription::to(&[EventType::TaskFailed]).expect("a subscription");
     let one = add(fx, ada, NewEndpoint { events: failed.clone(), ..new_endpoint("https://a.example/") }).await?;
@@ -174,9 +174,9 @@ pub async fn only_enabled_endpoints_that_subscribe_are_told(fx: &Fixture) -> Res
     assert_eq!(told(fx, one.id).await?, [(EventType::TaskCompleted, task)]);
     assert_eq!(told(fx, off.id).await?, [(EventType::TaskCompleted, task)]);
     Ok(())
-}
+});
 
-pub async fn a_suspended_key_is_told_once(fx: &Fixture) -> Result<()> {
+case!(a_suspended_key_is_told_once, async |fx| {
     let ada = fx.account("ada", 100).await?;
     let only = Subscription::to(&[EventType::KeySuspended]).expect("a subscription");
     let endpoint = add(fx, ada, NewEndpoint { events: only, ..new_endpoint("https://a.example/") }).await?;
@@ -197,9 +197,9 @@ pub async fn a_suspended_key_is_told_once(fx: &Fixture) -> Result<()> {
     });
     assert_eq!(claim.event.data, expected);
     Ok(())
-}
+});
 
-pub async fn both_secrets_sign_until_the_end_of_the_overlap(fx: &Fixture) -> Result<()> {
+case!(both_secrets_sign_until_the_end_of_the_overlap, async |fx| {
     let ada = fx.account("ada", 100).await?;
     let new = new_endpoint("https://a.example/");
     let first = new.secret.clone();
@@ -224,9 +224,9 @@ pub async fn both_secrets_sign_until_the_end_of_the_overlap(fx: &Fixture) -> Res
     assert_eq!(secrets().await?, [third, second]);
     assert_eq!(fx.store.change_endpoint(fx.clock_id(), EndpointChange::Disable).await?, None);
     Ok(())
-}
+});
 
-pub async fn an_account_has_a_limited_number_of_endpoints_and_a_deleted_one_none(fx: &Fixture) -> Result<()> {
+case!(an_account_has_a_limited_number_of_endpoints_and_a_deleted_one_none, async |fx| {
     let ada = fx.account("ada", 100).await?;
     let bob = fx.account("bob", 100).await?;
     let new = || new_endpoint("https://a.example/");
@@ -255,9 +255,9 @@ pub async fn an_account_has_a_limited_number_of_endpoints_and_a_deleted_one_none
     assert_eq!(fx.store.add_endpoint(ada, new(), 3).await?, EndpointCreation::NoAccount);
     assert_eq!(fx.store.add_endpoint(fx.clock_id(), new(), 3).await?, EndpointCreation::NoAccount);
     Ok(())
-}
+});
 
-pub async fn changes_to_endpoints_are_recorded_without_secrets(fx: &Fixture) -> Result<()> {
+case!(changes_to_endpoints_are_recorded_without_secrets, async |fx| {
     let ada = fx.account("ada", 100).await?;
     let actor = Actor { name: "grace".into(), person_id: None, via: Via::Command, source: None };
     let store = fx.store.acting(actor);
@@ -298,4 +298,4 @@ pub async fn changes_to_endpoints_are_recorded_without_secrets(fx: &Fixture) -> 
     assert_eq!(shown, expected);
     assert!(!format!("{entries:?}").contains("hunter2"));
     Ok(())
-}
+});

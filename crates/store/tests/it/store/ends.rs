@@ -44,7 +44,7 @@ pub async fn assert_refunded(fx: &Fixture, id: Id, cause: FailureCause, error: &
     Ok(())
 }
 
-pub async fn a_completed_task_keeps_its_images_and_its_charge(fx: &Fixture) -> Result<()> {
+case!(a_completed_task_keeps_its_images_and_its_charge, async |fx| {
     let ada = fx.account("ada", 10).await?;
     let id = fx.submit_request(ada, Surface::Api, images(3)).await?.id;
     let lease = fx.claim().await?;
@@ -55,9 +55,9 @@ pub async fn a_completed_task_keeps_its_images_and_its_charge(fx: &Fixture) -> R
     assert_eq!((task.status, task.updated_at), (Status::Completed(names), fx.clock.now()));
     assert_eq!((fx.credits(ada).await?, refunds(fx, id).await?), (4, 0));
     assert_final(fx, lease).await
-}
+});
 
-pub async fn a_failed_task_keeps_its_cause_and_one_of_another_release_is_read(fx: &Fixture) -> Result<()> {
+case!(a_failed_task_keeps_its_cause_and_one_of_another_release_is_read, async |fx| {
     let ada = fx.account("ada", 100).await?;
     let references = ReferenceProblem::ALL.map(|problem| FailureCause::Reference(3, problem));
     for cause in references.into_iter().chain([FailureCause::TooManyReferences(2), FailureCause::NoEngine]) {
@@ -77,9 +77,9 @@ pub async fn a_failed_task_keeps_its_cause_and_one_of_another_release_is_read(fx
         assert_refunded(fx, id, cause, "it sank").await?;
     }
     Ok(())
-}
+});
 
-pub async fn a_failed_task_is_refunded_once(fx: &Fixture) -> Result<()> {
+case!(a_failed_task_is_refunded_once, async |fx| {
     let ada = fx.account("ada", 10).await?;
     for n in 1..=4 {
         let id = fx.submit_request(ada, Surface::Api, images(n)).await?.id;
@@ -95,9 +95,9 @@ pub async fn a_failed_task_is_refunded_once(fx: &Fixture) -> Result<()> {
         assert_refunded(fx, id, FailureCause::Engine, "it sank").await?;
     }
     Ok(())
-}
+});
 
-pub async fn refunded_credits_can_be_spent_again(fx: &Fixture) -> Result<()> {
+case!(refunded_credits_can_be_spent_again, async |fx| {
     let ada = fx.account("ada", 2).await?;
     for _ in 0..3 {
         fx.submit(ada).await?;
@@ -106,9 +106,9 @@ pub async fn refunded_credits_can_be_spent_again(fx: &Fixture) -> Result<()> {
     }
     assert_eq!(fx.credits(ada).await?, 2);
     Ok(())
-}
+});
 
-pub async fn fail_unleased_fails_a_waiting_task(fx: &Fixture) -> Result<()> {
+case!(fail_unleased_fails_a_waiting_task, async |fx| {
     let ada = fx.account("ada", 10).await?;
     let id = fx.submit(ada).await?.id;
     fx.clock.advance(MILLISECOND);
@@ -119,9 +119,9 @@ pub async fn fail_unleased_fails_a_waiting_task(fx: &Fixture) -> Result<()> {
     assert_refunded(fx, id, FailureCause::Operator, "the operator said so").await?;
     assert_eq!((fx.credits(ada).await?, fx.task(id).await?.updated_at), (10, fx.clock.now()));
     assert_final(fx, Lease { task_id: id, epoch: 0 }).await
-}
+});
 
-pub async fn fail_unleased_fails_a_leased_task(fx: &Fixture) -> Result<()> {
+case!(fail_unleased_fails_a_leased_task, async |fx| {
     let lease = fx.leased().await?;
     let ended = fx.ended(lease.task_id).await?;
     assert_eq!(
@@ -130,17 +130,17 @@ pub async fn fail_unleased_fails_a_leased_task(fx: &Fixture) -> Result<()> {
     );
     assert_refunded(fx, lease.task_id, FailureCause::Operator, "the operator said so").await?;
     assert_final(fx, lease).await
-}
+});
 
-pub async fn fail_unleased_of_a_missing_task_changes_nothing(fx: &Fixture) -> Result<()> {
+case!(fail_unleased_of_a_missing_task_changes_nothing, async |fx| {
     let ada = fx.account("ada", 10).await?;
     let before = fx.state().await?;
     assert_eq!(fx.store.fail_unleased(ada, FailureCause::Operator, "it sank").await?, None);
     assert_eq!(fx.state().await?, before);
     Ok(())
-}
+});
 
-pub async fn a_task_that_failed_at_its_last_retry_is_final(fx: &Fixture) -> Result<()> {
+case!(a_task_that_failed_at_its_last_retry_is_final, async |fx| {
     let mut lease = fx.leased().await?;
     for _ in 1..MAX_LOST_LEASES {
         fx.store.retry(lease, Duration::ZERO, "not yet").await?;
@@ -149,16 +149,16 @@ pub async fn a_task_that_failed_at_its_last_retry_is_final(fx: &Fixture) -> Resu
     assert_eq!(fx.store.retry(lease, LEASE, "that was it").await?, Retry::Failed);
     assert_refunded(fx, lease.task_id, FailureCause::Lost, "that was it").await?;
     assert_final(fx, lease).await
-}
+});
 
-pub async fn an_expired_task_is_final(fx: &Fixture) -> Result<()> {
+case!(an_expired_task_is_final, async |fx| {
     let lease = fx.leased().await?;
     assert_eq!(fx.store.expire(fx.clock.now(), "it took too long").await?.len(), 1);
     assert_refunded(fx, lease.task_id, FailureCause::Expired, "it took too long").await?;
     assert_final(fx, lease).await
-}
+});
 
-pub async fn expire_fails_exactly_the_unfinished_tasks_up_to_the_cutoff(fx: &Fixture) -> Result<()> {
+case!(expire_fails_exactly_the_unfinished_tasks_up_to_the_cutoff, async |fx| {
     let ada = fx.account("ada", 100).await?;
     let bob = fx.account("bob", 100).await?;
     let delayed = fx.submit(ada).await?;
@@ -178,9 +178,9 @@ pub async fn expire_fails_exactly_the_unfinished_tasks_up_to_the_cutoff(fx: &Fix
     assert_eq!(fx.task(after_cutoff.id).await?, after_cutoff);
     assert_eq!((fx.credits(ada).await?, fx.credits(bob).await?), (98, 100));
     Ok(())
-}
+});
 
-pub async fn only_the_end_of_a_task_changes_its_updated_at(fx: &Fixture) -> Result<()> {
+case!(only_the_end_of_a_task_changes_its_updated_at, async |fx| {
     let lease = fx.leased().await?;
     let before = fx.task(lease.task_id).await?;
     fx.clock.advance(MILLISECOND);
@@ -191,9 +191,9 @@ pub async fn only_the_end_of_a_task_changes_its_updated_at(fx: &Fixture) -> Resu
     fx.store.rescue(Rescue::All, "the worker died").await?;
     assert_eq!(fx.task(lease.task_id).await?, before);
     Ok(())
-}
+});
 
-pub async fn updated_at_is_never_before_created_at(fx: &Fixture) -> Result<()> {
+case!(updated_at_is_never_before_created_at, async |fx| {
     let ada = fx.account("ada", 100).await?;
     let behind = Clock::manual(NOON.saturating_sub(LEASE));
     let elsewhere = fx.process_with_clock(&behind);
@@ -208,9 +208,9 @@ pub async fn updated_at_is_never_before_created_at(fx: &Fixture) -> Result<()> {
         assert_eq!(ended.updated_at, ended.created_at());
     }
     Ok(())
-}
+});
 
-pub async fn completing_without_images_is_an_error_and_changes_nothing(fx: &Fixture) -> Result<()> {
+case!(completing_without_images_is_an_error_and_changes_nothing, async |fx| {
     let ada = fx.account("ada", 10).await?;
     fx.submit(ada).await?;
     let lease = fx.claim().await?;
@@ -219,9 +219,9 @@ pub async fn completing_without_images_is_an_error_and_changes_nothing(fx: &Fixt
     assert_eq!(fx.state().await?, before);
     assert_eq!(fx.store.complete(lease, one_file()).await?, LeaseWrite::Done);
     Ok(())
-}
+});
 
-pub async fn records_of_a_list_have_the_requests_of_its_tasks(fx: &Fixture) -> Result<()> {
+case!(records_of_a_list_have_the_requests_of_its_tasks, async |fx| {
     let (ada, eve) = (fx.account("ada", 100).await?, fx.account("eve", 10).await?);
     let mut expected = Vec::new();
     for n in 1..=4 {
@@ -241,4 +241,4 @@ pub async fn records_of_a_list_have_the_requests_of_its_tasks(fx: &Fixture) -> R
     let found = first.into_iter().chain(second);
     assert_eq!(found.map(|record| (record.task, record.request)).collect::<Vec<_>>(), expected);
     Ok(())
-}
+});

@@ -21,7 +21,7 @@ async fn claimed_for(fx: &Fixture, max: usize, engine: &str) -> Result<Vec<Id>> 
     Ok(claims.iter().map(|claim| claim.lease.task_id).collect())
 }
 
-pub async fn a_claim_takes_tasks_of_its_engine_and_of_none(fx: &Fixture) -> Result<()> {
+case!(a_claim_takes_tasks_of_its_engine_and_of_none, async |fx| {
     let (ada, bob) = (fx.account("ada", 1_000).await?, fx.account("bob", 100).await?);
     // Those that nobody takes stand before all others.
     for _ in 0..100 {
@@ -48,10 +48,10 @@ pub async fn a_claim_takes_tasks_of_its_engine_and_of_none(fx: &Fixture) -> Resu
     assert_eq!(claimed_for(fx, 10, "brush").await?, [brush]);
     assert_eq!(claimed_for(fx, 10, "pen").await?, [pen]);
     Ok(())
-}
+});
 
-/// With turns in common, one engine would always meet ada and the other always bob.
-pub async fn claims_for_different_engines_take_turns_of_their_own(fx: &Fixture) -> Result<()> {
+// With turns in common, one engine would always meet ada and the other always bob.
+case!(claims_for_different_engines_take_turns_of_their_own, async |fx| {
     let accounts = [fx.account("ada", 100).await?, fx.account("bob", 100).await?];
     for account in accounts {
         for engine in ["pen", "pen", "brush", "brush"] {
@@ -68,9 +68,9 @@ pub async fn claims_for_different_engines_take_turns_of_their_own(fx: &Fixture) 
     }
     assert_eq!(served.map(|(_, served)| served == accounts), [true, true]);
     Ok(())
-}
+});
 
-pub async fn fail_unmatched_fails_the_waiting_tasks_whose_engine_nobody_has_and_no_other(fx: &Fixture) -> Result<()> {
+case!(fail_unmatched_fails_the_waiting_tasks_whose_engine_nobody_has_and_no_other, async |fx| {
     let ada = fx.account("ada", 100).await?;
     let leased = submit_for(fx, ada, "gone", 0).await?;
     assert_eq!(claimed_for(fx, 1, "gone").await?, [leased]);
@@ -91,4 +91,4 @@ pub async fn fail_unmatched_fails_the_waiting_tasks_whose_engine_nobody_has_and_
         assert_eq!(fx.task(kept).await?.status, Status::Processing);
     }
     Ok(())
-}
+});

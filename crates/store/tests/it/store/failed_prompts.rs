@@ -28,7 +28,7 @@ async fn prompt(fx: &Fixture, id: Id) -> Result<String> {
     Ok(record.request.prompt)
 }
 
-pub async fn old_prompts_of_failed_tasks_are_erased_and_their_tasks_stay(fx: &Fixture) -> Result<()> {
+case!(old_prompts_of_failed_tasks_are_erased_and_their_tasks_stay, async |fx| {
     let ada = fx.account("ada", 100).await?;
     let old = failed(fx, ada, Surface::Web, "a paper boat").await?;
     let completed = fx.submit(ada).await?.id;
@@ -55,9 +55,9 @@ pub async fn old_prompts_of_failed_tasks_are_erased_and_their_tasks_stay(fx: &Fi
     assert_eq!(task.status, fixture::failure(FailureCause::Engine, "it sank"));
     assert!(task.image_to_image);
     Ok(())
-}
+});
 
-pub async fn the_prompts_of_failed_tasks_have_a_limited_space_for_each_account(fx: &Fixture) -> Result<()> {
+case!(the_prompts_of_failed_tasks_have_a_limited_space_for_each_account, async |fx| {
     let (ada, bob) = (fx.account("ada", 100).await?, fx.account("bob", 100).await?);
     let mut of_ada = Vec::new();
     for _ in 0..5 {
@@ -76,9 +76,9 @@ pub async fn the_prompts_of_failed_tasks_have_a_limited_space_for_each_account(f
     assert_eq!(fx.store.erase_failed_prompts(cutoff, 2_500).await?, 0);
     assert_eq!(fx.store.erase_failed_prompts(cutoff, 0).await?, 3);
     Ok(())
-}
+});
 
-pub async fn many_prompts_of_failed_tasks_are_erased_in_parts(fx: &Fixture) -> Result<()> {
+case!(many_prompts_of_failed_tasks_are_erased_in_parts, async |fx| {
     let ada = fx.account("ada", 10_000).await?;
     fx.copy_task(fx.submit(ada).await?.id, 1_099);
     fx.clock.advance(MILLISECOND);
@@ -86,9 +86,9 @@ pub async fn many_prompts_of_failed_tasks_are_erased_in_parts(fx: &Fixture) -> R
     assert_eq!(fx.store.erase_failed_prompts(fx.clock.now(), ANY).await?, 1_100);
     assert_eq!(fx.count("failed_prompts"), 0);
     Ok(())
-}
+});
 
-pub async fn a_removed_or_deleted_task_is_no_longer_among_the_failed_prompts(fx: &Fixture) -> Result<()> {
+case!(a_removed_or_deleted_task_is_no_longer_among_the_failed_prompts, async |fx| {
     let ada = fx.account("ada", 100).await?;
     let deleted = failed(fx, ada, Surface::Web, "a boat").await?;
     failed(fx, ada, Surface::Api, "a boat").await?;
@@ -100,9 +100,9 @@ pub async fn a_removed_or_deleted_task_is_no_longer_among_the_failed_prompts(fx:
     assert_eq!(fx.store.remove_tasks(fx.clock.now()).await?, 1);
     assert_eq!(fx.count("failed_prompts"), 0);
     Ok(())
-}
+});
 
-pub async fn the_failures_of_an_account_are_counted_from_the_latest(fx: &Fixture) -> Result<()> {
+case!(the_failures_of_an_account_are_counted_from_the_latest, async |fx| {
     let (ada, bob) = (fx.account("ada", 100).await?, fx.account("bob", 100).await?);
     let begin = fx.clock.now();
     let mut times = Vec::new();
@@ -122,4 +122,4 @@ pub async fn the_failures_of_an_account_are_counted_from_the_latest(fx: &Fixture
     assert_eq!(fx.store.failed_at(ada, times[2], Timestamp::MAX, 1).await?, None, "after that time only");
     assert_eq!(fx.store.failed_at(ada, begin, times[1], 1).await?, Some(times[1]), "before the clock was set back");
     Ok(())
-}
+});

@@ -17,7 +17,7 @@ fn record(fx: &Fixture, id: Id) -> TaskFiles {
     TaskFiles { id, is_processing: false, images: Vec::new(), updated_at: fx.clock.now(), removed_at: None }
 }
 
-pub async fn task_files_returns_each_existing_task(fx: &Fixture) -> Result<()> {
+case!(task_files_returns_each_existing_task, async |fx| {
     assert_eq!(fx.store.task_files(&[]).await?, []);
     let ada = fx.account("ada", 100).await?;
     let removed = fx.submit(ada).await?.id;
@@ -48,9 +48,9 @@ pub async fn task_files_returns_each_existing_task(fx: &Fixture) -> Result<()> {
     assert_eq!(found, expected);
     assert_eq!(fx.store.task_files(&asked[..2]).await?, expected[4..], "no other task is returned");
     Ok(())
-}
+});
 
-pub async fn a_sweep_is_claimed_by_one_process_at_a_time(fx: &Fixture) -> Result<()> {
+case!(a_sweep_is_claimed_by_one_process_at_a_time, async |fx| {
     let other = fx.another_process();
     let days = ["2026-11-21".to_owned(), "2026-11-20".to_owned()];
     assert_eq!(fx.store.take_sweep(&[], HOLD).await?, None);
@@ -64,9 +64,9 @@ pub async fn a_sweep_is_claimed_by_one_process_at_a_time(fx: &Fixture) -> Result
     assert_eq!(other.take_sweep(&days, HOLD).await?.as_ref(), Some(&days[0]), "the claim was not renewed");
     assert_eq!(fx.store.take_sweep(&days, HOLD).await?, None);
     Ok(())
-}
+});
 
-pub async fn one_of_several_processes_takes_a_due_sweep(fx: &Fixture) -> Result<()> {
+case!(one_of_several_processes_takes_a_due_sweep, async |fx| {
     let processes = [fx.another_process(), fx.another_process(), fx.store.clone()];
     let day = ["2026-11-21".to_owned()];
     for _ in 0..20 {
@@ -75,9 +75,9 @@ pub async fn one_of_several_processes_takes_a_due_sweep(fx: &Fixture) -> Result<
         fx.clock.advance(HOLD);
     }
     Ok(())
-}
+});
 
-pub async fn a_postponed_sweep_is_due_after_its_pause(fx: &Fixture) -> Result<()> {
+case!(a_postponed_sweep_is_due_after_its_pause, async |fx| {
     let day = ["2026-11-21".to_owned()];
     let is_due = async || fx.store.take_sweep(&day, Duration::ZERO).await.map(|taken| taken.is_some());
     for pause in [HOLD, HOLD / 2, LONGEST_PAUSE] {
@@ -89,9 +89,9 @@ pub async fn a_postponed_sweep_is_due_after_its_pause(fx: &Fixture) -> Result<()
         assert!(is_due().await?, "a claim without a hold ends at once");
     }
     Ok(())
-}
+});
 
-pub async fn a_sweep_postponed_before_the_clock_was_set_back_is_due(fx: &Fixture) -> Result<()> {
+case!(a_sweep_postponed_before_the_clock_was_set_back_is_due, async |fx| {
     let day = ["2026-11-21".to_owned()];
     let before = fx.clock.now();
     fx.clock.advance(MILLISECOND);
@@ -101,9 +101,9 @@ pub async fn a_sweep_postponed_before_the_clock_was_set_back_is_due(fx: &Fixture
     assert_eq!(fx.store.take_sweep(&day, HOLD).await?.as_ref(), Some(&day[0]));
     assert_eq!(fx.store.take_sweep(&day, HOLD).await?, None);
     Ok(())
-}
+});
 
-pub async fn deleting_an_old_sweep_changes_no_other(fx: &Fixture) -> Result<()> {
+case!(deleting_an_old_sweep_changes_no_other, async |fx| {
     let [gone, kept] = ["2026-11-20".to_owned(), "2026-11-21".to_owned()];
     fx.store.postpone_sweep(&gone, HOLD).await?;
     for _ in 0..3 {
@@ -115,9 +115,9 @@ pub async fn deleting_an_old_sweep_changes_no_other(fx: &Fixture) -> Result<()> 
     assert_eq!(fx.store.take_sweep(&both, HOLD).await?.as_ref(), Some(&both[0]), "a sweep without a row is due");
     assert_eq!(fx.store.take_sweep(&both, HOLD).await?, None);
     Ok(())
-}
+});
 
-pub async fn the_first_files_marker_stays_until_another_is_adopted(fx: &Fixture) -> Result<()> {
+case!(the_first_files_marker_stays_until_another_is_adopted, async |fx| {
     let (first, other, adopted) = (FilesMarker::random(), FilesMarker::random(), FilesMarker::random());
     assert_eq!(fx.store.files_marker().await?, None);
     assert_eq!(fx.store.claim_files(first).await?, first);
@@ -126,4 +126,4 @@ pub async fn the_first_files_marker_stays_until_another_is_adopted(fx: &Fixture)
     fx.store.adopt_files(adopted).await?;
     assert_eq!(fx.another_process().files_marker().await?, Some(adopted));
     Ok(())
-}
+});

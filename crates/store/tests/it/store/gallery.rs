@@ -83,7 +83,7 @@ impl Fixture {
     }
 }
 
-pub async fn a_search_finds_the_words_and_beginnings_of_an_account_alone(fx: &Fixture) -> Result<()> {
+case!(a_search_finds_the_words_and_beginnings_of_an_account_alone, async |fx| {
     let (ada, eve) = (fx.account("ada", 100).await?, fx.account("eve", 100).await?);
     let ship = fx.submit_request(ada, Surface::Web, request("A red-sailed SHIP off a Café")).await?.id;
     let hut = fx.submit_request(ada, Surface::Web, request("海の船, a red hut")).await?.id;
@@ -111,9 +111,9 @@ pub async fn a_search_finds_the_words_and_beginnings_of_an_account_alone(fx: &Fi
     }
     assert_eq!(fx.shown(eve, &text("ship")).await?, [of_eve]);
     Ok(())
-}
+});
 
-pub async fn a_search_finds_short_words_and_symbols(fx: &Fixture) -> Result<()> {
+case!(a_search_finds_short_words_and_symbols, async |fx| {
     let ada = fx.account("ada", 100).await?;
     let fox = fx.completed_of(ada, request("an ox and a🦊under UV light, 海の船")).await?;
     let family = fx.completed_of(ada, request("👨\u{200D}👩\u{200D}👧 say 👍🏽 ❤\u{FE0F} at 🇩🇪🇫🇷")).await?;
@@ -152,9 +152,9 @@ pub async fn a_search_finds_short_words_and_symbols(fx: &Fixture) -> Result<()> 
     assert_eq!(fx.store.erase_deleted(fx.clock.now(), None).await?, 3);
     assert_eq!(fx.shown(ada, &text("🦊")).await?, []);
     Ok(())
-}
+});
 
-pub async fn the_gallery_shows_what_fits_every_filter(fx: &Fixture) -> Result<()> {
+case!(the_gallery_shows_what_fits_every_filter, async |fx| {
     let ada = fx.account("ada", 100).await?;
     let wide = GenerateRequest { aspect_ratio: AspectRatio::W16H9, ..request("a wide boat") };
     let completed = fx.completed_of(ada, wide).await?;
@@ -189,9 +189,9 @@ pub async fn the_gallery_shows_what_fits_every_filter(fx: &Fixture) -> Result<()
         assert_eq!(fx.shown(ada, &filter).await?, found, "{filter:?}");
     }
     Ok(())
-}
+});
 
-pub async fn pages_of_the_gallery_have_no_gap_and_no_overlap(fx: &Fixture) -> Result<()> {
+case!(pages_of_the_gallery_have_no_gap_and_no_overlap, async |fx| {
     let ada = fx.account("ada", 100).await?;
     let mut tasks = Vec::new();
     for _ in 0..7 {
@@ -218,9 +218,9 @@ pub async fn pages_of_the_gallery_have_no_gap_and_no_overlap(fx: &Fixture) -> Re
         }
     }
     Ok(())
-}
+});
 
-pub async fn a_page_looks_at_a_limited_number_of_tasks_and_says_where_to_go_on(fx: &Fixture) -> Result<()> {
+case!(a_page_looks_at_a_limited_number_of_tasks_and_says_where_to_go_on, async |fx| {
     const MANY: usize = 1_100;
     let ada = fx.account("ada", 100_000).await?;
     let oldest = fx.ended_of(ada, request("a rare boat")).await?;
@@ -237,9 +237,9 @@ pub async fn a_page_looks_at_a_limited_number_of_tasks_and_says_where_to_go_on(f
     }
     assert_eq!(fx.shown(ada, &text("rare")).await?, [oldest], "the index finds it at once");
     Ok(())
-}
+});
 
-pub async fn marks_are_set_on_tasks_of_the_account_in_the_studio_alone(fx: &Fixture) -> Result<()> {
+case!(marks_are_set_on_tasks_of_the_account_in_the_studio_alone, async |fx| {
     let (ada, eve) = (fx.account("ada", 100).await?, fx.account("eve", 100).await?);
     let own = fx.submit_request(ada, Surface::Web, request("a boat")).await?.id;
     let of_api = fx.submit(ada).await?.id;
@@ -271,9 +271,9 @@ pub async fn marks_are_set_on_tasks_of_the_account_in_the_studio_alone(fx: &Fixt
     assert_eq!(fx.rows(), [("unindexed", 2)]);
     assert_eq!(fx.store.delete_tasks(ada, &all, None).await?, [], "unfinished, or not its own");
     Ok(())
-}
+});
 
-pub async fn boards_have_a_name_each_and_a_limited_number(fx: &Fixture) -> Result<()> {
+case!(boards_have_a_name_each_and_a_limited_number, async |fx| {
     let (ada, eve) = (fx.account("ada", 100).await?, fx.account("eve", 100).await?);
     let task = fx.submit_request(ada, Surface::Web, request("a boat")).await?.id;
     let boats = board(fx.store.create_board(ada, None, "boats", 2).await?);
@@ -299,9 +299,9 @@ pub async fn boards_have_a_name_each_and_a_limited_number(fx: &Fixture) -> Resul
     assert_eq!(fx.rows(), [("unindexed", 1)]);
     assert_eq!(fx.shown(ada, &GalleryFilter::default()).await?, [task]);
     Ok(())
-}
+});
 
-pub async fn a_private_board_is_its_owners_alone_until_it_is_published(fx: &Fixture) -> Result<()> {
+case!(a_private_board_is_its_owners_alone_until_it_is_published, async |fx| {
     let ada = fx.account("ada", 100).await?;
     let (grace, hedy) = (fx.person(ada, "grace").await?.id, fx.person(ada, "hedy").await?.id);
     let stranger = fx.account("eve", 0).await?;
@@ -338,9 +338,9 @@ pub async fn a_private_board_is_its_owners_alone_until_it_is_published(fx: &Fixt
     fx.store.remove_person(hedy).await?;
     assert_eq!(seen(hedy).await?, [of_grace, of_all]);
     Ok(())
-}
+});
 
-pub async fn a_deleted_task_is_hidden_at_once_and_comes_back(fx: &Fixture) -> Result<()> {
+case!(a_deleted_task_is_hidden_at_once_and_comes_back, async |fx| {
     let (ada, eve) = (fx.account("ada", 100).await?, fx.account("eve", 100).await?);
     let boat = fx.completed_of(ada, request("a boat")).await?;
     let waiting = fx.submit_request(ada, Surface::Web, request("a boat")).await?.id;
@@ -366,10 +366,10 @@ pub async fn a_deleted_task_is_hidden_at_once_and_comes_back(fx: &Fixture) -> Re
     assert_eq!(fx.shown(ada, &text("boat")).await?, [waiting, boat]);
     assert_eq!(fx.store.starred(fx.fan(ada).await?, &[boat]).await?, [boat]);
     Ok(())
-}
+});
 
-/// The only writer of SQLite takes a few at a time, so that nobody waits for it.
-pub async fn a_task_keeps_its_author_and_others_delete_it_on_the_record(fx: &Fixture) -> Result<()> {
+// The only writer of SQLite takes a few at a time, so that nobody waits for it.
+case!(a_task_keeps_its_author_and_others_delete_it_on_the_record, async |fx| {
     let ada = fx.account("ada", 100).await?;
     let (owner, member) = (fx.person(ada, "owner").await?.id, fx.person(ada, "member").await?.id);
     let (first, second) = (fx.completed_by(ada, member).await?, fx.completed_by(ada, owner).await?);
@@ -412,9 +412,9 @@ pub async fn a_task_keeps_its_author_and_others_delete_it_on_the_record(fx: &Fix
     used.sort_by_key(|(person, ..)| *person);
     assert_eq!(used, [(None, Some(Surface::Web), 1, 2), (Some(owner), None, 1, 2), (Some(member), None, 1, 2)]);
     Ok(())
-}
+});
 
-pub async fn the_bin_holds_deleted_tasks_until_they_are_purged(fx: &Fixture) -> Result<()> {
+case!(the_bin_holds_deleted_tasks_until_they_are_purged, async |fx| {
     let (ada, eve) = (fx.account("ada", 100).await?, fx.account("eve", 100).await?);
     let (owner, member) = (fx.person(ada, "owner").await?.id, fx.person(ada, "member").await?.id);
     let (first, second) = (fx.completed_by(ada, member).await?, fx.completed_by(ada, owner).await?);
@@ -459,9 +459,9 @@ pub async fn the_bin_holds_deleted_tasks_until_they_are_purged(fx: &Fixture) -> 
     fx.store.change_account(ada, AccountChange::Delete).await?;
     assert_eq!(fx.store.erase_deleted(deleted_at, None).await?, 1, "a deleted account has no bin");
     Ok(())
-}
+});
 
-pub async fn tasks_with_long_prompts_are_erased_and_removed_to_the_last(fx: &Fixture) -> Result<()> {
+case!(tasks_with_long_prompts_are_erased_and_removed_to_the_last, async |fx| {
     let ada = fx.account("ada", 100).await?;
     let long = |name: usize| (0..1_500).map(|word| format!("w{word}")).chain([format!("name{name}")]);
     let long = |name: usize| long(name).collect::<Vec<_>>().join(" ");
@@ -481,9 +481,9 @@ pub async fn tasks_with_long_prompts_are_erased_and_removed_to_the_last(fx: &Fix
     assert_eq!(fx.store.remove_tasks(fx.clock.now()).await?, 3);
     assert_eq!(fx.shown(ada, &text("w77")).await?, []);
     Ok(())
-}
+});
 
-pub async fn an_erased_task_leaves_nothing_but_its_ledger_and_files(fx: &Fixture) -> Result<()> {
+case!(an_erased_task_leaves_nothing_but_its_ledger_and_files, async |fx| {
     let ada = fx.account("ada", 100).await?;
     let indexed = fx.completed_of(ada, request("a boat")).await?;
     fx.index().await?;
@@ -515,9 +515,9 @@ pub async fn an_erased_task_leaves_nothing_but_its_ledger_and_files(fx: &Fixture
     assert_eq!(fx.rows(), []);
     assert_eq!(fx.store.history(ada, None, 10).await?, history);
     Ok(())
-}
+});
 
-pub async fn a_removal_and_a_deleted_account_leave_nothing_in_the_gallery(fx: &Fixture) -> Result<()> {
+case!(a_removal_and_a_deleted_account_leave_nothing_in_the_gallery, async |fx| {
     let (ada, eve) = (fx.account("ada", 100).await?, fx.account("eve", 100).await?);
     let old = fx.ended_of(ada, request("a boat")).await?;
     let of_eve = fx.ended_of(eve, request("a boat")).await?;
@@ -536,9 +536,9 @@ pub async fn a_removal_and_a_deleted_account_leave_nothing_in_the_gallery(fx: &F
     assert_eq!(fx.store.remove_tasks(fx.clock.now()).await?, 1);
     assert_eq!(fx.rows(), []);
     Ok(())
-}
+});
 
-pub async fn boards_changed_at_once_keep_their_rules(fx: &Fixture) -> Result<()> {
+case!(boards_changed_at_once_keep_their_rules, async |fx| {
     const MOST: u32 = 12;
     let ada = fx.account("ada", 100).await?;
     let processes = [fx.store.clone(), fx.another_process()];
@@ -570,9 +570,9 @@ pub async fn boards_changed_at_once_keep_their_rules(fx: &Fixture) -> Result<()>
     assert_eq!(made.iter().filter(|outcome| **outcome == BoardWrite::Full).count(), 9, "{made:?}");
     assert_eq!(fx.store.boards(ada, ada).await?.len(), MOST as usize);
     Ok(())
-}
+});
 
-pub async fn a_search_finds_tasks_from_after_the_clock_was_set_back(fx: &Fixture) -> Result<()> {
+case!(a_search_finds_tasks_from_after_the_clock_was_set_back, async |fx| {
     let ada = fx.account("ada", 100).await?;
     let mut late = Vec::new();
     for _ in 0..3 {
@@ -607,9 +607,9 @@ pub async fn a_search_finds_tasks_from_after_the_clock_was_set_back(fx: &Fixture
     let from = GalleryFilter { from: Some(noon.saturating_sub(Duration::from_secs(60))), ..text("boat") };
     assert_eq!(fx.shown(ada, &from).await?, newest_first[..3]);
     Ok(())
-}
+});
 
-pub async fn words_of_many_old_tasks_are_found_page_by_page(fx: &Fixture) -> Result<()> {
+case!(words_of_many_old_tasks_are_found_page_by_page, async |fx| {
     const OLD: usize = 5_001;
     let ada = fx.account("ada", 100_000).await?;
     for (prompt, tasks) in [("a boat", OLD), ("a hut", 1_100)] {
@@ -627,4 +627,4 @@ pub async fn words_of_many_old_tasks_are_found_page_by_page(fx: &Fixture) -> Res
     assert_eq!(found, OLD);
     assert!(pages <= 9, "{pages}");
     Ok(())
-}
+});

@@ -36,7 +36,7 @@ async fn newest(fx: &Fixture, account: Id, count: u32) -> Result<Vec<(EntryKind,
     Ok(entries.into_iter().map(|entry| (entry.kind, entry.amount, entry.balance)).collect())
 }
 
-pub async fn credits_are_spent_soonest_expiring_first_and_lasting_ones_last(fx: &Fixture) -> Result<()> {
+case!(credits_are_spent_soonest_expiring_first_and_lasting_ones_last, async |fx| {
     let ada = fx.account("ada", 3).await?;
     grant(fx, ada, 5, 3).await?;
     grant(fx, ada, 3, 1).await?;
@@ -49,9 +49,9 @@ pub async fn credits_are_spent_soonest_expiring_first_and_lasting_ones_last(fx: 
     fx.submit_request(ada, Surface::Api, images(3)).await?;
     assert_eq!((fx.credits(ada).await?, left(fx, ada).await?), (0, vec![0, 0, 0]));
     Ok(())
-}
+});
 
-pub async fn a_grant_that_is_made_twice_at_once_after_the_same_one_is_made_once(fx: &Fixture) -> Result<()> {
+case!(a_grant_that_is_made_twice_at_once_after_the_same_one_is_made_once, async |fx| {
     let (ada, bob) = (fx.account("ada", 3).await?, fx.account("bob", 0).await?);
     let end = Some(fx.clock.now().saturating_add(HOUR));
     for (account, before) in [(ada, 3), (bob, 0)] {
@@ -69,9 +69,9 @@ pub async fn a_grant_that_is_made_twice_at_once_after_the_same_one_is_made_once(
     fx.store.change_account(bob, AccountChange::Delete).await?;
     assert_eq!(fx.store.grant_once(bob, None, 1, None, None).await?, GrantOutcome::NoAccount);
     Ok(())
-}
+});
 
-pub async fn a_grant_lapses_at_its_exact_millisecond_with_one_entry(fx: &Fixture) -> Result<()> {
+case!(a_grant_lapses_at_its_exact_millisecond_with_one_entry, async |fx| {
     let ada = fx.account("ada", 1).await?;
     grant(fx, ada, 5, 1).await?;
     fx.submit(ada).await?;
@@ -86,9 +86,9 @@ pub async fn a_grant_lapses_at_its_exact_millisecond_with_one_entry(fx: &Fixture
     let grant = grants(fx, ada).await?.remove(0);
     assert_eq!((grant.amount, grant.remaining, grant.lapsed), (5, 0, Some(3)));
     Ok(())
-}
+});
 
-pub async fn a_spent_grant_lapses_without_an_entry(fx: &Fixture) -> Result<()> {
+case!(a_spent_grant_lapses_without_an_entry, async |fx| {
     let ada = fx.account("ada", 10).await?;
     grant(fx, ada, 2, 1).await?;
     fx.submit(ada).await?;
@@ -98,9 +98,9 @@ pub async fn a_spent_grant_lapses_without_an_entry(fx: &Fixture) -> Result<()> {
     assert_eq!((fx.store.lapse_grants().await?, fx.count("ledger")), (1, entries));
     assert_eq!(grants(fx, ada).await?[0].lapsed, Some(0));
     Ok(())
-}
+});
 
-pub async fn an_expired_grant_is_not_spent_even_before_it_lapses(fx: &Fixture) -> Result<()> {
+case!(an_expired_grant_is_not_spent_even_before_it_lapses, async |fx| {
     let ada = fx.account("ada", 3).await?;
     grant(fx, ada, 5, 1).await?;
     fx.clock.set(NOON.saturating_add(HOUR));
@@ -112,9 +112,9 @@ pub async fn an_expired_grant_is_not_spent_even_before_it_lapses(fx: &Fixture) -
     assert_eq!(fx.store.lapse_grants().await?, 1);
     assert_eq!(fx.credits(ada).await?, 1);
     Ok(())
-}
+});
 
-pub async fn a_refund_goes_back_to_its_grants(fx: &Fixture) -> Result<()> {
+case!(a_refund_goes_back_to_its_grants, async |fx| {
     let ada = fx.account("ada", 4).await?;
     grant(fx, ada, 3, 1).await?;
     grant(fx, ada, 3, 2).await?;
@@ -138,9 +138,9 @@ pub async fn a_refund_goes_back_to_its_grants(fx: &Fixture) -> Result<()> {
         assert_eq!((fx.credits(ada).await?, left(fx, ada).await?), (10, vec![3, 3]), "{end}");
     }
     Ok(())
-}
+});
 
-pub async fn a_refund_after_its_grant_has_expired_can_be_spent_for_a_day(fx: &Fixture) -> Result<()> {
+case!(a_refund_after_its_grant_has_expired_can_be_spent_for_a_day, async |fx| {
     let ada = fx.account("ada", 1).await?;
     grant(fx, ada, 3, 1).await?;
     let task = fx.submit_request(ada, Surface::Api, images(2)).await?;
@@ -161,9 +161,9 @@ pub async fn a_refund_after_its_grant_has_expired_can_be_spent_for_a_day(fx: &Fi
     assert_eq!((fx.credits(ada).await?, fx.store.lapse_grants().await?), (3, 1), "a refund is not extended again");
     assert_eq!(newest(fx, ada, 2).await?, [(EntryKind::Expiry, -2, 1), (EntryKind::Refund, 2, 3)]);
     Ok(())
-}
+});
 
-pub async fn a_refund_extends_only_the_part_that_was_not_extended_before(fx: &Fixture) -> Result<()> {
+case!(a_refund_extends_only_the_part_that_was_not_extended_before, async |fx| {
     let ada = fx.account("ada", 0).await?;
     grant(fx, ada, 2, 1).await?;
     grant(fx, ada, 3, 24).await?;
@@ -185,9 +185,9 @@ pub async fn a_refund_extends_only_the_part_that_was_not_extended_before(fx: &Fi
     let last = fx.store.expiring_grants(ada, 1).await?.remove(0);
     assert_eq!((last.amount, last.remaining, last.expires_at), (3, 3, end));
     Ok(())
-}
+});
 
-pub async fn a_clock_that_was_set_back_extends_no_refund_again(fx: &Fixture) -> Result<()> {
+case!(a_clock_that_was_set_back_extends_no_refund_again, async |fx| {
     let ada = fx.account("ada", 0).await?;
     grant(fx, ada, 2, 1).await?;
     let at = |hours: u32| NOON.saturating_add(HOUR * hours);
@@ -204,9 +204,9 @@ pub async fn a_clock_that_was_set_back_extends_no_refund_again(fx: &Fixture) -> 
     assert_eq!((fx.credits(ada).await?, fx.store.lapse_grants().await?), (2, 4));
     assert_eq!(newest(fx, ada, 2).await?, [(EntryKind::Expiry, -2, 0), (EntryKind::Refund, 2, 2)]);
     Ok(())
-}
+});
 
-pub async fn a_damaged_account_delays_the_lapse_of_no_other(fx: &Fixture) -> Result<()> {
+case!(a_damaged_account_delays_the_lapse_of_no_other, async |fx| {
     let (ada, bob) = (fx.account("ada", 1).await?, fx.account("bob", 1).await?);
     grant(fx, ada, 3, 1).await?;
     grant(fx, bob, 3, 2).await?;
@@ -221,9 +221,9 @@ pub async fn a_damaged_account_delays_the_lapse_of_no_other(fx: &Fixture) -> Res
     fx.execute(&set_balance(4));
     assert_eq!((fx.store.lapse_grants().await?, fx.credits(ada).await?), (1, 1));
     Ok(())
-}
+});
 
-pub async fn a_refund_to_an_expired_grant_that_has_not_lapsed_is_kept_apart(fx: &Fixture) -> Result<()> {
+case!(a_refund_to_an_expired_grant_that_has_not_lapsed_is_kept_apart, async |fx| {
     let ada = fx.account("ada", 0).await?;
     grant(fx, ada, 5, 1).await?;
     let task = fx.submit(ada).await?;
@@ -234,9 +234,9 @@ pub async fn a_refund_to_an_expired_grant_that_has_not_lapsed_is_kept_apart(fx: 
     assert_eq!((fx.credits(ada).await?, left(fx, ada).await?), (2, vec![0, 2]));
     accepted(fx.store.submit(ada, None, Surface::Api, images(1), UNLIMITED).await?);
     Ok(())
-}
+});
 
-pub async fn what_a_completed_task_took_never_comes_back(fx: &Fixture) -> Result<()> {
+case!(what_a_completed_task_took_never_comes_back, async |fx| {
     let ada = fx.account("ada", 0).await?;
     grant(fx, ada, 4, 1).await?;
     fx.submit(ada).await?;
@@ -245,9 +245,9 @@ pub async fn what_a_completed_task_took_never_comes_back(fx: &Fixture) -> Result
     fx.store.fail_unleased(lease.task_id, FailureCause::Operator, "it sank").await?;
     assert_eq!((fx.credits(ada).await?, left(fx, ada).await?), (2, vec![2]));
     Ok(())
-}
+});
 
-pub async fn taken_credits_are_lasting_ones_first_and_then_those_that_expire_last(fx: &Fixture) -> Result<()> {
+case!(taken_credits_are_lasting_ones_first_and_then_those_that_expire_last, async |fx| {
     let ada = fx.account("ada", 2).await?;
     grant(fx, ada, 3, 1).await?;
     grant(fx, ada, 3, 2).await?;
@@ -258,9 +258,9 @@ pub async fn taken_credits_are_lasting_ones_first_and_then_those_that_expire_las
     assert_eq!(fx.store.take(ada, 2, "a mistake").await?, Some(TakeOutcome::Taken(2)));
     assert_eq!(left(fx, ada).await?, [2, 0]);
     Ok(())
-}
+});
 
-pub async fn concurrent_submits_and_lapses_keep_grants_and_balance_together(fx: &Fixture) -> Result<()> {
+case!(concurrent_submits_and_lapses_keep_grants_and_balance_together, async |fx| {
     let (ada, bob) = (fx.account("ada", 20).await?, fx.account("bob", 100).await?);
     for hours in 1..=5 {
         grant(fx, ada, 7, hours).await?;
@@ -287,9 +287,9 @@ pub async fn concurrent_submits_and_lapses_keep_grants_and_balance_together(fx: 
     fx.store.expire(fx.clock.now(), "too late").await?;
     assert_eq!((fx.credits(ada).await?, left(fx, ada).await?), (41, vec![0, 0, 7, 7, 7]));
     Ok(())
-}
+});
 
-pub async fn a_grant_of_a_deleted_account_lapses(fx: &Fixture) -> Result<()> {
+case!(a_grant_of_a_deleted_account_lapses, async |fx| {
     let ada = fx.account("ada", 0).await?;
     grant(fx, ada, 4, 1).await?;
     fx.store.change_account(ada, AccountChange::Delete).await?;
@@ -297,9 +297,9 @@ pub async fn a_grant_of_a_deleted_account_lapses(fx: &Fixture) -> Result<()> {
     assert_eq!(fx.store.lapse_grants().await?, 1);
     assert_eq!(newest(fx, ada, 1).await?, [(EntryKind::Expiry, -4, 0)]);
     Ok(())
-}
+});
 
-pub async fn the_audit_finds_damaged_grants(fx: &Fixture) -> Result<()> {
+case!(the_audit_finds_damaged_grants, async |fx| {
     let ada = fx.account("ada", 0).await?;
     grant(fx, ada, 4, 1).await?;
     grant(fx, ada, 4, 2).await?;
@@ -355,4 +355,4 @@ pub async fn the_audit_finds_damaged_grants(fx: &Fixture) -> Result<()> {
         assert_eq!(fx.store.audit().await?.drifts, []);
     }
     Ok(())
-}
+});

@@ -29,7 +29,7 @@ impl Fixture {
     }
 }
 
-pub async fn an_identity_is_that_of_one_person_who_has_one_of_each_provider(fixture: &Fixture) -> Result<()> {
+case!(an_identity_is_that_of_one_person_who_has_one_of_each_provider, async |fixture| {
     let account = fixture.account("acme", 0).await?;
     let actor = Actor { name: "ada".into(), person_id: None, via: Via::Studio, source: None };
     let store = fixture.store.acting(actor);
@@ -55,9 +55,9 @@ pub async fn an_identity_is_that_of_one_person_who_has_one_of_each_provider(fixt
     let detail = Some("https://id.example.org");
     assert_eq!(log, [(Action::UnlinkIdentity, detail), (Action::LinkIdentity, detail)]);
     Ok(())
-}
+});
 
-pub async fn an_identity_goes_with_its_person_and_its_account(fixture: &Fixture) -> Result<()> {
+case!(an_identity_goes_with_its_person_and_its_account, async |fixture| {
     let account = fixture.account("acme", 0).await?;
     let ada = fixture.linked(account, "ada").await?;
     assert!(fixture.store.remove_person(ada.id).await?);
@@ -68,9 +68,9 @@ pub async fn an_identity_goes_with_its_person_and_its_account(fixture: &Fixture)
     let other = fixture.account("other", 0).await?;
     fixture.linked(other, "eve").await?;
     Ok(())
-}
+});
 
-pub async fn somebody_signs_up_with_an_identity_under_any_name(fixture: &Fixture) -> Result<()> {
+case!(somebody_signs_up_with_an_identity_under_any_name, async |fixture| {
     let SigningUp::Done(ada) = fixture.store.sign_up(newcomer("ada", "1")).await? else { panic!("a free name") };
     assert_eq!((ada.name.as_str(), ada.has_password), ("ada", false));
     let long = "x".repeat(100);
@@ -88,14 +88,14 @@ pub async fn somebody_signs_up_with_an_identity_under_any_name(fixture: &Fixture
     let log = fixture.store.audit_entries(None, None, 10).await?;
     assert!(log.iter().all(|entry| entry.audited.detail.as_deref() == Some("+5 https://id.example.com")), "{log:?}");
     Ok(())
-}
+});
 
 fn joining(account_id: Id, name: &str, subject: &str) -> Newcomer {
     let source = "192.0.2.7".into();
     Newcomer { account_id, name: name.into(), role: Role::Viewer, identity: identity(subject), source }
 }
 
-pub async fn somebody_joins_an_account_with_an_identity_under_any_name(fixture: &Fixture) -> Result<()> {
+case!(somebody_joins_an_account_with_an_identity_under_any_name, async |fixture| {
     let (account, other) = (fixture.account("acme", 0).await?, fixture.account("other", 0).await?);
     let Joining::Done(ada) = fixture.store.join(joining(account, "ada", "1")).await? else { panic!("a free name") };
     assert_eq!((ada.name.as_str(), ada.role, ada.account_id, ada.has_password), ("ada", Role::Viewer, account, false));
@@ -113,9 +113,9 @@ pub async fn somebody_joins_an_account_with_an_identity_under_any_name(fixture: 
     assert_eq!(audited.detail.as_deref(), Some("viewer https://id.example.com"));
     assert_eq!(log.last().expect("an entry").actor.person_id, Some(ada.id));
     Ok(())
-}
+});
 
-pub async fn somebody_who_is_shut_out_has_no_way_in_but_a_new_one(fixture: &Fixture) -> Result<()> {
+case!(somebody_who_is_shut_out_has_no_way_in_but_a_new_one, async |fixture| {
     let account = fixture.account("acme", 0).await?;
     let ada = fixture.linked(account, "ada").await?;
     fixture.store.change_person(ada.id, PersonChange::Password("hash".into())).await?;
@@ -146,4 +146,4 @@ pub async fn somebody_who_is_shut_out_has_no_way_in_but_a_new_one(fixture: &Fixt
     let anew = Proof::Identity(identity("ada"), now);
     assert!(fixture.store.begin_session(ada.id, Some(anew), session(&token)).await?.is_some());
     Ok(())
-}
+});

@@ -42,7 +42,7 @@ fn acceptance(hash: TokenHash, name: &str) -> Acceptance {
     Acceptance { hash, name: name.into(), password: format!("$of {name}"), source: "192.0.2.1".into() }
 }
 
-pub async fn an_invitation_lets_as_many_people_in_as_it_has_places(fx: &Fixture) -> Result<()> {
+case!(an_invitation_lets_as_many_people_in_as_it_has_places, async |fx| {
     let (ada, eve) = (fx.account("ada", 0).await?, fx.account("eve", 0).await?);
     let grace = fx.owner_of(ada, "grace").await?;
     let actor = Actor { name: "grace".into(), person_id: Some(grace.id), via: Via::Studio, source: None };
@@ -75,9 +75,9 @@ pub async fn an_invitation_lets_as_many_people_in_as_it_has_places(fx: &Fixture)
         [joined("joan"), joined("hedy"), (Action::Invite, "grace".to_owned(), "viewer, 2 places".to_owned())]
     );
     Ok(())
-}
+});
 
-pub async fn of_several_processes_no_more_people_join_than_there_are_places(fx: &Fixture) -> Result<()> {
+case!(of_several_processes_no_more_people_join_than_there_are_places, async |fx| {
     let ada = fx.account("ada", 0).await?;
     let grace = fx.owner_of(ada, "grace").await?;
     let (_, hash) = fx.invite(ada, grace.id, 5).await?.expect("an invitation");
@@ -95,10 +95,10 @@ pub async fn of_several_processes_no_more_people_join_than_there_are_places(fx: 
     }
     assert_eq!((joined, fx.store.list_people(Some(ada)).await?.len()), (5, 6));
     Ok(())
-}
+});
 
-/// The rights of the maker end while people join: whoever joins does so before or after, and nothing waits for itself.
-pub async fn people_join_while_the_rights_of_the_maker_end(fx: &Fixture) -> Result<()> {
+// The rights of the maker end while people join: whoever joins does so before or after, and nothing waits for itself.
+case!(people_join_while_the_rights_of_the_maker_end, async |fx| {
     for loss in ["demoted", "removed", "disabled", "revoked"] {
         let ada = fx.account(loss, 0).await?;
         let grace = fx.owner_of(ada, &format!("{loss} grace")).await?.id;
@@ -116,7 +116,7 @@ pub async fn people_join_while_the_rights_of_the_maker_end(fx: &Fixture) -> Resu
         assert_eq!(fx.accept(hash, &format!("{loss} late")).await?, Accepting::Gone, "{loss}");
     }
     Ok(())
-}
+});
 
 async fn end(store: &Store, loss: &str, account: Id, maker: Id, id: Id) -> Result<()> {
     match loss {
@@ -129,7 +129,7 @@ async fn end(store: &Store, loss: &str, account: Id, maker: Id, id: Id) -> Resul
     Ok(())
 }
 
-pub async fn an_invitation_works_while_its_maker_may_invite(fx: &Fixture) -> Result<()> {
+case!(an_invitation_works_while_its_maker_may_invite, async |fx| {
     let ada = fx.account("ada", 0).await?;
     let grace = fx.owner_of(ada, "grace").await?.id;
     let (id, hash) = fx.invite(ada, grace, 5).await?.expect("an invitation");
@@ -172,9 +172,9 @@ pub async fn an_invitation_works_while_its_maker_may_invite(fx: &Fixture) -> Res
         assert_eq!((fx.count("invitations"), fx.accept(hash, "late").await?), (0, Accepting::Gone), "{end}");
     }
     Ok(())
-}
+});
 
-pub async fn invitations_are_limited_listed_and_revoked_by_account(fx: &Fixture) -> Result<()> {
+case!(invitations_are_limited_listed_and_revoked_by_account, async |fx| {
     let (ada, eve) = (fx.account("ada", 0).await?, fx.account("eve", 0).await?);
     let (grace, mallory) = (fx.owner_of(ada, "grace").await?.id, fx.owner_of(eve, "mallory").await?.id);
     assert_eq!(fx.invite(ada, mallory, 5).await?, None, "somebody of another account");
@@ -201,9 +201,9 @@ pub async fn invitations_are_limited_listed_and_revoked_by_account(fx: &Fixture)
     let log: Vec<_> = log.iter().map(|entry| (entry.audited.action, entry.audited.subject.clone())).collect();
     assert_eq!(log, [(Action::RevokeInvitation, Some(second.to_string()))]);
     Ok(())
-}
+});
 
-pub async fn nobody_joins_an_account_that_is_full(fx: &Fixture) -> Result<()> {
+case!(nobody_joins_an_account_that_is_full, async |fx| {
     let ada = fx.account("ada", 0).await?;
     let grace = fx.owner_of(ada, "grace").await?.id;
     let (_, hash) = fx.invite(ada, grace, 2).await?.expect("an invitation");
@@ -220,4 +220,4 @@ pub async fn nobody_joins_an_account_that_is_full(fx: &Fixture) -> Result<()> {
     assert!(matches!(fx.accept(hash, "hedy").await?, Accepting::Done(_)));
     assert_eq!(fx.accept(hash, "joan").await?, Accepting::Full);
     Ok(())
-}
+});

@@ -32,7 +32,7 @@ fn another_hash() -> KeyHash {
     new_key("").hash
 }
 
-pub async fn a_key_is_found_by_its_hash_and_by_its_id(fx: &Fixture) -> Result<()> {
+case!(a_key_is_found_by_its_hash_and_by_its_id, async |fx| {
     let account_id = fx.account("ada", 0).await?;
     let expires_at = Some(NOON.saturating_add(HOUR));
     let budget = Some(Budget { credits: 500, period: Period::Week });
@@ -63,17 +63,17 @@ pub async fn a_key_is_found_by_its_hash_and_by_its_id(fx: &Fixture) -> Result<()
     assert_eq!(fx.store.find_key_by_hash(another_hash()).await?, None);
     assert_eq!(fx.store.find_key(account_id).await?, None);
     Ok(())
-}
+});
 
-pub async fn create_key_for_a_missing_account_creates_nothing(fx: &Fixture) -> Result<()> {
+case!(create_key_for_a_missing_account_creates_nothing, async |fx| {
     let missing = Fixture::new(fx.backend).account("eve", 0).await?;
     let key = new_key("");
     assert_eq!(fx.store.create_key(missing, key.clone()).await?, None);
     assert_eq!(fx.store.find_key_by_hash(key.hash).await?, None);
     Ok(())
-}
+});
 
-pub async fn creating_a_key_with_a_hash_in_use_is_an_error(fx: &Fixture) -> Result<()> {
+case!(creating_a_key_with_a_hash_in_use_is_an_error, async |fx| {
     let key = new_key("first");
     only_key(fx, key.clone()).await?;
     let bob = fx.account("bob", 0).await?;
@@ -81,9 +81,9 @@ pub async fn creating_a_key_with_a_hash_in_use_is_an_error(fx: &Fixture) -> Resu
     fx.store.create_key(bob, NewKey { name: "second".into(), ..key }).await.expect_err("the hash is taken");
     assert_eq!(fx.state().await?, before);
     Ok(())
-}
+});
 
-pub async fn list_keys_returns_one_account_or_all_oldest_first(fx: &Fixture) -> Result<()> {
+case!(list_keys_returns_one_account_or_all_oldest_first, async |fx| {
     let ada = fx.account("ada", 0).await?;
     let bob = fx.account("bob", 0).await?;
     for (account, name) in [(bob, "first"), (ada, "second"), (bob, "third")] {
@@ -94,17 +94,17 @@ pub async fn list_keys_returns_one_account_or_all_oldest_first(fx: &Fixture) -> 
         assert_eq!(names, expected);
     }
     Ok(())
-}
+});
 
-pub async fn a_disabled_key_can_be_enabled_again(fx: &Fixture) -> Result<()> {
+case!(a_disabled_key_can_be_enabled_again, async |fx| {
     let key = only_key(fx, new_key("")).await?;
     assert_eq!(change(fx, key.id, KeyChange::Disable).await?.state(NOON), KeyState::Disabled);
     assert_eq!(change(fx, key.id, KeyChange::Disable).await?.state(NOON), KeyState::Disabled);
     assert_eq!(change(fx, key.id, KeyChange::Enable).await?, key);
     Ok(())
-}
+});
 
-pub async fn a_revoked_key_stays_revoked(fx: &Fixture) -> Result<()> {
+case!(a_revoked_key_stays_revoked, async |fx| {
     let key = only_key(fx, new_key("")).await?;
     fx.clock.advance(HOUR);
     let revoked_at = Some(fx.clock.now());
@@ -115,9 +115,9 @@ pub async fn a_revoked_key_stays_revoked(fx: &Fixture) -> Result<()> {
         assert_eq!((changed.state(NOON), changed.revoked_at), (KeyState::Revoked, revoked_at), "{later:?}");
     }
     Ok(())
-}
+});
 
-pub async fn a_leaked_key_stays_valid_and_keeps_the_time_of_its_first_leak(fx: &Fixture) -> Result<()> {
+case!(a_leaked_key_stays_valid_and_keeps_the_time_of_its_first_leak, async |fx| {
     let key = only_key(fx, new_key("")).await?;
     fx.clock.advance(HOUR);
     let leaked_at = Some(fx.clock.now());
@@ -126,9 +126,9 @@ pub async fn a_leaked_key_stays_valid_and_keeps_the_time_of_its_first_leak(fx: &
     assert_eq!(change(fx, key.id, KeyChange::FlagLeaked).await?, ApiKey { leaked_at, ..key.clone() });
     assert_eq!(change(fx, key.id, KeyChange::Enable).await?.leaked_at, leaked_at);
     Ok(())
-}
+});
 
-pub async fn a_key_change_affects_no_other_key(fx: &Fixture) -> Result<()> {
+case!(a_key_change_affects_no_other_key, async |fx| {
     let key = only_key(fx, new_key("")).await?;
     let other = fx.store.create_key(key.account_id, new_key("")).await?.expect("the account exists");
     let all = [KeyChange::Disable, KeyChange::FlagLeaked, KeyChange::Revoke];
@@ -140,18 +140,18 @@ pub async fn a_key_change_affects_no_other_key(fx: &Fixture) -> Result<()> {
         assert_eq!(fx.store.change_key(key.account_id, each).await?, None, "this is the id of an account");
     }
     Ok(())
-}
+});
 
-pub async fn a_key_expires_at_its_exact_millisecond(fx: &Fixture) -> Result<()> {
+case!(a_key_expires_at_its_exact_millisecond, async |fx| {
     let end = NOON.saturating_add(HOUR);
     let key = only_key(fx, NewKey { expires_at: Some(end), ..new_key("") }).await?;
     let found = fx.store.find_key(key.id).await?.expect("the key exists");
     assert!(found.is_valid(end.saturating_sub(MILLISECOND)));
     assert!(!found.is_valid(end));
     Ok(())
-}
+});
 
-pub async fn the_last_use_of_a_key_is_recorded_and_never_moves_back(fx: &Fixture) -> Result<()> {
+case!(the_last_use_of_a_key_is_recorded_and_never_moves_back, async |fx| {
     let key = only_key(fx, new_key("")).await?;
     let other = fx.store.create_key(key.account_id, new_key("")).await?.expect("the account exists");
     let later = NOON.saturating_add(HOUR);
@@ -168,18 +168,18 @@ pub async fn the_last_use_of_a_key_is_recorded_and_never_moves_back(fx: &Fixture
     }
     assert_eq!(fx.store.find_key(other.id).await?, Some(other), "no use of this key was recorded");
     Ok(())
-}
+});
 
-pub async fn touch_keys_records_revoked_keys_and_ignores_unknown_keys(fx: &Fixture) -> Result<()> {
+case!(touch_keys_records_revoked_keys_and_ignores_unknown_keys, async |fx| {
     let key = only_key(fx, new_key("")).await?;
     let revoked = change(fx, key.id, KeyChange::Revoke).await?;
     let missing = Fixture::new(fx.backend).account("eve", 0).await?;
     fx.store.touch_keys(vec![(missing, NOON), (key.account_id, NOON), (key.id, NOON)]).await?;
     assert_eq!(fx.store.list_keys(None).await?, [ApiKey { last_used_at: Some(NOON), ..revoked }]);
     Ok(())
-}
+});
 
-pub async fn a_rotated_key_keeps_its_settings(fx: &Fixture) -> Result<()> {
+case!(a_rotated_key_keeps_its_settings, async |fx| {
     let budget = Some(Budget { credits: 500, period: Period::Month });
     let new = NewKey { submit_rate: Some(7), read_rate: Some(0), budget, ..new_key("studio") };
     let old = only_key(fx, new).await?;
@@ -194,35 +194,35 @@ pub async fn a_rotated_key_keeps_its_settings(fx: &Fixture) -> Result<()> {
     let end = Some(fx.clock.now().saturating_add(HOUR));
     assert_eq!(fx.store.find_key(old.id).await?, Some(ApiKey { expires_at: end, last_used_at: Some(NOON), ..old }));
     Ok(())
-}
+});
 
-pub async fn rotating_a_disabled_key_gives_a_disabled_key(fx: &Fixture) -> Result<()> {
+case!(rotating_a_disabled_key_gives_a_disabled_key, async |fx| {
     let old = only_key(fx, new_key("studio")).await?;
     change(fx, old.id, KeyChange::Disable).await?;
     let new = fx.store.rotate_key(old.id, another_hash(), "tt_new…", HOUR).await?.expect("the key is in force");
     assert!(new.disabled && !new.is_valid(fx.clock.now()), "{new:?}");
     assert!(change(fx, new.id, KeyChange::Enable).await?.is_valid(fx.clock.now()));
     Ok(())
-}
+});
 
-pub async fn rotating_without_an_overlap_ends_the_old_key_at_once(fx: &Fixture) -> Result<()> {
+case!(rotating_without_an_overlap_ends_the_old_key_at_once, async |fx| {
     let old = only_key(fx, new_key("")).await?;
     fx.store.rotate_key(old.id, another_hash(), "", Duration::ZERO).await?;
     let old = fx.store.find_key(old.id).await?.expect("the key exists");
     assert_eq!(old.state(fx.clock.now()), KeyState::Expired);
     Ok(())
-}
+});
 
-pub async fn an_overlap_never_extends_an_earlier_expiry(fx: &Fixture) -> Result<()> {
+case!(an_overlap_never_extends_an_earlier_expiry, async |fx| {
     let end = Some(NOON.saturating_add(HOUR));
     let old = only_key(fx, NewKey { expires_at: end, ..new_key("") }).await?;
     let new = fx.store.rotate_key(old.id, another_hash(), "", 2 * HOUR).await?.expect("the key is in force");
     assert_eq!(new.expires_at, end);
     assert_eq!(fx.store.find_key(old.id).await?.expect("the key exists").expires_at, end);
     Ok(())
-}
+});
 
-pub async fn an_overlap_brings_a_later_expiry_forward(fx: &Fixture) -> Result<()> {
+case!(an_overlap_brings_a_later_expiry_forward, async |fx| {
     let end = Some(NOON.saturating_add(2 * HOUR));
     let old = only_key(fx, NewKey { expires_at: end, ..new_key("") }).await?;
     let new = fx.store.rotate_key(old.id, another_hash(), "", HOUR).await?.expect("the key is in force");
@@ -230,9 +230,9 @@ pub async fn an_overlap_brings_a_later_expiry_forward(fx: &Fixture) -> Result<()
     let old = fx.store.find_key(old.id).await?.expect("the key exists");
     assert_eq!(old.expires_at, Some(NOON.saturating_add(HOUR)));
     Ok(())
-}
+});
 
-pub async fn a_key_that_is_rotated_again_gives_a_key_with_the_expiry_that_was_set(fx: &Fixture) -> Result<()> {
+case!(a_key_that_is_rotated_again_gives_a_key_with_the_expiry_that_was_set, async |fx| {
     for end in [None, Some(NOON.saturating_add(10 * HOUR))] {
         let fx = Fixture::new(fx.backend);
         let old = only_key(&fx, NewKey { expires_at: end, ..new_key("") }).await?;
@@ -242,9 +242,9 @@ pub async fn a_key_that_is_rotated_again_gives_a_key_with_the_expiry_that_was_se
         }
     }
     Ok(())
-}
+});
 
-pub async fn a_revoked_or_unknown_key_is_not_rotated(fx: &Fixture) -> Result<()> {
+case!(a_revoked_or_unknown_key_is_not_rotated, async |fx| {
     let key = only_key(fx, new_key("")).await?;
     change(fx, key.id, KeyChange::Revoke).await?;
     let before = fx.state().await?;
@@ -252,18 +252,18 @@ pub async fn a_revoked_or_unknown_key_is_not_rotated(fx: &Fixture) -> Result<()>
     assert_eq!(fx.store.rotate_key(key.account_id, another_hash(), "", HOUR).await?, None);
     assert_eq!(fx.state().await?, before);
     Ok(())
-}
+});
 
-pub async fn rotating_a_key_to_a_hash_in_use_is_an_error_and_changes_nothing(fx: &Fixture) -> Result<()> {
+case!(rotating_a_key_to_a_hash_in_use_is_an_error_and_changes_nothing, async |fx| {
     let key = new_key("");
     let old = only_key(fx, key.clone()).await?;
     let before = fx.state().await?;
     fx.store.rotate_key(old.id, key.hash, "", HOUR).await.expect_err("the hash is taken");
     assert_eq!(fx.state().await?, before);
     Ok(())
-}
+});
 
-pub async fn a_deleted_account_is_given_no_key(fx: &Fixture) -> Result<()> {
+case!(a_deleted_account_is_given_no_key, async |fx| {
     let key = only_key(fx, new_key("")).await?;
     fx.store.change_account(key.account_id, AccountChange::Delete).await?;
     let before = fx.state().await?;
@@ -276,9 +276,9 @@ pub async fn a_deleted_account_is_given_no_key(fx: &Fixture) -> Result<()> {
     fx.execute(&format!("UPDATE api_keys SET revoked_at = {} WHERE id = '{}'", NOON.as_millis(), key.id));
     assert_eq!(fx.state().await?, before);
     Ok(())
-}
+});
 
-pub async fn revoked_and_expired_keys_make_room_for_others(fx: &Fixture) -> Result<()> {
+case!(revoked_and_expired_keys_make_room_for_others, async |fx| {
     let first = only_key(fx, NewKey { expires_at: Some(NOON.saturating_add(HOUR)), ..new_key("") }).await?;
     let add = async || fx.store.create_key_within(first.account_id, new_key(""), Some(2)).await;
     let second = add().await?.created().expect("a second one");
@@ -296,7 +296,7 @@ pub async fn revoked_and_expired_keys_make_room_for_others(fx: &Fixture) -> Resu
     fx.store.create_key(first.account_id, new_key("")).await?.expect("no limit");
     fx.store.rotate_key(third.id, another_hash(), "", HOUR).await?.expect("no limit");
     Ok(())
-}
+});
 
 /// The stores of two processes, or the only one.
 fn processes(fx: &Fixture) -> Vec<Arc<Store>> {
@@ -306,7 +306,7 @@ fn processes(fx: &Fixture) -> Vec<Arc<Store>> {
     }
 }
 
-pub async fn keys_that_are_made_and_rotated_at_once_keep_to_the_limit(fx: &Fixture) -> Result<()> {
+case!(keys_that_are_made_and_rotated_at_once_keep_to_the_limit, async |fx| {
     let key = only_key(fx, new_key("")).await?;
     let stores = processes(fx);
     let additions = (0..24).map(|turn| {
@@ -324,4 +324,4 @@ pub async fn keys_that_are_made_and_rotated_at_once_keep_to_the_limit(fx: &Fixtu
     assert_eq!(made.iter().filter(|made| **made == KeyCreation::TooMany).count(), 20);
     assert_eq!(fx.store.list_keys(Some(key.account_id)).await?.len(), 5);
     Ok(())
-}
+});

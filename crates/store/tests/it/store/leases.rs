@@ -42,28 +42,28 @@ async fn assert_lost_to_the_next_worker(fx: &Fixture, old: Lease) -> Result<()> 
     Ok(())
 }
 
-pub async fn a_write_under_a_rescued_lease_is_refused(fx: &Fixture) -> Result<()> {
+case!(a_write_under_a_rescued_lease_is_refused, async |fx| {
     let lease = fx.leased().await?;
     assert_eq!(fx.store.rescue(Rescue::All, "the worker died").await?, QUEUED);
     assert_lost(fx, lease).await?;
     assert_lost_to_the_next_worker(fx, lease).await
-}
+});
 
-pub async fn a_write_under_a_released_lease_is_refused(fx: &Fixture) -> Result<()> {
+case!(a_write_under_a_released_lease_is_refused, async |fx| {
     let lease = fx.leased().await?;
     assert_eq!(fx.store.release(lease, std::time::Duration::ZERO).await?, LeaseWrite::Done);
     assert_lost(fx, lease).await?;
     assert_lost_to_the_next_worker(fx, lease).await
-}
+});
 
-pub async fn a_write_under_a_lease_given_up_for_a_retry_is_refused(fx: &Fixture) -> Result<()> {
+case!(a_write_under_a_lease_given_up_for_a_retry_is_refused, async |fx| {
     let lease = fx.leased().await?;
     assert_eq!(fx.store.retry(lease, Duration::ZERO, "no answer").await?, Retry::Queued);
     assert_lost(fx, lease).await?;
     assert_lost_to_the_next_worker(fx, lease).await
-}
+});
 
-pub async fn a_write_under_a_lease_that_was_never_granted_is_refused(fx: &Fixture) -> Result<()> {
+case!(a_write_under_a_lease_that_was_never_granted_is_refused, async |fx| {
     let held = fx.leased().await?;
     let waiting = fx.submit(fx.task(held.task_id).await?.account_id).await?.id;
     for epoch in [i64::MIN, -1, 0, held.epoch + 1, i64::MAX] {
@@ -74,9 +74,9 @@ pub async fn a_write_under_a_lease_that_was_never_granted_is_refused(fx: &Fixtur
     }
     assert_eq!(fx.store.complete(held, one_file()).await?, LeaseWrite::Done);
     Ok(())
-}
+});
 
-pub async fn renewing_a_lease_extends_it(fx: &Fixture) -> Result<()> {
+case!(renewing_a_lease_extends_it, async |fx| {
     let lease = fx.leased().await?;
     fx.clock.advance(LEASE - MILLISECOND);
     assert_eq!(fx.store.renew(vec![lease], LEASE).await?, []);
@@ -85,9 +85,9 @@ pub async fn renewing_a_lease_extends_it(fx: &Fixture) -> Result<()> {
     fx.clock.advance(MILLISECOND);
     assert_eq!(fx.store.rescue(Rescue::Expired, "the worker died").await?, QUEUED);
     Ok(())
-}
+});
 
-pub async fn renew_returns_exactly_the_lost_leases(fx: &Fixture) -> Result<()> {
+case!(renew_returns_exactly_the_lost_leases, async |fx| {
     let ada = fx.account("ada", 100).await?;
     let mut leases = Vec::new();
     for _ in 0..5 {
@@ -104,9 +104,9 @@ pub async fn renew_returns_exactly_the_lost_leases(fx: &Fixture) -> Result<()> {
     assert_eq!(fx.store.renew(vec![leases[1], leases[3]], LEASE).await?, []);
     assert_eq!(fx.store.renew(Vec::new(), LEASE).await?, []);
     Ok(())
-}
+});
 
-pub async fn an_expired_lease_is_held_until_a_rescue_takes_it(fx: &Fixture) -> Result<()> {
+case!(an_expired_lease_is_held_until_a_rescue_takes_it, async |fx| {
     let lease = fx.leased().await?;
     fx.clock.advance(2 * LEASE);
     assert_eq!(fx.store.renew(vec![lease], LEASE).await?, []);
@@ -114,9 +114,9 @@ pub async fn an_expired_lease_is_held_until_a_rescue_takes_it(fx: &Fixture) -> R
     fx.clock.advance(2 * LEASE);
     assert_eq!(fx.store.complete(lease, one_file()).await?, LeaseWrite::Done);
     Ok(())
-}
+});
 
-pub async fn a_release_does_not_count_as_a_lost_lease(fx: &Fixture) -> Result<()> {
+case!(a_release_does_not_count_as_a_lost_lease, async |fx| {
     let mut lease = fx.leased().await?;
     let paid = fx.state().await?;
     for _ in 0..2 * MAX_LOST_LEASES {
@@ -126,7 +126,7 @@ pub async fn a_release_does_not_count_as_a_lost_lease(fx: &Fixture) -> Result<()
     }
     assert_eq!(fx.state().await?, paid);
     Ok(())
-}
+});
 
 /// Asserts that the task is failed with `error` and its account has all its credits back.
 async fn assert_failed(fx: &Fixture, lease: Lease, error: &str) -> Result<()> {
@@ -138,7 +138,7 @@ async fn assert_failed(fx: &Fixture, lease: Lease, error: &str) -> Result<()> {
     Ok(())
 }
 
-pub async fn the_last_retry_fails_and_refunds_the_task_with_its_error(fx: &Fixture) -> Result<()> {
+case!(the_last_retry_fails_and_refunds_the_task_with_its_error, async |fx| {
     let mut lease = fx.leased().await?;
     for lost in 1..MAX_LOST_LEASES {
         assert_eq!(fx.store.retry(lease, Duration::ZERO, "not yet").await?, Retry::Queued);
@@ -147,9 +147,9 @@ pub async fn the_last_retry_fails_and_refunds_the_task_with_its_error(fx: &Fixtu
     }
     assert_eq!(fx.store.retry(lease, Duration::ZERO, "that was it").await?, Retry::Failed);
     assert_failed(fx, lease, "that was it").await
-}
+});
 
-pub async fn the_last_rescue_fails_and_refunds_the_task_with_its_error(fx: &Fixture) -> Result<()> {
+case!(the_last_rescue_fails_and_refunds_the_task_with_its_error, async |fx| {
     let mut lease = fx.leased().await?;
     for lost in 1..MAX_LOST_LEASES {
         assert_eq!(fx.store.rescue(Rescue::All, "not yet").await?, QUEUED);
@@ -160,9 +160,9 @@ pub async fn the_last_rescue_fails_and_refunds_the_task_with_its_error(fx: &Fixt
     let failed = vec![fx.ended(lease.task_id).await?];
     assert_eq!(fx.store.rescue(Rescue::Expired, "that was it").await?, Rescued { queued: 0, failed });
     assert_failed(fx, lease, "that was it").await
-}
+});
 
-pub async fn retries_and_rescues_count_toward_one_limit_of_lost_leases(fx: &Fixture) -> Result<()> {
+case!(retries_and_rescues_count_toward_one_limit_of_lost_leases, async |fx| {
     let mut lease = fx.leased().await?;
     for lost in 1..MAX_LOST_LEASES {
         fx.store.release(lease, std::time::Duration::ZERO).await?;
@@ -176,9 +176,9 @@ pub async fn retries_and_rescues_count_toward_one_limit_of_lost_leases(fx: &Fixt
     }
     assert_eq!(fx.store.retry(lease, Duration::ZERO, "that was it").await?, Retry::Failed);
     assert_failed(fx, lease, "that was it").await
-}
+});
 
-pub async fn a_rescue_takes_exactly_the_expired_leases(fx: &Fixture) -> Result<()> {
+case!(a_rescue_takes_exactly_the_expired_leases, async |fx| {
     let ada = fx.account("ada", 100).await?;
     let mut leases = Vec::new();
     for seconds in [10, 20, 30] {
@@ -196,9 +196,9 @@ pub async fn a_rescue_takes_exactly_the_expired_leases(fx: &Fixture) -> Result<(
     assert_eq!(fx.store.renew(leases.clone(), LEASE).await?, [leases[0], leases[1]]);
     assert_eq!(fx.store.queue_depth().await?.waiting, 3);
     Ok(())
-}
+});
 
-pub async fn a_rescue_of_all_takes_every_lease_and_leaves_waiting_tasks(fx: &Fixture) -> Result<()> {
+case!(a_rescue_of_all_takes_every_lease_and_leaves_waiting_tasks, async |fx| {
     let ada = fx.account("ada", 100).await?;
     for _ in 0..4 {
         fx.submit(ada).await?;
@@ -217,9 +217,9 @@ pub async fn a_rescue_of_all_takes_every_lease_and_leaves_waiting_tasks(fx: &Fix
     let lost: Vec<_> = fx.store.claim(10, LEASE).await?.into_iter().map(|claim| claim.lease.task_id).collect();
     assert_eq!([fx.lost_leases(lost[0]).await?, fx.lost_leases(lost[2]).await?], [Some(1), Some(0)]);
     Ok(())
-}
+});
 
-pub async fn a_rescue_takes_a_lease_that_ends_later_than_the_longest_lease(fx: &Fixture) -> Result<()> {
+case!(a_rescue_takes_a_lease_that_ends_later_than_the_longest_lease, async |fx| {
     fx.leased().await?;
     // Sets the clock back, so that the lease ends later than a lease claimed now could.
     fx.clock.set(fx.clock.now().saturating_sub(LONGEST_LEASE - LEASE));
@@ -227,4 +227,4 @@ pub async fn a_rescue_takes_a_lease_that_ends_later_than_the_longest_lease(fx: &
     fx.clock.set(fx.clock.now().saturating_sub(MILLISECOND));
     assert_eq!(fx.store.rescue(Rescue::Expired, "the worker died").await?, QUEUED);
     Ok(())
-}
+});

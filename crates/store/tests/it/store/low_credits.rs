@@ -24,7 +24,7 @@ async fn set(fx: &Fixture, account: Id, threshold: Option<i64>) -> Result<()> {
     Ok(())
 }
 
-pub async fn low_credits_are_told_once_until_the_balance_is_above_the_threshold_again(fx: &Fixture) -> Result<()> {
+case!(low_credits_are_told_once_until_the_balance_is_above_the_threshold_again, async |fx| {
     let ada = fx.account("ada", 14).await?;
     let endpoint = endpoint(fx, ada).await?.id;
     fx.submit(ada).await?;
@@ -55,9 +55,9 @@ pub async fn low_credits_are_told_once_until_the_balance_is_above_the_threshold_
     fx.submit_request(ada, Surface::Api, images(4)).await?;
     assert_eq!((fx.credits(ada).await?, told(fx, endpoint).await?), (6, 4));
     Ok(())
-}
+});
 
-pub async fn of_many_submits_at_once_one_tells_of_low_credits(fx: &Fixture) -> Result<()> {
+case!(of_many_submits_at_once_one_tells_of_low_credits, async |fx| {
     let ada = fx.account("ada", 100).await?;
     let endpoint = endpoint(fx, ada).await?.id;
     set(fx, ada, Some(31)).await?;
@@ -69,4 +69,4 @@ pub async fn of_many_submits_at_once_one_tells_of_low_credits(fx: &Fixture) -> R
     try_join_all(submits).await?;
     assert_eq!((fx.credits(ada).await?, told(fx, endpoint).await?), (0, 1));
     Ok(())
-}
+});

@@ -38,7 +38,7 @@ impl Fixture {
     }
 }
 
-pub async fn owners_whom_a_rule_demotes_at_once_leave_one(fixture: &Fixture) -> Result<()> {
+case!(owners_whom_a_rule_demotes_at_once_leave_one, async |fixture| {
     let account = fixture.account("ada", 0).await?;
     let (ada, bob) = (fixture.person(account, "ada").await?, fixture.person(account, "bob").await?);
     let by_rule = |person: &Person, role| fixture.store.change_person(person.id, PersonChange::RoleByRule(role));
@@ -50,9 +50,9 @@ pub async fn owners_whom_a_rule_demotes_at_once_leave_one(fixture: &Fixture) -> 
         assert_eq!(people.iter().filter(|person| person.role == Role::Owner).count(), 1, "{round}");
     }
     Ok(())
-}
+});
 
-pub async fn a_person_is_found_by_name_and_by_id(fixture: &Fixture) -> Result<()> {
+case!(a_person_is_found_by_name_and_by_id, async |fixture| {
     let account = fixture.account("ada", 0).await?;
     let person = fixture.person(account, "ada@example.com").await?;
     assert_eq!((person.account_id, person.role, person.has_password), (account, Role::Member, false));
@@ -70,9 +70,9 @@ pub async fn a_person_is_found_by_name_and_by_id(fixture: &Fixture) -> Result<()
     assert!(fixture.store.remove_person(person.id).await? && !fixture.store.remove_person(person.id).await?);
     assert_eq!(fixture.store.change_person(person.id, PersonChange::Role(Role::Viewer)).await?, None);
     Ok(())
-}
+});
 
-pub async fn people_are_found_by_a_part_of_their_name_in_pages(fixture: &Fixture) -> Result<()> {
+case!(people_are_found_by_a_part_of_their_name_in_pages, async |fixture| {
     let (ada, eve) = (fixture.account("ada", 0).await?, fixture.account("eve", 0).await?);
     for (account, name) in [(ada, "joanna_1"), (eve, "anna"), (ada, "bob"), (eve, "hannah"), (ada, "jürgen")] {
         fixture.person(account, name).await?;
@@ -95,9 +95,9 @@ pub async fn people_are_found_by_a_part_of_their_name_in_pages(fixture: &Fixture
     assert_eq!(find(None, "", "\0", 9).await?, Vec::<String>::new());
     assert_eq!(fixture.store.find_accounts("", "\0", 9).await?.len(), 0);
     Ok(())
-}
+});
 
-pub async fn a_name_of_a_person_is_taken_once(fixture: &Fixture) -> Result<()> {
+case!(a_name_of_a_person_is_taken_once, async |fixture| {
     let (ada, eve) = (fixture.account("ada", 0).await?, fixture.account("eve", 0).await?);
     let person = fixture.person(ada, "ada").await?;
     for (account, name) in [(ada, "ada"), (eve, "ada"), (eve, person.id.as_str())] {
@@ -106,9 +106,9 @@ pub async fn a_name_of_a_person_is_taken_once(fixture: &Fixture) -> Result<()> {
     }
     assert_eq!(fixture.store.list_people(None).await?, [person]);
     Ok(())
-}
+});
 
-pub async fn an_account_has_a_limited_number_of_people_and_a_deleted_one_none(fixture: &Fixture) -> Result<()> {
+case!(an_account_has_a_limited_number_of_people_and_a_deleted_one_none, async |fixture| {
     let (ada, eve) = (fixture.account("ada", 0).await?, fixture.account("eve", 0).await?);
     for number in 0..MAX_PEOPLE {
         fixture.person(ada, &format!("person {number}")).await?;
@@ -122,9 +122,9 @@ pub async fn an_account_has_a_limited_number_of_people_and_a_deleted_one_none(fi
     assert_eq!(fixture.store.find_session(hash).await?, None);
     assert_eq!(fixture.store.create_person(eve, "mallory", Role::Owner).await?, PersonCreation::NotPossible);
     Ok(())
-}
+});
 
-pub async fn a_link_signs_one_person_in_once(fixture: &Fixture) -> Result<()> {
+case!(a_link_signs_one_person_in_once, async |fixture| {
     let account = fixture.account("ada", 0).await?;
     let (person, link) = (fixture.person(account, "ada").await?, Token::random().hash());
     assert!(fixture.store.create_link(person.id, link, fixture.in_an_hour()).await?);
@@ -146,9 +146,9 @@ pub async fn a_link_signs_one_person_in_once(fixture: &Fixture) -> Result<()> {
     assert_eq!(fixture.store.sign_in_by_link(link, None, fixture.new_session()).await?, None);
     assert_eq!(fixture.store.find_link(link).await?, None);
     Ok(())
-}
+});
 
-pub async fn a_link_expires_at_its_exact_millisecond(fixture: &Fixture) -> Result<()> {
+case!(a_link_expires_at_its_exact_millisecond, async |fixture| {
     let account = fixture.account("ada", 0).await?;
     let (person, link) = (fixture.person(account, "ada").await?, Token::random().hash());
     fixture.store.create_link(person.id, link, fixture.in_an_hour()).await?;
@@ -158,9 +158,9 @@ pub async fn a_link_expires_at_its_exact_millisecond(fixture: &Fixture) -> Resul
     assert_eq!(fixture.store.find_link(link).await?, None);
     assert_eq!(fixture.store.sign_in_by_link(link, None, fixture.new_session()).await?, None);
     Ok(())
-}
+});
 
-pub async fn of_several_processes_that_use_a_link_one_signs_in(fixture: &Fixture) -> Result<()> {
+case!(of_several_processes_that_use_a_link_one_signs_in, async |fixture| {
     let account = fixture.account("ada", 0).await?;
     let (person, link) = (fixture.person(account, "ada").await?, Token::random().hash());
     fixture.store.create_link(person.id, link, fixture.in_an_hour()).await?;
@@ -175,9 +175,9 @@ pub async fn of_several_processes_that_use_a_link_one_signs_in(fixture: &Fixture
     }
     assert_eq!((signed_in, fixture.store.list_sessions(person.id).await?.len()), (1, 1));
     Ok(())
-}
+});
 
-pub async fn a_session_ends_at_its_exact_millisecond_unless_it_is_used(fixture: &Fixture) -> Result<()> {
+case!(a_session_ends_at_its_exact_millisecond_unless_it_is_used, async |fixture| {
     let account = fixture.account("ada", 0).await?;
     let person = fixture.person(account, "ada").await?;
     let (used, used_hash) = fixture.session(&person).await?;
@@ -193,9 +193,9 @@ pub async fn a_session_ends_at_its_exact_millisecond_unless_it_is_used(fixture: 
     assert_eq!(session.seen_at, fixture.store.now().saturating_sub(MILLISECOND));
     assert_eq!(fixture.store.list_sessions(person.id).await?, [session]);
     Ok(())
-}
+});
 
-pub async fn a_person_ends_one_session_or_all_others_and_those_of_nobody_else(fixture: &Fixture) -> Result<()> {
+case!(a_person_ends_one_session_or_all_others_and_those_of_nobody_else, async |fixture| {
     let account = fixture.account("ada", 0).await?;
     let (ada, eve) = (fixture.person(account, "ada").await?, fixture.person(account, "eve").await?);
     let (first, first_hash) = fixture.session(&ada).await?;
@@ -211,9 +211,9 @@ pub async fn a_person_ends_one_session_or_all_others_and_those_of_nobody_else(fi
     assert_eq!(fixture.store.list_sessions(ada.id).await?, [third]);
     assert_eq!(fixture.store.list_sessions(eve.id).await?, [other]);
     Ok(())
-}
+});
 
-pub async fn a_new_password_ends_every_session(fixture: &Fixture) -> Result<()> {
+case!(a_new_password_ends_every_session, async |fixture| {
     let account = fixture.account("ada", 0).await?;
     let (ada, eve) = (fixture.person(account, "ada").await?, fixture.person(account, "eve").await?);
     let (_, hash) = fixture.session(&ada).await?;
@@ -225,9 +225,9 @@ pub async fn a_new_password_ends_every_session(fixture: &Fixture) -> Result<()> 
     assert_eq!(fixture.store.find_session(hash).await?, None);
     assert!(fixture.store.find_session(other).await?.is_some());
     Ok(())
-}
+});
 
-pub async fn the_live_ones_of_many_sessions_are_found_at_once(fixture: &Fixture) -> Result<()> {
+case!(the_live_ones_of_many_sessions_are_found_at_once, async |fixture| {
     let (ada, eve) = (fixture.account("ada", 0).await?, fixture.account("eve", 0).await?);
     let (ada, person) = (fixture.person(ada, "ada").await?, fixture.person(eve, "eve").await?);
     let (first, one) = fixture.session(&ada).await?;
@@ -247,9 +247,9 @@ pub async fn the_live_ones_of_many_sessions_are_found_at_once(fixture: &Fixture)
     fixture.clock.set(fixture.in_an_hour());
     assert_eq!(live().await?, [[0; 32]; 0]);
     Ok(())
-}
+});
 
-pub async fn a_disabled_account_signs_nobody_in(fixture: &Fixture) -> Result<()> {
+case!(a_disabled_account_signs_nobody_in, async |fixture| {
     let account = fixture.account("ada", 0).await?;
     let (person, link) = (fixture.person(account, "ada").await?, Token::random().hash());
     fixture.store.create_link(person.id, link, fixture.in_an_hour()).await?;
@@ -263,9 +263,9 @@ pub async fn a_disabled_account_signs_nobody_in(fixture: &Fixture) -> Result<()>
     assert_eq!(fixture.store.find_session(hash).await?, Some(session));
     assert!(fixture.store.sign_in_by_link(link, None, fixture.new_session()).await?.is_some());
     Ok(())
-}
+});
 
-pub async fn expired_links_and_sessions_are_deleted_and_no_others(fixture: &Fixture) -> Result<()> {
+case!(expired_links_and_sessions_are_deleted_and_no_others, async |fixture| {
     let account = fixture.account("ada", 0).await?;
     let (person, link) = (fixture.person(account, "ada").await?, Token::random().hash());
     fixture.session(&person).await?;
@@ -278,9 +278,9 @@ pub async fn expired_links_and_sessions_are_deleted_and_no_others(fixture: &Fixt
     assert_eq!(fixture.store.delete_sessions(DeleteSessions::All).await?, 2);
     assert!(fixture.store.find_link(link).await?.is_none() && fixture.store.find_session(hash).await?.is_none());
     Ok(())
-}
+});
 
-pub async fn the_first_account_is_an_administrator_and_others_only_by_rank(fixture: &Fixture) -> Result<()> {
+case!(the_first_account_is_an_administrator_and_others_only_by_rank, async |fixture| {
     let (first, second) = (fixture.account("first", 0).await?, fixture.account("second", 0).await?);
     let AccountCreation::Created(third) = fixture.store.create_account_as("third", 5, Rank::Administrator).await?
     else {
@@ -292,4 +292,4 @@ pub async fn the_first_account_is_an_administrator_and_others_only_by_rank(fixtu
         assert_eq!(found.admin, admin, "{}", found.name);
     }
     Ok(())
-}
+});

@@ -42,7 +42,7 @@ async fn listed(fx: &Fixture, account: Id) -> Result<HashSet<Id>> {
     Ok(ids(&fx.store.list_tasks(account, Surface::Api, None, u32::MAX).await?).into_iter().collect())
 }
 
-pub async fn concurrent_submits_never_overspend(fx: &Fixture) -> Result<()> {
+case!(concurrent_submits_never_overspend, async |fx| {
     let ada = fx.account("ada", 61).await?;
     let submits = together((0..100).map(|_| submit(fx.store.clone(), ada, 1, UNLIMITED))).await;
     let tasks = accepted_ids(submits)?;
@@ -51,9 +51,9 @@ pub async fn concurrent_submits_never_overspend(fx: &Fixture) -> Result<()> {
     assert_eq!(fx.credits(ada).await?, 1);
     assert_eq!(fx.store.history(ada, None, 1_000).await?.len(), 31);
     Ok(())
-}
+});
 
-pub async fn concurrent_submits_charge_the_account_of_each_task(fx: &Fixture) -> Result<()> {
+case!(concurrent_submits_charge_the_account_of_each_task, async |fx| {
     let accounts = [fx.account("ada", 1_000).await?, fx.account("bob", 1_000).await?, fx.account("cyd", 50).await?];
     let submits = (0..90).map(|turn| submit(fx.store.clone(), accounts[turn % 3], (turn % 2 + 1) as u8, UNLIMITED));
     let mut submissions = together(submits).await.into_iter();
@@ -67,9 +67,9 @@ pub async fn concurrent_submits_charge_the_account_of_each_task(fx: &Fixture) ->
     assert_eq!((fx.credits(accounts[0]).await?, fx.credits(accounts[1]).await?), (910, 910));
     assert!(fx.credits(accounts[2]).await? < 4, "the submits asked for more than all its credits");
     Ok(())
-}
+});
 
-pub async fn concurrent_submits_never_exceed_the_limit_of_unfinished_tasks(fx: &Fixture) -> Result<()> {
+case!(concurrent_submits_never_exceed_the_limit_of_unfinished_tasks, async |fx| {
     let ada = fx.account("ada", 1_000).await?;
     let elsewhere = fx.another_process();
     let submits = (0..60).map(|turn| {
@@ -79,9 +79,9 @@ pub async fn concurrent_submits_never_exceed_the_limit_of_unfinished_tasks(fx: &
     assert_eq!(accepted_ids(together(submits).await)?.len(), 7);
     assert_eq!(fx.credits(ada).await?, 986);
     Ok(())
-}
+});
 
-pub async fn two_processes_submitting_at_once_never_overspend(fx: &Fixture) -> Result<()> {
+case!(two_processes_submitting_at_once_never_overspend, async |fx| {
     let ada = fx.account("ada", 80).await?;
     let elsewhere = fx.another_process();
     let here = together((0..40).map(|_| submit(fx.store.clone(), ada, 1, UNLIMITED)));
@@ -93,9 +93,9 @@ pub async fn two_processes_submitting_at_once_never_overspend(fx: &Fixture) -> R
     assert_eq!(listed(fx, ada).await?, tasks);
     assert_eq!(fx.credits(ada).await?, 0);
     Ok(())
-}
+});
 
-pub async fn a_grant_by_another_process_during_submits_is_not_lost(fx: &Fixture) -> Result<()> {
+case!(a_grant_by_another_process_during_submits_is_not_lost, async |fx| {
     let ada = fx.account("ada", 200).await?;
     let elsewhere = fx.another_process();
     let submits = together((0..50).map(|_| submit(fx.store.clone(), ada, 1, UNLIMITED)));
@@ -110,9 +110,9 @@ pub async fn a_grant_by_another_process_during_submits_is_not_lost(fx: &Fixture)
     assert_eq!(accepted_ids(submissions)?.len(), 50);
     assert_eq!(fx.credits(ada).await?, 600);
     Ok(())
-}
+});
 
-pub async fn a_failed_write_affects_no_other_write_of_its_batch(fx: &Fixture) -> Result<()> {
+case!(a_failed_write_affects_no_other_write_of_its_batch, async |fx| {
     let ada = fx.account("ada", 100).await?;
     let writes = (0..30).map(|turn| {
         let store = fx.store.clone();
@@ -128,9 +128,9 @@ pub async fn a_failed_write_affects_no_other_write_of_its_batch(fx: &Fixture) ->
     assert_eq!(fx.credits(ada).await?, 60);
     assert_eq!(listed(fx, ada).await?.len(), 20);
     Ok(())
-}
+});
 
-pub async fn a_cancelled_submit_is_committed_entirely_or_not_at_all(fx: &Fixture) -> Result<()> {
+case!(a_cancelled_submit_is_committed_entirely_or_not_at_all, async |fx| {
     let ada = fx.account("ada", 100).await?;
     for _ in 0..10 {
         let submit = fx.store.submit(ada, None, Surface::Api, images(1), UNLIMITED);
@@ -141,7 +141,7 @@ pub async fn a_cancelled_submit_is_committed_entirely_or_not_at_all(fx: &Fixture
     let tasks = listed(fx, ada).await?.len();
     assert_eq!(fx.credits(ada).await?, 100 - 2 * tasks as i64);
     Ok(())
-}
+});
 
 /// Claims until no task waits, or more than `most` tasks were claimed.
 async fn claim_all(store: Arc<Store>, most: usize) -> Result<Vec<Id>> {
@@ -156,7 +156,7 @@ async fn claim_all(store: Arc<Store>, most: usize) -> Result<Vec<Id>> {
     Ok(tasks)
 }
 
-pub async fn concurrent_workers_never_claim_the_same_task(fx: &Fixture) -> Result<()> {
+case!(concurrent_workers_never_claim_the_same_task, async |fx| {
     let mut submitted = HashSet::new();
     for name in ["ada", "bob", "cyd"] {
         let account = fx.account(name, 1_000).await?;
@@ -173,9 +173,9 @@ pub async fn concurrent_workers_never_claim_the_same_task(fx: &Fixture) -> Resul
     }
     assert_eq!(claimed, submitted);
     Ok(())
-}
+});
 
-pub async fn a_task_ended_by_two_processes_at_once_ends_once(fx: &Fixture) -> Result<()> {
+case!(a_task_ended_by_two_processes_at_once_ends_once, async |fx| {
     let ada = fx.account("ada", 40).await?;
     let elsewhere = fx.another_process();
     together((0..20).map(|_| submit(fx.store.clone(), ada, 1, UNLIMITED))).await;
@@ -203,9 +203,9 @@ pub async fn a_task_ended_by_two_processes_at_once_ends_once(fx: &Fixture) -> Re
     }
     assert_eq!(fx.credits(ada).await?, 2 * failures);
     Ok(())
-}
+});
 
-pub async fn concurrent_creations_of_one_account_name_create_one_account(fx: &Fixture) -> Result<()> {
+case!(concurrent_creations_of_one_account_name_create_one_account, async |fx| {
     let elsewhere = fx.another_process();
     let creations = (0..10).map(|turn| {
         let store = if turn % 2 == 0 { fx.store.clone() } else { elsewhere.clone() };
@@ -217,9 +217,9 @@ pub async fn concurrent_creations_of_one_account_name_create_one_account(fx: &Fi
     }
     assert_eq!((created, fx.store.list_accounts().await?.len()), (1, 1));
     Ok(())
-}
+});
 
-pub async fn concurrent_first_starts_create_one_first_account(fx: &Fixture) -> Result<()> {
+case!(concurrent_first_starts_create_one_first_account, async |fx| {
     let elsewhere = fx.another_process();
     let creations = (0..10).map(|turn| {
         let store = if turn % 2 == 0 { fx.store.clone() } else { elsewhere.clone() };
@@ -231,9 +231,9 @@ pub async fn concurrent_first_starts_create_one_first_account(fx: &Fixture) -> R
     }
     assert_eq!((created, fx.store.list_keys(None).await?.len()), (1, 1));
     Ok(())
-}
+});
 
-pub async fn a_process_whose_clock_is_behind_keeps_the_order_of_its_own_tasks(fx: &Fixture) -> Result<()> {
+case!(a_process_whose_clock_is_behind_keeps_the_order_of_its_own_tasks, async |fx| {
     let ada = fx.account("ada", 100).await?;
     let newest = fx.submit(ada).await?.id;
     let behind = NOON.saturating_sub(LEASE);
@@ -247,35 +247,35 @@ pub async fn a_process_whose_clock_is_behind_keeps_the_order_of_its_own_tasks(fx
     assert_eq!(ids(&fx.store.list_tasks(ada, Surface::Api, None, 100).await?), expected);
     assert_eq!(fx.store.claim(100, LEASE).await?.len(), 6);
     Ok(())
-}
+});
 
-pub async fn all_processes_of_one_database_share_its_cursor_secret(fx: &Fixture) -> Result<()> {
+case!(all_processes_of_one_database_share_its_cursor_secret, async |fx| {
     let secret = fx.store.cursor_secret().await?;
     assert_eq!(fx.store.cursor_secret().await?, secret);
     assert_eq!(fx.another_process().cursor_secret().await?, secret);
     assert_ne!(Fixture::new(fx.backend).store.cursor_secret().await?, secret);
     Ok(())
-}
+});
 
-pub async fn a_ping_succeeds_and_changes_nothing(fx: &Fixture) -> Result<()> {
+case!(a_ping_succeeds_and_changes_nothing, async |fx| {
     fx.leased().await?;
     let before = fx.state().await?;
     fx.store.ping().await?;
     assert_eq!(fx.state().await?, before);
     Ok(())
-}
+});
 
-pub async fn a_task_is_claimable_at_once_by_a_process_whose_clock_is_behind(fx: &Fixture) -> Result<()> {
+case!(a_task_is_claimable_at_once_by_a_process_whose_clock_is_behind, async |fx| {
     let ada = fx.account("ada", 10).await?;
     let task = fx.submit(ada).await?;
     let behind = fx.process_with_clock(&Clock::manual(NOON.saturating_sub(Duration::from_secs(1_200))));
     let claims = behind.claim(1, LEASE).await?;
     assert_eq!(claims.iter().map(|claim| claim.lease.task_id).collect::<Vec<_>>(), [task.id]);
     Ok(())
-}
+});
 
-/// The process of an operator's command ends as soon as the failure is committed.
-pub async fn a_failure_by_a_command_reaches_callers_that_wait(fx: &Fixture) -> Result<()> {
+// The process of an operator's command ends as soon as the failure is committed.
+case!(a_failure_by_a_command_reaches_callers_that_wait, async |fx| {
     let heard = async || {
         tokio::time::timeout(Duration::from_secs(60), fx.store.endings_elsewhere()).await.expect("it is heard")
     };
@@ -291,4 +291,4 @@ pub async fn a_failure_by_a_command_reaches_callers_that_wait(fx: &Fixture) -> R
         EndingsElsewhere::Missed => {}
     }
     Ok(())
-}
+});

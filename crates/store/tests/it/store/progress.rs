@@ -26,7 +26,7 @@ async fn report(fx: &Fixture, lease: Lease, done: u32) -> Result<()> {
     fx.store.report_progress(vec![(lease, step(done))]).await
 }
 
-pub async fn the_owner_of_a_task_reads_the_latest_progress(fx: &Fixture) -> Result<()> {
+case!(the_owner_of_a_task_reads_the_latest_progress, async |fx| {
     let lease = fx.leased().await?;
     let before = fx.state().await?;
     assert_eq!(read(fx, lease.task_id).await?, None);
@@ -42,9 +42,9 @@ pub async fn the_owner_of_a_task_reads_the_latest_progress(fx: &Fixture) -> Resu
     assert_eq!(fx.store.poll_task(account_id, Surface::Web, lease.task_id).await?, None);
     assert_eq!(fx.state().await?, before, "nothing else has changed");
     Ok(())
-}
+});
 
-pub async fn progress_is_reported_for_many_attempts_at_once(fx: &Fixture) -> Result<()> {
+case!(progress_is_reported_for_many_attempts_at_once, async |fx| {
     let ada = fx.account("ada", 10).await?;
     for _ in 0..3 {
         fx.submit(ada).await?;
@@ -58,9 +58,9 @@ pub async fn progress_is_reported_for_many_attempts_at_once(fx: &Fixture) -> Res
         assert_eq!(read(fx, lease.task_id).await?, expected);
     }
     Ok(())
-}
+});
 
-pub async fn progress_under_a_lost_lease_is_not_written(fx: &Fixture) -> Result<()> {
+case!(progress_under_a_lost_lease_is_not_written, async |fx| {
     let lost = fx.leased().await?;
     fx.store.release(lost, std::time::Duration::ZERO).await?;
     report(fx, lost, 1).await?;
@@ -77,9 +77,9 @@ pub async fn progress_under_a_lost_lease_is_not_written(fx: &Fixture) -> Result<
     fx.store.rescue(Rescue::Expired, "").await?;
     assert_eq!(fx.count("progress"), 0);
     Ok(())
-}
+});
 
-pub async fn progress_ends_with_its_lease(fx: &Fixture) -> Result<()> {
+case!(progress_ends_with_its_lease, async |fx| {
     let ada = fx.account("ada", 100).await?;
     for how in 0..8 {
         let task = fx.submit(ada).await?;
@@ -103,7 +103,7 @@ pub async fn progress_ends_with_its_lease(fx: &Fixture) -> Result<()> {
         fx.store.fail_unleased(task.id, FailureCause::Operator, "it sank").await?;
     }
     Ok(())
-}
+});
 
 /// The preview that the owner of a task sees at another process, and its number.
 async fn seen(fx: &Fixture, task_id: Id) -> Result<(Option<Bytes>, Option<i64>)> {
@@ -119,7 +119,7 @@ fn png(seed: u8) -> Bytes {
     vec![seed; 50_000].into()
 }
 
-pub async fn the_owner_of_a_task_sees_the_latest_preview(fx: &Fixture) -> Result<()> {
+case!(the_owner_of_a_task_sees_the_latest_preview, async |fx| {
     let ada = fx.account("ada", 10).await?;
     let eve = fx.account("eve", 10).await?;
     fx.submit(ada).await?;
@@ -135,9 +135,9 @@ pub async fn the_owner_of_a_task_sees_the_latest_preview(fx: &Fixture) -> Result
         assert_eq!(fx.store.find_preview(account, surface, first).await?, None);
     }
     Ok(())
-}
+});
 
-pub async fn a_preview_ends_with_its_lease(fx: &Fixture) -> Result<()> {
+case!(a_preview_ends_with_its_lease, async |fx| {
     let lost = fx.leased().await?;
     let show = async |lease: Lease, seed: u8| fx.store.report_previews(vec![(lease, png(seed))]).await;
     show(lost, 1).await?;
@@ -157,7 +157,7 @@ pub async fn a_preview_ends_with_its_lease(fx: &Fixture) -> Result<()> {
     fx.store.rescue(Rescue::Expired, "").await?;
     assert_eq!(fx.count("previews"), 0);
     Ok(())
-}
+});
 
 /// The places and numbers of the previews that were found.
 async fn found(fx: &Fixture, surface: Surface, sought: &[SoughtPreview]) -> Result<Vec<(usize, i64)>> {
@@ -166,7 +166,7 @@ async fn found(fx: &Fixture, surface: Surface, sought: &[SoughtPreview]) -> Resu
     Ok(found.iter().map(|preview| (preview.place, preview.number)).collect())
 }
 
-pub async fn a_preview_is_found_by_its_owner_once_it_is_due_and_not_yet_seen(fx: &Fixture) -> Result<()> {
+case!(a_preview_is_found_by_its_owner_once_it_is_due_and_not_yet_seen, async |fx| {
     let (ada, eve) = (fx.account("ada", 10).await?, fx.account("eve", 10).await?);
     fx.submit(ada).await?;
     fx.submit(ada).await?;
@@ -196,9 +196,9 @@ pub async fn a_preview_is_found_by_its_owner_once_it_is_due_and_not_yet_seen(fx:
     fx.store.release(leases[0], std::time::Duration::ZERO).await?;
     assert_eq!(found(fx, Surface::Api, &all).await?, [(3, 1)]);
     Ok(())
-}
+});
 
-pub async fn a_sweep_leaves_the_progress_of_running_attempts(fx: &Fixture) -> Result<()> {
+case!(a_sweep_leaves_the_progress_of_running_attempts, async |fx| {
     let lease = fx.leased().await?;
     report(fx, lease, 7).await?;
     fx.store.rescue(Rescue::Expired, "").await?;
@@ -210,4 +210,4 @@ pub async fn a_sweep_leaves_the_progress_of_running_attempts(fx: &Fixture) -> Re
     assert_eq!(read(fx, lease.task_id).await?, None, "a new attempt begins anew");
     assert_eq!(fx.store.complete(current, one_file()).await?, LeaseWrite::Done);
     Ok(())
-}
+});

@@ -20,7 +20,7 @@ async fn record(fx: &Fixture, id: Id) -> Result<TaskRecord> {
     Ok(fx.store.inspect_task(id).await?.expect("the task exists"))
 }
 
-pub async fn remove_tasks_removes_exactly_the_tasks_that_ended_before_the_cutoff(fx: &Fixture) -> Result<()> {
+case!(remove_tasks_removes_exactly_the_tasks_that_ended_before_the_cutoff, async |fx| {
     let (ada, bob) = (fx.account("ada", 100).await?, fx.account("bob", 100).await?);
     let late = fx.submit(ada).await?.id;
     let late_lease = fx.claim().await?;
@@ -41,9 +41,9 @@ pub async fn remove_tasks_removes_exactly_the_tasks_that_ended_before_the_cutoff
     fx.clock.advance(MILLISECOND);
     assert_eq!(fx.store.remove_tasks(fx.clock.now()).await?, 2);
     Ok(())
-}
+});
 
-pub async fn only_the_operator_sees_a_removed_task(fx: &Fixture) -> Result<()> {
+case!(only_the_operator_sees_a_removed_task, async |fx| {
     let ada = fx.account("ada", 100).await?;
     let reference_images = vec!["https://example.com/boat.png".into()];
     let request = GenerateRequest { reference_images, request_id: Some("quoted".into()), ..images(1) };
@@ -64,9 +64,9 @@ pub async fn only_the_operator_sees_a_removed_task(fx: &Fixture) -> Result<()> {
     assert_eq!((record.request.prompt.as_str(), record.request.reference_images.len()), ("", 0));
     assert_eq!(record.request.request_id, None);
     Ok(())
-}
+});
 
-pub async fn a_removal_changes_no_balance_and_no_ledger_entry(fx: &Fixture) -> Result<()> {
+case!(a_removal_changes_no_balance_and_no_ledger_entry, async |fx| {
     let ada = fx.account("ada", 100).await?;
     let completed = completed(fx, ada).await?;
     let failed = fx.submit(ada).await?.id;
@@ -80,9 +80,9 @@ pub async fn a_removal_changes_no_balance_and_no_ledger_entry(fx: &Fixture) -> R
     let audit = fx.store.audit().await?;
     assert_eq!((audit.tasks, audit.entries, audit.drifts.len()), (2, 4, 0));
     Ok(())
-}
+});
 
-pub async fn an_unfinished_task_is_never_removed(fx: &Fixture) -> Result<()> {
+case!(an_unfinished_task_is_never_removed, async |fx| {
     let ada = fx.account("ada", 100).await?;
     let leased = fx.submit(ada).await?.id;
     let lease = fx.claim().await?;
@@ -94,9 +94,9 @@ pub async fn an_unfinished_task_is_never_removed(fx: &Fixture) -> Result<()> {
     assert_eq!(fx.task(leased).await?.status, Status::Completed(one_file()));
     assert_eq!(fx.store.claim(1, LEASE).await?[0].request, images(1), "the request is unchanged");
     Ok(())
-}
+});
 
-pub async fn a_removal_of_many_tasks_removes_each_once(fx: &Fixture) -> Result<()> {
+case!(a_removal_of_many_tasks_removes_each_once, async |fx| {
     const MANY: usize = 600;
     let ada = fx.account("ada", 2_000).await?;
     let submits = (0..MANY).map(|_| fx.store.submit(ada, None, Surface::Api, images(1), UNLIMITED));
@@ -115,9 +115,9 @@ pub async fn a_removal_of_many_tasks_removes_each_once(fx: &Fixture) -> Result<(
         assert_eq!(record(fx, id).await?.removed_at, Some(removed_at));
     }
     Ok(())
-}
+});
 
-pub async fn pages_of_a_list_skip_removed_tasks(fx: &Fixture) -> Result<()> {
+case!(pages_of_a_list_skip_removed_tasks, async |fx| {
     let ada = fx.account("ada", 100).await?;
     let oldest = fx.submit(ada).await?.id;
     let oldest_lease = fx.claim().await?;
@@ -133,9 +133,9 @@ pub async fn pages_of_a_list_skip_removed_tasks(fx: &Fixture) -> Result<()> {
     assert_eq!(page(Some(removed)).await?, [oldest]);
     assert_eq!(page(Some(oldest)).await?, []);
     Ok(())
-}
+});
 
-pub async fn a_removed_task_cannot_end_again(fx: &Fixture) -> Result<()> {
+case!(a_removed_task_cannot_end_again, async |fx| {
     let ada = fx.account("ada", 100).await?;
     let removed = completed(fx, ada).await?;
     fx.clock.advance(MILLISECOND);
@@ -145,9 +145,9 @@ pub async fn a_removed_task_cannot_end_again(fx: &Fixture) -> Result<()> {
     assert!(fx.store.expire(fx.clock.now(), "no").await?.is_empty());
     assert_eq!(fx.state().await?, before);
     Ok(())
-}
+});
 
-pub async fn submits_succeed_during_a_removal(fx: &Fixture) -> Result<()> {
+case!(submits_succeed_during_a_removal, async |fx| {
     let ada = fx.account("ada", 2_000).await?;
     for _ in 0..300 {
         fx.store.submit(ada, None, Surface::Api, images(1), UNLIMITED).await?;
@@ -165,4 +165,4 @@ pub async fn submits_succeed_during_a_removal(fx: &Fixture) -> Result<()> {
     assert_eq!(fx.store.list_task_ids(ada, Surface::Api, None, 100).await?, submitted);
     assert_eq!(fx.credits(ada).await?, 1_900);
     Ok(())
-}
+});

@@ -107,7 +107,7 @@ async fn writes(store: &Arc<Store>, account: Id, other: Id) -> usize {
     done
 }
 
-pub async fn a_store_with_the_right_of_a_session_writes_only_while_that_holds(fixture: &Fixture) -> Result<()> {
+case!(a_store_with_the_right_of_a_session_writes_only_while_that_holds, async |fixture| {
     for (number, loss) in LOSSES.into_iter().enumerate() {
         let owner = fixture.owner(&format!("ada{number}")).await?;
         let other = fixture.owner(&format!("eve{number}")).await?;
@@ -122,9 +122,9 @@ pub async fn a_store_with_the_right_of_a_session_writes_only_while_that_holds(fi
         assert_eq!(writes(&fixture.store, other.account, other.person.id).await, all, "{loss}");
     }
     Ok(())
-}
+});
 
-pub async fn a_store_with_the_right_of_an_operator_writes_only_while_that_holds(fixture: &Fixture) -> Result<()> {
+case!(a_store_with_the_right_of_an_operator_writes_only_while_that_holds, async |fixture| {
     // The first account is an administrator's.
     let (operator, other) = (fixture.owner("ada").await?, fixture.owner("eve").await?);
     let write = async |owner: &Owner| fixture.store.with_right(owner.right(true)).grant(other.account, 1, None).await;
@@ -134,9 +134,9 @@ pub async fn a_store_with_the_right_of_an_operator_writes_only_while_that_holds(
     assert!(matches!(write(&operator).await, Err(StoreError::Revoked)));
     assert_eq!(fixture.credits(other.account).await?, 101);
     Ok(())
-}
+});
 
-pub async fn a_task_is_submitted_only_while_the_right_of_its_caller_holds(fixture: &Fixture) -> Result<()> {
+case!(a_task_is_submitted_only_while_the_right_of_its_caller_holds, async |fixture| {
     let submit = async |account, right| {
         let origin = Origin { right: Some(right), ..Origin::default() };
         let start = StartLimit::none();
@@ -188,9 +188,9 @@ pub async fn a_task_is_submitted_only_while_the_right_of_its_caller_holds(fixtur
         assert_eq!(fixture.credits(account).await?, credits, "{loss}");
     }
     Ok(())
-}
+});
 
-pub async fn a_session_begins_only_with_a_proof_that_still_holds(fixture: &Fixture) -> Result<()> {
+case!(a_session_begins_only_with_a_proof_that_still_holds, async |fixture| {
     let owner = fixture.owner("ada").await?;
     let id = owner.person.id;
     let identity = Identity::new("https://id.example", "ada").expect("an identity");
@@ -212,9 +212,9 @@ pub async fn a_session_begins_only_with_a_proof_that_still_holds(fixture: &Fixtu
     assert_eq!(fixture.store.list_sessions(id).await?, []);
     assert!(begin(password("new")).await?);
     Ok(())
-}
+});
 
-pub async fn a_new_password_and_the_end_of_all_sessions_end_journeys(fixture: &Fixture) -> Result<()> {
+case!(a_new_password_and_the_end_of_all_sessions_end_journeys, async |fixture| {
     let (ada, eve) = (fixture.owner("ada").await?, fixture.owner("eve").await?);
     let identity =
         |owner: &Owner| Identity::new("https://id.example", owner.person.name.as_str()).expect("an identity");
@@ -243,9 +243,9 @@ pub async fn a_new_password_and_the_end_of_all_sessions_end_journeys(fixture: &F
     fixture.store.delete_sessions(DeleteSessions::All).await?;
     assert!(!begin(&ada, third).await? && !begin(&eve, first).await?);
     Ok(())
-}
+});
 
-pub async fn a_new_password_and_the_end_of_all_sessions_end_sign_in_links(fixture: &Fixture) -> Result<()> {
+case!(a_new_password_and_the_end_of_all_sessions_end_sign_in_links, async |fixture| {
     let (ada, eve) = (fixture.owner("ada").await?, fixture.owner("eve").await?);
     let link = async |owner: &Owner| {
         let (hash, end) = (Token::random().hash(), fixture.store.now().saturating_add(HOUR));
@@ -261,4 +261,4 @@ pub async fn a_new_password_and_the_end_of_all_sessions_end_sign_in_links(fixtur
     assert_eq!(fixture.store.find_link(of_ada).await?, None);
     assert!(fixture.store.find_link(of_eve).await?.is_some());
     Ok(())
-}
+});

@@ -69,7 +69,7 @@ fn with(code: FactorCode) -> Proof {
     Proof::PasswordAndCode(HASH.into(), code)
 }
 
-pub async fn a_code_works_once_and_none_of_an_earlier_step_after_it(fixture: &Fixture) -> Result<()> {
+case!(a_code_works_once_and_none_of_an_earlier_step_after_it, async |fixture| {
     let ada = fixture.ada_with_factor().await?;
     let expected = Factor { secret: ada.secret, step: STEP, recovery_codes: 2 };
     assert_eq!(fixture.store.find_factor(ada.id).await?, Some(expected));
@@ -85,9 +85,9 @@ pub async fn a_code_works_once_and_none_of_an_earlier_step_after_it(fixture: &Fi
     let left = fixture.store.find_factor(ada.id).await?.expect("a factor");
     assert_eq!((left.step, left.recovery_codes), (STEP + 3, 1));
     Ok(())
-}
+});
 
-pub async fn of_several_processes_that_use_a_code_one_succeeds(fixture: &Fixture) -> Result<()> {
+case!(of_several_processes_that_use_a_code_one_succeeds, async |fixture| {
     let ada = fixture.ada_with_factor().await?;
     for code in [ada.code(STEP + 1), FactorCode::Recovery(RECOVERY[0])] {
         let before = fixture.store.list_sessions(ada.id).await?.len();
@@ -103,9 +103,9 @@ pub async fn of_several_processes_that_use_a_code_one_succeeds(fixture: &Fixture
         assert_eq!((signed_in, fixture.store.list_sessions(ada.id).await?.len()), (1, before + 1));
     }
     Ok(())
-}
+});
 
-pub async fn a_password_is_not_enough_for_a_person_with_a_second_factor(fixture: &Fixture) -> Result<()> {
+case!(a_password_is_not_enough_for_a_person_with_a_second_factor, async |fixture| {
     let ada = fixture.ada_without_factor().await?;
     let identity = Identity::new("https://id.example", "ada").expect("an identity");
     fixture.store.link_identity(ada.id, &identity).await?;
@@ -132,9 +132,9 @@ pub async fn a_password_is_not_enough_for_a_person_with_a_second_factor(fixture:
     assert!(!fixture.signs_in(&ada, with(FactorCode::Recovery(RECOVERY[0]))).await?);
     assert!(fixture.signs_in(&ada, Proof::Password(HASH.into())).await?);
     Ok(())
-}
+});
 
-pub async fn a_link_is_used_up_only_with_the_code(fixture: &Fixture) -> Result<()> {
+case!(a_link_is_used_up_only_with_the_code, async |fixture| {
     let ada = fixture.ada_with_factor().await?;
     let link = fixture.link_of(ada.id).await?;
     let sign_in = async |code| fixture.store.sign_in_by_link(link, code, fixture.begins()).await;
@@ -146,9 +146,9 @@ pub async fn a_link_is_used_up_only_with_the_code(fixture: &Fixture) -> Result<(
     assert_eq!(sign_in(Some(ada.code(STEP + 2))).await?, None, "the link is used up");
     assert_eq!(fixture.store.find_link(link).await?, None);
     Ok(())
-}
+});
 
-pub async fn turning_a_second_factor_on_or_off_ends_other_sessions_and_links(fixture: &Fixture) -> Result<()> {
+case!(turning_a_second_factor_on_or_off_ends_other_sessions_and_links, async |fixture| {
     let ada = fixture.ada_without_factor().await?;
     let actor = Actor { name: "ada".into(), person_id: Some(ada.id), via: Via::Studio, source: None };
     let store = fixture.store.acting(actor);
@@ -190,9 +190,9 @@ pub async fn turning_a_second_factor_on_or_off_ends_other_sessions_and_links(fix
     ];
     assert_eq!(log, actions.map(|action| (action, Some("ada"))));
     Ok(())
-}
+});
 
-pub async fn recovery_codes_are_replaced_and_go_with_the_person(fixture: &Fixture) -> Result<()> {
+case!(recovery_codes_are_replaced_and_go_with_the_person, async |fixture| {
     let ada = fixture.ada_with_factor().await?;
     assert!(fixture.store.replace_recovery_codes(ada.id, vec![[3; 32]]).await?);
     assert!(!fixture.store.use_code(ada.id, FactorCode::Recovery(RECOVERY[0])).await?);
@@ -202,4 +202,4 @@ pub async fn recovery_codes_are_replaced_and_go_with_the_person(fixture: &Fixtur
     assert_eq!(fixture.store.find_factor(ada.id).await?, None);
     assert!(!fixture.store.use_code(ada.id, FactorCode::Recovery(RECOVERY[0])).await?);
     Ok(())
-}
+});

@@ -47,7 +47,7 @@ fn ids(links: &[SharedLink]) -> Vec<Id> {
     links.iter().map(|link| link.id).collect()
 }
 
-pub async fn a_shared_link_shows_its_task_or_what_is_on_its_board(fx: &Fixture) -> Result<()> {
+case!(a_shared_link_shows_its_task_or_what_is_on_its_board, async |fx| {
     let (ada, eve) = (fx.account("ada", 100).await?, fx.account("eve", 100).await?);
     let (grace, mallory) = (fx.person(ada, "grace").await?.id, fx.person(eve, "mallory").await?.id);
     let (first, second) = (fx.completed_by(ada, grace).await?, fx.completed_by(ada, grace).await?);
@@ -81,9 +81,9 @@ pub async fn a_shared_link_shows_its_task_or_what_is_on_its_board(fx: &Fixture) 
     fx.link_to(ada, grace, Target::Task(second)).await?;
     assert_eq!(fx.share(ada, grace, Target::Task(second)).await?, SharedLinkCreation::TooMany);
     Ok(())
-}
+});
 
-pub async fn shared_links_are_listed_for_their_maker_or_the_account(fx: &Fixture) -> Result<()> {
+case!(shared_links_are_listed_for_their_maker_or_the_account, async |fx| {
     let (ada, eve) = (fx.account("ada", 100).await?, fx.account("eve", 100).await?);
     let (grace, hedy) = (fx.person(ada, "grace").await?.id, fx.person(ada, "hedy").await?.id);
     let task = fx.completed_by(ada, grace).await?;
@@ -107,9 +107,9 @@ pub async fn shared_links_are_listed_for_their_maker_or_the_account(fx: &Fixture
     let log: Vec<_> = log.iter().map(|entry| (entry.audited.action, entry.audited.subject.clone())).collect();
     assert_eq!(log, [(Action::Unshare, Some(task.to_string()))]);
     Ok(())
-}
+});
 
-pub async fn a_shared_link_ends_with_what_it_needs(fx: &Fixture) -> Result<()> {
+case!(a_shared_link_ends_with_what_it_needs, async |fx| {
     let ada = fx.account("ada", 100).await?;
     let (grace, hedy) = (fx.person(ada, "grace").await?.id, fx.person(ada, "hedy").await?.id);
     let task = fx.completed_by(ada, grace).await?;
@@ -149,4 +149,4 @@ pub async fn a_shared_link_ends_with_what_it_needs(fx: &Fixture) -> Result<()> {
     fx.store.change_account(ada, AccountChange::Delete).await?;
     assert_eq!(fx.count("shared_links"), 0);
     Ok(())
-}
+});

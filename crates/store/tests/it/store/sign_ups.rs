@@ -32,7 +32,7 @@ impl Fixture {
     }
 }
 
-pub async fn somebody_who_signs_up_owns_an_account_with_credits(fixture: &Fixture) -> Result<()> {
+case!(somebody_who_signs_up_owns_an_account_with_credits, async |fixture| {
     // Even the first account is no administrator's, because a stranger opens it.
     let ada = fixture.signed_up("ada@example.com").await?;
     assert_eq!((ada.name.as_str(), ada.role, ada.has_password), ("ada@example.com", Role::Owner, true));
@@ -54,9 +54,9 @@ pub async fn somebody_who_signs_up_owns_an_account_with_credits(fixture: &Fixtur
     let SigningUp::Done(eve) = fixture.store.sign_up(penniless).await? else { panic!("a free name") };
     assert_eq!(fixture.store.history(eve.account_id, None, 10).await?, []);
     Ok(())
-}
+});
 
-pub async fn a_taken_name_opens_no_account_and_counts(fixture: &Fixture) -> Result<()> {
+case!(a_taken_name_opens_no_account_and_counts, async |fixture| {
     let account = fixture.account("acme", 0).await?;
     let grace = fixture.owner_of(account, "grace").await?;
     for name in ["grace", grace.id.as_str()] {
@@ -66,9 +66,9 @@ pub async fn a_taken_name_opens_no_account_and_counts(fixture: &Fixture) -> Resu
     assert_eq!((fixture.store.list_accounts().await?.len(), fixture.store.list_people(None).await?.len()), (1, 1));
     assert_eq!(fixture.store.audit_entries(None, None, 10).await?, []);
     Ok(())
-}
+});
 
-pub async fn the_name_of_an_account_keeps_no_person_out(fixture: &Fixture) -> Result<()> {
+case!(the_name_of_an_account_keeps_no_person_out, async |fixture| {
     let acme = fixture.account("acme", 0).await?;
     for name in ["acme", acme.as_str()] {
         let person = fixture.signed_up(name).await?;
@@ -81,9 +81,9 @@ pub async fn the_name_of_an_account_keeps_no_person_out(fixture: &Fixture) -> Re
     let SigningUp::Done(again) = fixture.store.sign_up(again).await? else { panic!("the person is gone") };
     assert_ne!(again.account_id, ada.account_id);
     Ok(())
-}
+});
 
-pub async fn attempts_are_limited_by_source_and_day_and_then_forgotten(fixture: &Fixture) -> Result<()> {
+case!(attempts_are_limited_by_source_and_day_and_then_forgotten, async |fixture| {
     for name in ["a", "b", "c"] {
         fixture.signed_up(name).await?;
     }
@@ -98,18 +98,18 @@ pub async fn attempts_are_limited_by_source_and_day_and_then_forgotten(fixture: 
     fixture.signed_up("e").await?;
     assert_eq!((fixture.store.delete_sign_ups().await?, fixture.store.sign_ups_of(SOURCE).await?), (2, 1));
     Ok(())
-}
+});
 
-pub async fn of_several_processes_one_opens_an_account_of_a_name(fixture: &Fixture) -> Result<()> {
+case!(of_several_processes_one_opens_an_account_of_a_name, async |fixture| {
     let other = fixture.another_process();
     let (one, two) = tokio::join!(fixture.store.sign_up(new("ada")), other.sign_up(new("ada")));
     let done = [one?, two?].into_iter().filter(|outcome| matches!(outcome, SigningUp::Done(_))).count();
     assert_eq!((done, fixture.store.list_accounts().await?.len()), (1, 1));
     assert_eq!(fixture.store.sign_ups_of(SOURCE).await?, 2);
     Ok(())
-}
+});
 
-pub async fn of_several_processes_one_opens_an_account_of_an_identity(fixture: &Fixture) -> Result<()> {
+case!(of_several_processes_one_opens_an_account_of_an_identity, async |fixture| {
     let identity = Identity { issuer: "https://id.example.com".into(), subject: "42".into() };
     let new = || SignUp { credential: Credential::Identity(identity.clone()), ..new("ada") };
     let other = fixture.another_process();
@@ -122,4 +122,4 @@ pub async fn of_several_processes_one_opens_an_account_of_an_identity(fixture: &
     assert_eq!(known, done);
     assert_eq!((fixture.store.list_accounts().await?.len(), fixture.store.sign_ups_of(SOURCE).await?), (1, 1));
     Ok(())
-}
+});

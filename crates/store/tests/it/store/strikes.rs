@@ -49,7 +49,7 @@ async fn state(fx: &Fixture, key: Id) -> Result<KeyState> {
     Ok(found(fx, key).await?.state(fx.clock.now()))
 }
 
-pub async fn a_refused_task_is_failed_and_refunded_once(fx: &Fixture) -> Result<()> {
+case!(a_refused_task_is_failed_and_refunded_once, async |fx| {
     let (account, key) = owner(fx, "ada").await?;
     let task = accepted(fx.store.submit(account, Some(key), Surface::Api, images(3), UNLIMITED).await?);
     let lease = fx.claim().await?;
@@ -63,9 +63,9 @@ pub async fn a_refused_task_is_failed_and_refunded_once(fx: &Fixture) -> Result<
     let refunds = fx.store.history(account, None, 10).await?;
     assert_eq!(refunds.iter().filter(|entry| entry.kind == EntryKind::Refund).count(), 1);
     Ok(())
-}
+});
 
-pub async fn a_refusal_under_a_lost_lease_adds_no_strike(fx: &Fixture) -> Result<()> {
+case!(a_refusal_under_a_lost_lease_adds_no_strike, async |fx| {
     let (account, key) = owner(fx, "ada").await?;
     accepted(fx.store.submit(account, Some(key), Surface::Api, images(1), UNLIMITED).await?);
     let lost = fx.claim().await?;
@@ -79,9 +79,9 @@ pub async fn a_refusal_under_a_lost_lease_adds_no_strike(fx: &Fixture) -> Result
     }
     assert_eq!(state(fx, key).await?, KeyState::Active);
     Ok(())
-}
+});
 
-pub async fn the_last_strike_suspends_the_key_and_records_the_reason(fx: &Fixture) -> Result<()> {
+case!(the_last_strike_suspends_the_key_and_records_the_reason, async |fx| {
     let (account, key) = owner(fx, "ada").await?;
     for _ in 0..2 {
         assert_eq!(strike(fx, account, Some(key), THREE_AN_HOUR).await?, NOT_SUSPENDED);
@@ -102,9 +102,9 @@ pub async fn the_last_strike_suspends_the_key_and_records_the_reason(fx: &Fixtur
     fx.clock.advance(HOUR * 24 * 365);
     assert_eq!(state(fx, key).await?, KeyState::Suspended, "a suspension does not expire");
     Ok(())
-}
+});
 
-pub async fn a_strike_expires_at_the_exact_end_of_its_window(fx: &Fixture) -> Result<()> {
+case!(a_strike_expires_at_the_exact_end_of_its_window, async |fx| {
     let (account, key) = owner(fx, "ada").await?;
     let late = self::key(fx, account).await?;
     for key in [key, late] {
@@ -117,9 +117,9 @@ pub async fn a_strike_expires_at_the_exact_end_of_its_window(fx: &Fixture) -> Re
     fx.clock.advance(Duration::from_millis(1));
     assert_eq!(strike(fx, account, Some(late), THREE_AN_HOUR).await?, NOT_SUSPENDED);
     Ok(())
-}
+});
 
-pub async fn strikes_of_one_key_do_not_count_for_another(fx: &Fixture) -> Result<()> {
+case!(strikes_of_one_key_do_not_count_for_another, async |fx| {
     let (ada, first) = owner(fx, "ada").await?;
     let second = key(fx, ada).await?;
     let (bob, of_bob) = owner(fx, "bob").await?;
@@ -132,9 +132,9 @@ pub async fn strikes_of_one_key_do_not_count_for_another(fx: &Fixture) -> Result
     assert_eq!(state(fx, second).await?, KeyState::Active);
     assert_eq!(state(fx, of_bob).await?, KeyState::Active);
     Ok(())
-}
+});
 
-pub async fn enabling_a_suspended_key_deletes_its_strikes(fx: &Fixture) -> Result<()> {
+case!(enabling_a_suspended_key_deletes_its_strikes, async |fx| {
     let (account, key) = owner(fx, "ada").await?;
     let before = found(fx, key).await?;
     for _ in 0..3 {
@@ -146,9 +146,9 @@ pub async fn enabling_a_suspended_key_deletes_its_strikes(fx: &Fixture) -> Resul
     }
     assert_eq!(strike(fx, account, Some(key), THREE_AN_HOUR).await?, Refusal::Done { suspended: Some(key) });
     Ok(())
-}
+});
 
-pub async fn a_key_that_its_owner_enables_keeps_its_strikes_and_its_suspension(fx: &Fixture) -> Result<()> {
+case!(a_key_that_its_owner_enables_keeps_its_strikes_and_its_suspension, async |fx| {
     let (account, key) = owner(fx, "ada").await?;
     for _ in 0..2 {
         assert_eq!(strike(fx, account, Some(key), THREE_AN_HOUR).await?, NOT_SUSPENDED);
@@ -160,9 +160,9 @@ pub async fn a_key_that_its_owner_enables_keeps_its_strikes_and_its_suspension(f
     fx.store.change_key(key, KeyChange::Undisable).await?;
     assert_eq!(state(fx, key).await?, KeyState::Suspended);
     Ok(())
-}
+});
 
-pub async fn a_refusal_without_a_rule_or_a_key_adds_no_strike(fx: &Fixture) -> Result<()> {
+case!(a_refusal_without_a_rule_or_a_key_adds_no_strike, async |fx| {
     let (account, key) = owner(fx, "ada").await?;
     for _ in 0..5 {
         assert_eq!(strike(fx, account, Some(key), None).await?, NOT_SUSPENDED);
@@ -171,9 +171,9 @@ pub async fn a_refusal_without_a_rule_or_a_key_adds_no_strike(fx: &Fixture) -> R
     assert_eq!(strike(fx, account, Some(key), THREE_AN_HOUR).await?, NOT_SUSPENDED);
     assert_eq!(state(fx, key).await?, KeyState::Active);
     Ok(())
-}
+});
 
-pub async fn a_failed_task_adds_no_strike(fx: &Fixture) -> Result<()> {
+case!(a_failed_task_adds_no_strike, async |fx| {
     let (account, key) = owner(fx, "ada").await?;
     for _ in 0..5 {
         accepted(fx.store.submit(account, Some(key), Surface::Api, images(1), UNLIMITED).await?);
@@ -183,14 +183,14 @@ pub async fn a_failed_task_adds_no_strike(fx: &Fixture) -> Result<()> {
         assert_eq!(strike(fx, account, Some(key), THREE_AN_HOUR).await?, NOT_SUSPENDED);
     }
     Ok(())
-}
+});
 
 /// Rotates a key with an overlap of an hour.
 async fn rotated(fx: &Fixture, key: Id) -> Result<ApiKey> {
     Ok(fx.store.rotate_key(key, new_key("").hash, "", HOUR).await?.expect("the key is in force"))
 }
 
-pub async fn rotating_a_suspended_key_gives_a_suspended_key(fx: &Fixture) -> Result<()> {
+case!(rotating_a_suspended_key_gives_a_suspended_key, async |fx| {
     let (account, key) = owner(fx, "ada").await?;
     for _ in 0..3 {
         strike(fx, account, Some(key), THREE_AN_HOUR).await?;
@@ -211,9 +211,9 @@ pub async fn rotating_a_suspended_key_gives_a_suspended_key(fx: &Fixture) -> Res
         );
     }
     Ok(())
-}
+});
 
-pub async fn a_rotated_key_keeps_its_strikes(fx: &Fixture) -> Result<()> {
+case!(a_rotated_key_keeps_its_strikes, async |fx| {
     let (account, key) = owner(fx, "ada").await?;
     for _ in 0..2 {
         assert_eq!(strike(fx, account, Some(key), THREE_AN_HOUR).await?, NOT_SUSPENDED);
@@ -223,9 +223,9 @@ pub async fn a_rotated_key_keeps_its_strikes(fx: &Fixture) -> Result<()> {
     assert_eq!(new.state(fx.clock.now()), KeyState::Active);
     assert_eq!(strike(fx, account, Some(new.id), THREE_AN_HOUR).await?, Refusal::Done { suspended: Some(new.id) });
     Ok(())
-}
+});
 
-pub async fn strikes_of_an_old_key_count_with_those_of_the_new_one(fx: &Fixture) -> Result<()> {
+case!(strikes_of_an_old_key_count_with_those_of_the_new_one, async |fx| {
     let (account, old) = owner(fx, "ada").await?;
     let mut keys = vec![old];
     for strikes in 1..3 {
@@ -245,9 +245,9 @@ pub async fn strikes_of_an_old_key_count_with_those_of_the_new_one(fx: &Fixture)
     fx.store.change_key(keys[1], KeyChange::Lift).await?;
     assert_eq!(strike(fx, account, Some(keys[1]), THREE_AN_HOUR).await?, NOT_SUSPENDED, "the line begins anew");
     Ok(())
-}
+});
 
-pub async fn strikes_keep_their_age_across_rotations(fx: &Fixture) -> Result<()> {
+case!(strikes_keep_their_age_across_rotations, async |fx| {
     let (account, key) = owner(fx, "ada").await?;
     strike(fx, account, Some(key), THREE_AN_HOUR).await?;
     fx.clock.advance(HOUR / 2);
@@ -257,9 +257,9 @@ pub async fn strikes_keep_their_age_across_rotations(fx: &Fixture) -> Result<()>
     assert_eq!(strike(fx, account, Some(new), THREE_AN_HOUR).await?, NOT_SUSPENDED, "the first strike has expired");
     assert_eq!(strike(fx, account, Some(new), THREE_AN_HOUR).await?, Refusal::Done { suspended: Some(new) });
     Ok(())
-}
+});
 
-pub async fn a_failed_rotation_leaves_the_strikes_on_the_old_key(fx: &Fixture) -> Result<()> {
+case!(a_failed_rotation_leaves_the_strikes_on_the_old_key, async |fx| {
     let (account, key) = owner(fx, "ada").await?;
     for _ in 0..2 {
         strike(fx, account, Some(key), THREE_AN_HOUR).await?;
@@ -269,9 +269,9 @@ pub async fn a_failed_rotation_leaves_the_strikes_on_the_old_key(fx: &Fixture) -
     fx.store.rotate_key(key, taken.hash, "", HOUR).await.expect_err("the hash is taken");
     assert_eq!(strike(fx, account, Some(key), THREE_AN_HOUR).await?, Refusal::Done { suspended: Some(key) });
     Ok(())
-}
+});
 
-pub async fn strikes_of_a_key_count_for_the_person_who_made_it_and_follow_its_rotation(fx: &Fixture) -> Result<()> {
+case!(strikes_of_a_key_count_for_the_person_who_made_it_and_follow_its_rotation, async |fx| {
     let account = fx.account("ada", 100).await?;
     let ada = fx.owner_of(account, "ada").await?;
     let actor = Actor { name: "ada".into(), person_id: Some(ada.id), via: Via::Studio, source: None };
@@ -297,4 +297,4 @@ pub async fn strikes_of_a_key_count_for_the_person_who_made_it_and_follow_its_ro
     fx.store.remove_person(ada.id).await?;
     assert_eq!(strike(fx, account, Some(rotated), THREE_AN_HOUR).await?, NOT_SUSPENDED);
     Ok(())
-}
+});

@@ -9,7 +9,7 @@ use tintype_store::{Result, START_WITHIN, StartLimit, Submission};
 use super::fixture::{Fixture, LEASE, MILLISECOND, UNLIMITED, accepted, ids, images, one_file};
 use tintype_rigs::database::NOON;
 
-pub async fn a_submit_charges_two_credits_per_image(fx: &Fixture) -> Result<()> {
+case!(a_submit_charges_two_credits_per_image, async |fx| {
     let ada = fx.account("ada", 100).await?;
     let mut balance = 100;
     for n in 1..=4 {
@@ -22,9 +22,9 @@ pub async fn a_submit_charges_two_credits_per_image(fx: &Fixture) -> Result<()> 
         assert_eq!((charge.task_id, charge.created_at), (Some(TaskId(task.id)), fx.clock.now()));
     }
     Ok(())
-}
+});
 
-pub async fn every_process_reads_a_task_as_soon_as_it_is_accepted(fx: &Fixture) -> Result<()> {
+case!(every_process_reads_a_task_as_soon_as_it_is_accepted, async |fx| {
     let ada = fx.account("ada", 10).await?;
     let elsewhere = fx.another_process();
     let task = fx.submit(ada).await?;
@@ -42,9 +42,9 @@ pub async fn every_process_reads_a_task_as_soon_as_it_is_accepted(fx: &Fixture) 
     assert_eq!(elsewhere.list_tasks(ada, Surface::Api, None, 10).await?, std::slice::from_ref(&expected));
     assert_eq!(elsewhere.recent_tasks(None, 10).await?, [expected]);
     Ok(())
-}
+});
 
-pub async fn a_claim_returns_the_request_unchanged(fx: &Fixture) -> Result<()> {
+case!(a_claim_returns_the_request_unchanged, async |fx| {
     let ada = fx.account("ada", 1_000).await?;
     let prompts = ["a boat", "  '); DROP TABLE tasks; --\n\t\"?1\" %s {} \\ ", "船 🛥️ e\u{301}\u{202e}\u{feff}"];
     for (turn, aspect_ratio) in AspectRatio::ALL.into_iter().enumerate() {
@@ -80,18 +80,18 @@ pub async fn a_claim_returns_the_request_unchanged(fx: &Fixture) -> Result<()> {
         assert_eq!(fx.store.claim(1, LEASE).await?[0].request, request);
     }
     Ok(())
-}
+});
 
-pub async fn a_submit_can_spend_the_last_credit_and_no_more(fx: &Fixture) -> Result<()> {
+case!(a_submit_can_spend_the_last_credit_and_no_more, async |fx| {
     let ada = fx.account("ada", 4).await?;
     fx.submit_request(ada, Surface::Api, images(2)).await?;
     assert_eq!(fx.credits(ada).await?, 0);
     let refused = fx.store.submit(ada, None, Surface::Api, images(1), UNLIMITED).await?;
     assert_eq!(refused, Submission::InsufficientCredits { available: 0 });
     Ok(())
-}
+});
 
-pub async fn a_submit_without_enough_credits_changes_nothing(fx: &Fixture) -> Result<()> {
+case!(a_submit_without_enough_credits_changes_nothing, async |fx| {
     let ada = fx.account("ada", 5).await?;
     fx.submit(ada).await?;
     let before = fx.state().await?;
@@ -103,9 +103,9 @@ pub async fn a_submit_without_enough_credits_changes_nothing(fx: &Fixture) -> Re
     let second = fx.store.submit(ada, None, Surface::Api, images(1), 2).await?;
     assert!(matches!(second, Submission::Accepted(_)), "refused submits are not unfinished tasks: {second:?}");
     Ok(())
-}
+});
 
-pub async fn a_submit_beyond_the_limit_of_unfinished_tasks_changes_nothing(fx: &Fixture) -> Result<()> {
+case!(a_submit_beyond_the_limit_of_unfinished_tasks_changes_nothing, async |fx| {
     let ada = fx.account("ada", 100).await?;
     let bob = fx.account("bob", 100).await?;
     fx.submit_request(ada, Surface::Web, images(1)).await?;
@@ -119,9 +119,9 @@ pub async fn a_submit_beyond_the_limit_of_unfinished_tasks_changes_nothing(fx: &
     accepted(fx.store.submit(bob, None, Surface::Api, images(1), 2).await?);
     accepted(fx.store.submit(ada, None, Surface::Api, images(1), 3).await?);
     Ok(())
-}
+});
 
-pub async fn a_task_that_ends_allows_one_more_unfinished_task(fx: &Fixture) -> Result<()> {
+case!(a_task_that_ends_allows_one_more_unfinished_task, async |fx| {
     let ada = fx.account("ada", 100).await?;
     fx.submit(ada).await?;
     for end in ["complete", "fail", "fail_unleased", "expire"] {
@@ -145,25 +145,25 @@ pub async fn a_task_that_ends_allows_one_more_unfinished_task(fx: &Fixture) -> R
         );
     }
     Ok(())
-}
+});
 
-pub async fn an_unfinished_limit_of_zero_means_no_limit(fx: &Fixture) -> Result<()> {
+case!(an_unfinished_limit_of_zero_means_no_limit, async |fx| {
     let ada = fx.account("ada", 1_000).await?;
     let submits = (0..150).map(|_| fx.store.submit(ada, None, Surface::Api, images(1), 0));
     try_join_all(submits).await?.into_iter().for_each(|submission| drop(accepted(submission)));
     assert_eq!(fx.credits(ada).await?, 700);
     Ok(())
-}
+});
 
-pub async fn a_submit_for_a_missing_account_is_an_error_and_changes_nothing(fx: &Fixture) -> Result<()> {
+case!(a_submit_for_a_missing_account_is_an_error_and_changes_nothing, async |fx| {
     let missing = Fixture::new(fx.backend).account("eve", 10).await?;
     let before = fx.state().await?;
     fx.store.submit(missing, None, Surface::Api, images(1), UNLIMITED).await.expect_err("there is no such account");
     assert_eq!(fx.state().await?, before);
     Ok(())
-}
+});
 
-pub async fn task_ids_increase_within_a_millisecond(fx: &Fixture) -> Result<()> {
+case!(task_ids_increase_within_a_millisecond, async |fx| {
     let ada = fx.account("ada", 100).await?;
     let mut last = ada;
     for _ in 0..50 {
@@ -172,9 +172,9 @@ pub async fn task_ids_increase_within_a_millisecond(fx: &Fixture) -> Result<()> 
         last = id;
     }
     Ok(())
-}
+});
 
-pub async fn a_thousand_tasks_of_one_millisecond_have_distinct_ids_with_that_time(fx: &Fixture) -> Result<()> {
+case!(a_thousand_tasks_of_one_millisecond_have_distinct_ids_with_that_time, async |fx| {
     let ada = fx.account("ada", 2_000).await?;
     let submits = (0..1_000).map(|_| fx.store.submit(ada, None, Surface::Api, images(1), UNLIMITED));
     let submissions = try_join_all(submits).await?;
@@ -185,9 +185,9 @@ pub async fn a_thousand_tasks_of_one_millisecond_have_distinct_ids_with_that_tim
     assert_eq!(tasks.len(), 1_000);
     assert_eq!(fx.store.claim(1_000, LEASE).await?.len(), 1_000);
     Ok(())
-}
+});
 
-pub async fn find_task_requires_the_account_and_surface_of_the_task(fx: &Fixture) -> Result<()> {
+case!(find_task_requires_the_account_and_surface_of_the_task, async |fx| {
     let ada = fx.account("ada", 10).await?;
     let bob = fx.account("bob", 10).await?;
     let api = fx.submit(ada).await?;
@@ -205,9 +205,9 @@ pub async fn find_task_requires_the_account_and_surface_of_the_task(fx: &Fixture
     }
     assert!(fx.store.inspect_task(ada).await?.is_none(), "the id of an account is not the id of a task");
     Ok(())
-}
+});
 
-pub async fn list_tasks_returns_one_account_and_one_surface_newest_first(fx: &Fixture) -> Result<()> {
+case!(list_tasks_returns_one_account_and_one_surface_newest_first, async |fx| {
     let ada = fx.account("ada", 100).await?;
     let bob = fx.account("bob", 100).await?;
     let (mut api, mut web) = (Vec::new(), Vec::new());
@@ -222,9 +222,9 @@ pub async fn list_tasks_returns_one_account_and_one_surface_newest_first(fx: &Fi
     assert_eq!(fx.store.list_tasks(ada, Surface::Api, None, 100).await?, api);
     assert_eq!(fx.store.list_tasks(ada, Surface::Web, None, 100).await?, web);
     Ok(())
-}
+});
 
-pub async fn count_unfinished_counts_one_account_and_one_surface_until_each_task_ends(fx: &Fixture) -> Result<()> {
+case!(count_unfinished_counts_one_account_and_one_surface_until_each_task_ends, async |fx| {
     let ada = fx.account("ada", 100).await?;
     let bob = fx.account("bob", 100).await?;
     for _ in 0..3 {
@@ -251,9 +251,9 @@ pub async fn count_unfinished_counts_one_account_and_one_surface_until_each_task
         .await?;
     assert_eq!(counts().await?, [2, 1, 0, 0]);
     Ok(())
-}
+});
 
-pub async fn pages_of_a_list_have_no_gap_and_no_overlap(fx: &Fixture) -> Result<()> {
+case!(pages_of_a_list_have_no_gap_and_no_overlap, async |fx| {
     let ada = fx.account("ada", 100).await?;
     let mut expected = Vec::new();
     for _ in 0..7 {
@@ -269,9 +269,9 @@ pub async fn pages_of_a_list_have_no_gap_and_no_overlap(fx: &Fixture) -> Result<
     assert_eq!(listed, expected);
     assert_eq!(fx.store.list_tasks(ada, Surface::Api, None, 0).await?, []);
     Ok(())
-}
+});
 
-pub async fn a_page_may_start_at_an_id_of_no_task(fx: &Fixture) -> Result<()> {
+case!(a_page_may_start_at_an_id_of_no_task, async |fx| {
     let ada = fx.account("ada", 100).await?;
     let first = fx.submit(ada).await?;
     let second = fx.submit(ada).await?;
@@ -281,9 +281,9 @@ pub async fn a_page_may_start_at_an_id_of_no_task(fx: &Fixture) -> Result<()> {
     assert_eq!(fx.store.list_tasks(ada, Surface::Api, Some(after), 1).await?, [second]);
     assert_eq!(fx.store.list_tasks(ada, Surface::Api, Some(Id::floor(NOON)), 10).await?, []);
     Ok(())
-}
+});
 
-pub async fn recent_tasks_returns_the_newest_tasks_of_every_surface(fx: &Fixture) -> Result<()> {
+case!(recent_tasks_returns_the_newest_tasks_of_every_surface, async |fx| {
     let ada = fx.account("ada", 100).await?;
     let bob = fx.account("bob", 100).await?;
     let first = fx.submit(ada).await?;
@@ -295,9 +295,9 @@ pub async fn recent_tasks_returns_the_newest_tasks_of_every_surface(fx: &Fixture
     assert_eq!(fx.store.recent_tasks(Some(ada), 100).await?, [fourth.clone(), third.clone(), first]);
     assert_eq!(fx.store.recent_tasks(Some(ada), 2).await?, [fourth, third]);
     Ok(())
-}
+});
 
-pub async fn a_submit_past_its_deadline_or_after_its_caller_hung_up_does_not_start(fx: &Fixture) -> Result<()> {
+case!(a_submit_past_its_deadline_or_after_its_caller_hung_up_does_not_start, async |fx| {
     let ada = fx.account("ada", 10).await?;
     let limit = || StartLimit { deadline: fx.clock.elapsed() + START_WITHIN, ..StartLimit::none() };
     let (in_time, late, gone) = (limit(), limit(), limit());
@@ -311,4 +311,4 @@ pub async fn a_submit_past_its_deadline_or_after_its_caller_hung_up_does_not_sta
     assert_eq!(fx.credits(ada).await?, 8);
     assert_eq!(fx.store.list_task_ids(ada, Surface::Api, None, 10).await?.len(), 1);
     Ok(())
-}
+});

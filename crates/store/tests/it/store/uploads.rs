@@ -37,7 +37,7 @@ impl Fixture {
     }
 }
 
-pub async fn an_upload_is_seen_by_its_account_and_surface_once_it_is_finished(fixture: &Fixture) -> Result<()> {
+case!(an_upload_is_seen_by_its_account_and_surface_once_it_is_finished, async |fixture| {
     let (ada, eve) = (fixture.account("ada", 0).await?, fixture.account("eve", 0).await?);
     let id = fixture.begun(ada, Surface::Web).await?;
     assert_eq!(fixture.store.held_upload(ada, Surface::Web, id).await?, None);
@@ -59,9 +59,9 @@ pub async fn an_upload_is_seen_by_its_account_and_surface_once_it_is_finished(fi
     assert_eq!(list(None, 1).await?, std::slice::from_ref(&second));
     assert_eq!(list(Some(second.id), 10).await?, [first]);
     Ok(())
-}
+});
 
-pub async fn an_account_has_a_limited_number_of_uploads(fixture: &Fixture) -> Result<()> {
+case!(an_account_has_a_limited_number_of_uploads, async |fixture| {
     let (ada, eve) = (fixture.account("ada", 0).await?, fixture.account("eve", 0).await?);
     let first = fixture.upload(ada, Surface::Web, "first.png").await?;
     fixture.upload(ada, Surface::Api, "second.png").await?;
@@ -75,9 +75,9 @@ pub async fn an_account_has_a_limited_number_of_uploads(fixture: &Fixture) -> Re
     assert_eq!(fixture.store.begin_upload(NewUpload::of(eve, Surface::Web), MOST).await?, None, "a disabled account");
     assert_eq!(fixture.store.begin_upload(NewUpload::of(first.id, Surface::Web), MOST).await?, None, "no account");
     Ok(())
-}
+});
 
-pub async fn an_upload_keeps_its_author_and_others_remove_it_on_the_record(fixture: &Fixture) -> Result<()> {
+case!(an_upload_keeps_its_author_and_others_remove_it_on_the_record, async |fixture| {
     let ada = fixture.account("ada", 0).await?;
     let (owner, member) = (fixture.person(ada, "owner").await?.id, fixture.person(ada, "member").await?.id);
     let mut ids = Vec::new();
@@ -116,9 +116,9 @@ pub async fn an_upload_keeps_its_author_and_others_remove_it_on_the_record(fixtu
     let first = ids[0].to_string();
     assert_eq!(deeds, [(Action::RemoveUpload, Some(first))], "of the others one is the owner's, one nobody's");
     Ok(())
-}
+});
 
-pub async fn a_removed_upload_is_held_until_its_file_is_gone(fixture: &Fixture) -> Result<()> {
+case!(a_removed_upload_is_held_until_its_file_is_gone, async |fixture| {
     let ada = fixture.account("ada", 0).await?;
     let upload = fixture.upload(ada, Surface::Web, "a.png").await?;
     fixture.store.forget_upload(upload.id).await?;
@@ -136,9 +136,9 @@ pub async fn a_removed_upload_is_held_until_its_file_is_gone(fixture: &Fixture) 
     assert_eq!(fixture.store.held_upload(ada, Surface::Web, removed.id).await?, None);
     assert_eq!(fixture.store.removed_uploads(Timestamp::MAX, 10).await?, []);
     Ok(())
-}
+});
 
-pub async fn old_uploads_are_removed_and_unfinished_ones_sooner(fixture: &Fixture) -> Result<()> {
+case!(old_uploads_are_removed_and_unfinished_ones_sooner, async |fixture| {
     let ada = fixture.account("ada", 0).await?;
     let old = fixture.upload(ada, Surface::Web, "old.png").await?;
     let unfinished = fixture.begun(ada, Surface::Web).await?;
@@ -159,9 +159,9 @@ pub async fn old_uploads_are_removed_and_unfinished_ones_sooner(fixture: &Fixtur
         "it was left by a call that broke off"
     );
     Ok(())
-}
+});
 
-pub async fn the_uploads_of_a_deleted_account_are_removed(fixture: &Fixture) -> Result<()> {
+case!(the_uploads_of_a_deleted_account_are_removed, async |fixture| {
     let (ada, eve) = (fixture.account("ada", 0).await?, fixture.account("eve", 0).await?);
     let (gone, unfinished) =
         (fixture.upload(ada, Surface::Web, "a.png").await?, fixture.begun(ada, Surface::Api).await?);
@@ -172,9 +172,9 @@ pub async fn the_uploads_of_a_deleted_account_are_removed(fixture: &Fixture) -> 
     assert_eq!(removed.iter().map(|upload| upload.id).collect::<Vec<_>>(), [gone.id]);
     assert_eq!(fixture.store.list_uploads(eve, Surface::Web, None, 10).await?, [stays]);
     Ok(())
-}
+});
 
-pub async fn sweeps_and_backups_see_the_files_of_uploads(fixture: &Fixture) -> Result<()> {
+case!(sweeps_and_backups_see_the_files_of_uploads, async |fixture| {
     let ada = fixture.account("ada", 0).await?;
     let begun = fixture.begun(ada, Surface::Web).await?;
     let first = fixture.upload(ada, Surface::Web, "a.png").await?;
@@ -201,4 +201,4 @@ pub async fn sweeps_and_backups_see_the_files_of_uploads(fixture: &Fixture) -> R
     assert_eq!(found().await?, expected);
     assert_eq!(fixture.store.completed_tasks(None, 10).await?, []);
     Ok(())
-}
+});

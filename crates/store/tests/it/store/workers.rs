@@ -52,7 +52,7 @@ fn engine(number: u8, workers: u64) -> (String, u32, u64) {
     (format!("engine-{number}"), 4, workers)
 }
 
-pub async fn an_engine_is_remembered_for_a_day_after_its_last_report(fx: &Fixture) -> Result<()> {
+case!(an_engine_is_remembered_for_a_day_after_its_last_report, async |fx| {
     assert_eq!(engines(fx).await?, []);
     fx.store.report_worker(down(2)).await?;
     assert_eq!(engines(fx).await?, [engine(2, 0)], "it is known before it first takes work");
@@ -74,9 +74,9 @@ pub async fn an_engine_is_remembered_for_a_day_after_its_last_report(fx: &Fixtur
     fx.clock.advance(MILLISECOND);
     assert_eq!(engines(fx).await?, []);
     Ok(())
-}
+});
 
-pub async fn a_report_replaces_those_of_silent_workers_with_the_same_engine(fx: &Fixture) -> Result<()> {
+case!(a_report_replaces_those_of_silent_workers_with_the_same_engine, async |fx| {
     if !fx.store.is_shared() {
         return Ok(());
     }
@@ -92,9 +92,9 @@ pub async fn a_report_replaces_those_of_silent_workers_with_the_same_engine(fx: 
     fx.store.report_worker(restarted).await?;
     assert_eq!(engines(fx).await?, [("engine-2".into(), 1, 1), engine(4, 1)]);
     Ok(())
-}
+});
 
-pub async fn other_workers_returns_the_last_report_of_each(fx: &Fixture) -> Result<()> {
+case!(other_workers_returns_the_last_report_of_each, async |fx| {
     assert_eq!(others(fx).await?.unwrap_or_default(), []);
     for report in [worker(1), worker(3), worker(2)] {
         fx.store.report_worker(report).await?;
@@ -110,9 +110,9 @@ pub async fn other_workers_returns_the_last_report_of_each(fx: &Fixture) -> Resu
     let found = others(fx).await?.unwrap_or_default();
     assert_eq!(found, [worker(2), WorkerReport { mean: Some(MILLISECOND), ..quick }]);
     Ok(())
-}
+});
 
-pub async fn other_workers_omits_workers_without_an_engine_and_silent_ones(fx: &Fixture) -> Result<()> {
+case!(other_workers_omits_workers_without_an_engine_and_silent_ones, async |fx| {
     fx.store.report_worker(worker(2)).await?;
     fx.clock.advance(SECOND);
     fx.store.report_worker(worker(3)).await?;
@@ -127,9 +127,9 @@ pub async fn other_workers_omits_workers_without_an_engine_and_silent_ones(fx: &
     fx.store.report_worker(worker(2)).await?;
     assert_eq!(others(fx).await?.unwrap_or_default(), [worker(2), worker(3)], "the worker reported again");
     Ok(())
-}
+});
 
-pub async fn other_workers_omits_a_report_from_before_the_clock_was_set_back(fx: &Fixture) -> Result<()> {
+case!(other_workers_omits_a_report_from_before_the_clock_was_set_back, async |fx| {
     let before = fx.clock.now();
     fx.clock.advance(WORKER_SILENCE * 60);
     fx.store.report_worker(worker(2)).await?;
@@ -139,4 +139,4 @@ pub async fn other_workers_omits_a_report_from_before_the_clock_was_set_back(fx:
     fx.store.report_worker(worker(2)).await?;
     assert_eq!(others(fx).await?.unwrap_or_default(), [worker(2)]);
     Ok(())
-}
+});
