@@ -266,6 +266,10 @@ impl AuditRun {
         self.audit.drifts.push(Drift { account_id, task_id: task_id.map(TaskId), fault });
     }
 
+    fn drift_of(&mut self, task: &Task, fault: impl Into<String>) {
+        self.drift(task.account_id, Some(task.id), fault.into());
+    }
+
     /// Adds the next ledger entry, whose balance must follow from the earlier entries of its account.
     fn add_up(&mut self, entry: &AccountEntry) {
         self.audit.entries += 1;
@@ -321,27 +325,26 @@ impl AuditRun {
         for (kind, amount) in [(EntryKind::Charge, -task.cost), (EntryKind::Refund, task.cost)] {
             let count = entries.iter().filter(|entry| entry.kind == kind).count();
             if count > 1 {
-                self.drift(task.account_id, Some(task.id), format!("{count} entries of kind {}", kind.as_str()));
+                self.drift_of(task, format!("{count} entries of kind {}", kind.as_str()));
             }
             for entry in entries.iter().filter(|entry| entry.kind == kind) {
                 if kind == EntryKind::Refund && task.status != "failed" {
-                    self.drift(task.account_id, Some(task.id), format!("was refunded although it is {}", task.status));
+                    self.drift_of(task, format!("was refunded although it is {}", task.status));
                 } else if entry.amount != amount || entry.account_id != task.account_id {
                     let done = if kind == EntryKind::Charge { "charged" } else { "refunded" };
                     let (credits, to) = (entry.amount * amount.signum(), entry.account_id);
-                    let fault = format!("{done} {credits} to {to} instead of {}", task.cost);
-                    self.drift(task.account_id, Some(task.id), fault);
+                    self.drift_of(task, format!("{done} {credits} to {to} instead of {}", task.cost));
                 }
             }
             if count == 0 && kind == EntryKind::Charge {
-                self.drift(task.account_id, Some(task.id), "the task was never charged".into());
+                self.drift_of(task, "the task was never charged");
             }
             if count == 0 && kind == EntryKind::Refund && task.status == "failed" {
-                self.drift(task.account_id, Some(task.id), "the failed task was never refunded".into());
+                self.drift_of(task, "the failed task was never refunded");
             }
         }
         if entries.iter().any(|entry| entry.key_id != entries[0].key_id) {
-            self.drift(task.account_id, Some(task.id), "its entries name different keys".into());
+            self.drift_of(task, "its entries name different keys");
         }
     }
 
@@ -349,17 +352,15 @@ impl AuditRun {
     /// took.
     fn check_queued(&mut self, task: &Task, queued: &Queued, entries: &[TaskEntry]) {
         if entries.iter().any(|entry| entry.kind == EntryKind::Charge && entry.key_id != queued.key_id) {
-            let fault = "its charge does not name the key of its queue row".into();
-            self.drift(task.account_id, Some(task.id), fault);
+            self.drift_of(task, "its charge does not name the key of its queue row");
         }
         let Some(taken) = &queued.taken else { return };
         let Ok(parts) = serde_json::from_str::<Vec<(i64, i64)>>(taken) else {
-            return self.drift(task.account_id, Some(task.id), format!("took unreadable credits of grants: {taken}"));
+            return self.drift_of(task, format!("took unreadable credits of grants: {taken}"));
         };
         let all = parts.iter().fold(0, |sum: i64, (_, part)| sum.saturating_add(*part));
         if all > task.cost || parts.iter().any(|(_, part)| *part <= 0) {
-            let cost = task.cost;
-            self.drift(task.account_id, Some(task.id), format!("took {} of grants, but costs {cost}", credits_of(all)));
+            self.drift_of(task, format!("took {} of grants, but costs {}", credits_of(all), task.cost));
         }
         for (grant, part) in parts {
             let held = &mut self.held.entry(grant).or_insert((task.account_id, 0)).1;
@@ -395,7 +396,7 @@ impl AuditRun {
     }
 
     fn check_state(&mut self, task: &Task, queued: Option<&Queued>) {
-        let mut fault = |fault: String| self.drift(task.account_id, Some(task.id), fault);
+        let mut fault = |fault: String| self.drift_of(task, fault);
         if task.status == "completed" && !task.has_images {
             fault("is completed without images".into());
         }

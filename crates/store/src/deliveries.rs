@@ -7,7 +7,7 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use super::driver::{self, Driver, Each, Parameter, Row, Store, Transaction, array, from_row, ids, millis};
+use super::driver::{self, Driver, Parameter, Row, Store, Transaction, from_row, list, millis};
 use super::endpoints::{self, ENDPOINT, endpoint};
 use super::tasks::{TASK, task, upper};
 use super::{Action, Actor, AuditedChange, Result, StoreError, audit_log};
@@ -262,7 +262,7 @@ async fn claims(driver: &Driver, rows: &[Row]) -> Result<Vec<DeliveryClaim>> {
     if !ends.is_empty() {
         // They never change. A damaged one is missing, and its delivery with it.
         let sql = format!("SELECT {TASK} FROM tasks WHERE id {}", driver.among(1));
-        let rows = driver.read(&sql, &[&ids(&ends)]).await?;
+        let rows = driver.read(&sql, &[&list(&ends)]).await?;
         tasks.extend(rows.iter().filter_map(|row| task(row).ok()).map(|task| (task.id, task)));
     }
     let mut claims = Vec::new();
@@ -494,10 +494,9 @@ impl Store {
                 self.write(Effect::ClaimDelivery, async move |begun| claim_each(begun, &wanted, lease).await).await?
             }
             Driver::Postgres(_) => {
-                let (endpoints, rooms) = wanted.iter().map(|(id, room)| (*id, i64::from(*room))).unzip();
-                let (endpoints, rooms): (Each<_, Vec<Id>>, Each<_, Vec<i64>>) = (array(endpoints), array(rooms));
+                let (ids, rooms): (Vec<Id>, Vec<i64>) = wanted.iter().map(|(id, room)| (*id, i64::from(*room))).unzip();
                 let (time, lease, longest) = (self.driver.time(), millis(lease), millis(LONGEST_WAIT));
-                let parameters: [&dyn Parameter; 5] = [&endpoints, &rooms, &time, &lease, &longest];
+                let parameters: [&dyn Parameter; 5] = [&list(&ids), &list(&rooms), &time, &lease, &longest];
                 self.statement(Effect::ClaimDelivery, claim_all(), &parameters).await?
             }
         };

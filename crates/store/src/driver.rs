@@ -12,6 +12,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use rusqlite::types::{FromSql as _, ToSqlOutput, Value, ValueRef};
+use serde::Serialize;
 
 use super::postgres::{self, PostgresStore};
 use super::sqlite::{self, SqliteStore};
@@ -59,14 +60,14 @@ impl<S: rusqlite::ToSql + Sync, P: tokio_postgres::types::ToSql + Sync> Paramete
     }
 }
 
-/// A list of ids, for `among`.
-pub(crate) fn ids(ids: &[Id]) -> Each<String, &[Id]> {
-    Each { sqlite: serde_json::to_string(ids).expect("ids are always JSON"), postgres: ids }
+/// A value in JSON.
+pub(crate) fn json(value: &(impl Serialize + ?Sized)) -> String {
+    serde_json::to_string(value).expect("texts and numbers are always JSON")
 }
 
-/// A list for a statement that only PostgreSQL takes.
-pub(crate) fn array<T>(values: T) -> Each<rusqlite::types::Null, T> {
-    Each { sqlite: rusqlite::types::Null, postgres: values }
+/// A list, for `among`.
+pub(crate) fn list<T: Serialize>(values: &[T]) -> Each<String, &[T]> {
+    Each { sqlite: json(values), postgres: values }
 }
 
 /// A time span for a parameter.
@@ -151,7 +152,7 @@ macro_rules! from_row {
 pub(crate) use from_row;
 
 /// Prepares a statement for SQLite, which takes `$1` for the name of a parameter.
-fn prepare<'a>(
+pub(crate) fn prepare<'a>(
     connection: &'a rusqlite::Connection,
     sql: &str,
     parameters: impl IntoIterator<Item = impl rusqlite::ToSql>,
@@ -189,7 +190,7 @@ pub(crate) fn rows(found: Vec<tokio_postgres::Row>) -> Vec<Row> {
 pub(crate) enum Transaction<'a> {
     /// The lock never waits: a transaction runs one statement at a time.
     Sqlite(Mutex<&'a mut sqlite::Writing>, Option<&'a Actor>),
-    Postgres(&'a postgres::Database, &'a postgres::Transaction<'a>, Option<&'a Actor>),
+    Postgres(&'a postgres::Database, postgres::Transaction<'a>, Option<&'a Actor>),
 }
 
 impl Transaction<'_> {
@@ -342,7 +343,7 @@ fn owned(parameters: &[&dyn Parameter]) -> rusqlite::Result<Vec<Value>> {
     for_sqlite(parameters).map(value).collect()
 }
 
-fn for_postgres<'a>(parameters: &[&'a dyn Parameter]) -> Vec<postgres::Parameter<'a>> {
+pub(crate) fn for_postgres<'a>(parameters: &[&'a dyn Parameter]) -> Vec<postgres::Parameter<'a>> {
     parameters.iter().map(|parameter| parameter.for_postgres()).collect()
 }
 
@@ -503,13 +504,12 @@ impl Store {
                 store.write(effect, self.right, statement).await
             }
             Driver::Postgres(store) => {
-                let parameters = for_postgres(parameters);
                 let mut attempts = Attempts::default();
                 let statement = async {
                     loop {
-                        match store.statement(self.right, &sql, &parameters).await {
+                        match store.statement(self.right, &sql, parameters).await {
                             Err(Failure::Deadlock(error)) if attempts.may_retry(&error) => {}
-                            outcome => return Ok(rows(outcome?)),
+                            outcome => return Ok(outcome?),
                         }
                     }
                 };
@@ -538,10 +538,7 @@ impl Store {
                 let mut attempts = Attempts::default();
                 let write = async {
                     loop {
-                        let work = async |begun: &postgres::Transaction<'_>| {
-                            work(&Transaction::Postgres(&store.database, begun, self.actor.as_deref())).await
-                        };
-                        match store.transaction(self.right, work).await {
+                        match store.transaction(self.right, self.actor.as_deref(), &mut work).await {
                             Err(Failure::Deadlock(error)) if attempts.may_retry(&error) => {}
                             outcome => return Ok(outcome?),
                         }

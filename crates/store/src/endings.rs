@@ -7,11 +7,11 @@ use std::time::Duration;
 
 use tokio::try_join;
 
-use super::driver::{Parameter, Row, Store, Transaction, from_row, ids};
+use super::driver::{Parameter, Row, Store, Transaction, from_row, json, list};
 use super::ledger::{self, NewEntry};
 use super::upkeep::KEEP_FAILED_PROMPT;
 use super::{
-    Cancellation, Ended, LONGEST_DELAY, Lease, LeaseWrite, MAX_LOST_LEASES, Origin, Refusal, Result, StoreError,
+    Cancellation, Ended, LONGEST_DELAY, Lease, LeaseWrite, MAX_LOST_LEASES, Refusal, Rescued, Result, StoreError,
     StrikeRule, deliveries, strikes,
 };
 use crate::failure::Done;
@@ -150,14 +150,6 @@ pub(super) struct Loss {
     delay: Duration,
 }
 
-/// Tasks that were given up.
-#[derive(Debug, Default)]
-pub(super) struct GivenUp {
-    pub(super) queued: usize,
-    /// The tasks that failed, with their origins.
-    pub(super) failed: Vec<(Ended, Origin)>,
-}
-
 impl Loss {
     /// The tasks fail now.
     pub(super) fn now(cause: FailureCause, error: &str) -> Self {
@@ -175,39 +167,36 @@ impl Loss {
         begun: &Transaction<'_>,
         condition: &str,
         parameters: &[&dyn Parameter],
-    ) -> Done<GivenUp> {
+    ) -> Done<Rescued> {
         let rows = begun.query(&select_lost(condition, begun.locking("FOR UPDATE OF q")), parameters).await?;
         self.give_up_rows(begun, &rows).await
     }
 
     /// Gives up the tasks of one account in these rows of [`select_lost`]: queues each again, or fails and refunds it
     /// if this was its last attempt. A damaged one stays as it was.
-    pub(super) async fn give_up_rows(&self, begun: &Transaction<'_>, rows: &[Row]) -> Done<GivenUp> {
+    pub(super) async fn give_up_rows(&self, begun: &Transaction<'_>, rows: &[Row]) -> Done<Rescued> {
         let lost = rows.iter().map(lost).collect::<Result<Vec<_>>>()?;
         let (queued, last): (Vec<_>, Vec<_>) = lost.into_iter().partition(|lost| lost.lost_leases + 1 < self.most);
-        let mut given_up = GivenUp { queued: queued.len(), failed: Vec::new() };
+        let mut rescued = Rescued { queued: queued.len(), failed: Vec::new() };
         if !queued.is_empty() {
             let tasks: Vec<Id> = queued.iter().map(|lost| lost.task_id).collect();
             let queue = format!(
                 "UPDATE queue SET lease_until = NULL, lost_leases = lost_leases + 1, ready_at = $2 WHERE task_id {}",
                 begun.among(1)
             );
-            begun.execute(&queue, &[&ids(&tasks), &ready_after(begun.now(), self.delay)]).await?;
+            begun.execute(&queue, &[&list(&tasks), &ready_after(begun.now(), self.delay)]).await?;
         }
         for lost in last {
-            if let Some(ended) = lost.fail(begun, &self.failure).await? {
-                let LostLease { key_id, person_id, .. } = lost;
-                given_up.failed.push((ended, Origin { key_id, person_id, ..Origin::default() }));
-            }
+            rescued.failed.extend(lost.fail(begun, &self.failure).await?);
         }
-        Ok(given_up)
+        Ok(rescued)
     }
 }
 
 impl Store {
     /// Completes a task with the names of its result files, at least one.
     pub async fn complete(&self, lease: Lease, images: Vec<String>) -> Result<LeaseWrite> {
-        let images = serde_json::to_string(&images).expect("strings are always JSON");
+        let images = json(&images);
         self.write(Effect::Complete, async move |begun| {
             let Some(found) = find(begun, LEASED, &[&lease.task_id, &lease.epoch]).await? else {
                 return Ok(LeaseWrite::Lost);
@@ -226,7 +215,7 @@ impl Store {
     /// Fails and refunds a task, with a message for the caller, because the content policy refuses it. If there is a
     /// `rule`, its key or person gets a strike, which suspends either at the limit. The audit log records that.
     pub async fn refuse(&self, lease: Lease, error: &str, rule: Option<StrikeRule>) -> Result<Refusal> {
-        let error = error.to_owned();
+        let failure = TaskFailure::new(FailureCause::Policy, error);
         self.write(Effect::Refuse, async move |begun| {
             if rule.is_some() {
                 // People who write lock themselves before tasks and accounts, and so does this.
@@ -234,11 +223,14 @@ impl Store {
                     LEFT JOIN api_keys k ON k.id = q.key_id WHERE q.task_id = $1)";
                 begun.lock(person, &[&lease.task_id]).await?;
             }
-            let loss = Loss::now(FailureCause::Policy, &error);
-            let given_up = loss.give_up(begun, LEASED, &[&lease.task_id, &lease.epoch]).await?;
-            let Some((_, origin)) = given_up.failed.into_iter().next() else { return Ok(Refusal::Lost) };
+            let Some(found) = find(begun, LEASED, &[&lease.task_id, &lease.epoch]).await? else {
+                return Ok(Refusal::Lost);
+            };
+            if found.fail(begun, &failure).await?.is_none() {
+                return Ok(Refusal::Lost);
+            }
             let Some(rule) = rule else { return Ok(Refusal::Done { suspended: None }) };
-            strikes::strike(begun, lease.task_id, &origin, rule).await
+            strikes::strike(begun, lease.task_id, found.key_id, found.person_id, rule).await
         })
         .await
     }

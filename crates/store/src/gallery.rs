@@ -1,17 +1,28 @@
 //! The gallery: the tasks of the studio, searched, marked, put on boards and deleted. The API sees none of it.
 
-use super::driver::{Driver, Row, Store, Transaction, from_row, ids, with_store};
+use super::driver::{Driver, Row, Store, Transaction, from_row, list, with_store};
 use super::failure::Done;
 use super::tasks::{completed, record, record_columns, upper};
 use super::{Action, AuditedChange, CompletedTask, Result, TaskRecord, ledger};
 use tintype_domain::model::Id;
 use tintype_domain::request::AspectRatio;
+use tintype_domain::search::sought;
 use tintype_domain::words;
 use tintype_system::clock::Timestamp;
 use tintype_system::fault::Effect;
 
 /// Maximum rows scanned per page, so rare matches stay cheap.
 pub const SCAN: u32 = 1_000;
+
+/// Whether a task `t` is one of the account $1 in the studio and fits the filter, except its words.
+pub(super) const FITS: &str = "t.account_id = $1 AND t.surface = 'web' AND t.removed_at IS NULL
+    AND (CAST($4 AS text) IS NULL OR CASE WHEN t.cause = 'cancelled' THEN t.cause ELSE t.status END = $4)
+    AND (CAST($5 AS boolean) IS NULL OR t.image_to_image = $5)
+    AND (CAST($6 AS text) IS NULL OR t.aspect_ratio = $6)
+    AND (CAST($7 AS text) IS NULL OR EXISTS (SELECT 1 FROM stars s WHERE s.task_id = t.id AND s.person_id = $7))
+    AND (CAST($12 AS text) IS NULL OR t.person_id IS NOT DISTINCT FROM $12)
+    AND (CAST($8 AS text) IS NULL OR EXISTS (SELECT 1 FROM board_tasks o JOIN boards b ON b.id = o.board_id
+         WHERE o.board_id = $8 AND o.task_id = t.id AND b.account_id = $1))";
 
 words! {
     /// A state to filter by.
@@ -106,7 +117,7 @@ pub(super) fn cut(mut found: Vec<Id>, unseen: Option<Id>, limit: u32) -> (Vec<Id
 /// A page with these tasks.
 async fn page(driver: &Driver, (found, older): (Vec<Id>, Option<Id>)) -> Result<GalleryPage> {
     let sql = format!("SELECT {} FROM tasks WHERE id {} ORDER BY id DESC", record_columns(), driver.among(1));
-    Ok(GalleryPage { records: driver.list(&sql, &[&ids(&found)], record).await?, older })
+    Ok(GalleryPage { records: driver.list(&sql, &[&list(&found)], record).await?, older })
 }
 
 from_row! { fn board(row) -> Board { id, name, owner: row.get("person_id")?, images } }
@@ -152,12 +163,12 @@ async fn in_bin(begun: &Transaction<'_>, account_id: Id, tasks: &[Id], author: O
         begun.among(1),
         begun.locking("FOR UPDATE OF d")
     );
-    begun.list(&sql, &[&ids(tasks), &account_id, &author], |row| row.get("task_id")).await
+    begun.list(&sql, &[&list(tasks), &account_id, &author], |row| row.get("task_id")).await
 }
 
 /// Deletes the rows of these tasks from a table.
 pub(super) async fn delete_of(begun: &Transaction<'_>, table: &str, tasks: &[Id]) -> Done {
-    begun.execute(&format!("DELETE FROM {table} WHERE task_id {}", begun.among(1)), &[&ids(tasks)]).await?;
+    begun.execute(&format!("DELETE FROM {table} WHERE task_id {}", begun.among(1)), &[&list(tasks)]).await?;
     Ok(())
 }
 
@@ -207,7 +218,12 @@ impl Store {
         before: Option<Id>,
         limit: u32,
     ) -> Result<GalleryPage> {
-        let found = with_store!(self.driver, store => store.search(account_id, filter, before, limit).await?);
+        let words = sought(account_id, &filter.text);
+        if words.is_empty() && !filter.text.trim().is_empty() {
+            return Ok(GalleryPage::default());
+        }
+        let before = before.into_iter().chain(filter.until.map(Id::floor)).min();
+        let found = with_store!(self.driver, store => store.search(account_id, filter, &words, before, limit).await?);
         let mut page = page(&self.driver, found).await?;
         // It may have been deleted meanwhile.
         page.records.retain(|record| record.removed_at.is_none());
@@ -234,14 +250,14 @@ impl Store {
         let sql = format!(
             "SELECT id FROM tasks WHERE id {among} AND account_id = $2 AND surface = 'web' AND removed_at IS NULL"
         );
-        self.driver.list(&sql, &[&ids(tasks), &account_id], |row| row.get("id")).await
+        self.driver.list(&sql, &[&list(tasks), &account_id], |row| row.get("id")).await
     }
 
     /// Those of these tasks that have a star of a person.
     pub async fn starred(&self, person_id: Id, tasks: &[Id]) -> Result<Vec<Id>> {
         let among = self.driver.among(1);
         let sql = format!("SELECT task_id FROM stars WHERE task_id {among} AND person_id = $2");
-        self.driver.list(&sql, &[&ids(tasks), &person_id], |row| row.get("task_id")).await
+        self.driver.list(&sql, &[&list(tasks), &person_id], |row| row.get("task_id")).await
     }
 
     /// Gives stars of a person of the account to tasks, or takes them away.
@@ -265,7 +281,7 @@ impl Store {
                  AND EXISTS (SELECT 1 FROM people WHERE id = $3 AND account_id = $2)"
             )
         };
-        self.statement(Effect::MarkTasks, sql, &[&ids(tasks), &account_id, &person_id]).await.map(drop)
+        self.statement(Effect::MarkTasks, sql, &[&list(tasks), &account_id, &person_id]).await.map(drop)
     }
 
     /// The boards of an account that a person sees, by name.
@@ -373,10 +389,10 @@ impl Store {
                      INSERT INTO board_tasks (board_id, task_id) SELECT $1, id FROM own WHERE TRUE ORDER BY id
                      ON CONFLICT DO NOTHING"
                 );
-                begun.execute(&sql, &[&board, &ids(&tasks), &account_id]).await?;
+                begun.execute(&sql, &[&board, &list(&tasks), &account_id]).await?;
             } else {
                 let sql = format!("DELETE FROM board_tasks WHERE board_id = $1 AND task_id {among}");
-                begun.execute(&sql, &[&board, &ids(&tasks)]).await?;
+                begun.execute(&sql, &[&board, &list(&tasks)]).await?;
             }
             Ok(true)
         })
@@ -397,15 +413,15 @@ impl Store {
                 begun.locking("FOR NO KEY UPDATE")
             );
             let task = |row: &Row| Ok((row.get("id")?, row.get("person_id")?));
-            let ended: Vec<(Id, Option<Id>)> = begun.list(&ended, &[&ids(&tasks), &account_id, &author], task).await?;
+            let ended: Vec<(Id, Option<Id>)> = begun.list(&ended, &[&list(&tasks), &account_id, &author], task).await?;
             let (deleted, now): (Vec<Id>, _) = (ended.iter().map(|(id, _)| *id).collect(), begun.now());
             let hide = format!("UPDATE tasks SET removed_at = $2 WHERE id {among}");
-            begun.execute(&hide, &[&ids(&deleted), &now]).await?;
+            begun.execute(&hide, &[&list(&deleted), &now]).await?;
             let note = format!(
                 "INSERT INTO deletions (task_id, account_id, deleted_at)
                  SELECT id, account_id, $2 FROM tasks WHERE id {among} ORDER BY id"
             );
-            begun.execute(&note, &[&ids(&deleted), &now]).await?;
+            begun.execute(&note, &[&list(&deleted), &now]).await?;
             for (id, author) in ended {
                 if begun.is_of_another(author) {
                     begun.audit(AuditedChange::of(Action::DeleteTask, account_id).about(id)).await?;
@@ -442,7 +458,7 @@ impl Store {
             let back = in_bin(begun, account_id, &tasks, author).await?;
             delete_of(begun, "deletions", &back).await?;
             let sql = format!("UPDATE tasks SET removed_at = NULL WHERE id {}", begun.among(1));
-            begun.execute(&sql, &[&ids(&back)]).await?;
+            begun.execute(&sql, &[&list(&back)]).await?;
             Ok(back)
         })
         .await
@@ -455,7 +471,7 @@ impl Store {
         self.write(Effect::DeleteTasks, async move |begun| {
             let purged = in_bin(begun, account_id, &tasks, author).await?;
             let sql = format!("UPDATE deletions SET is_final = TRUE WHERE task_id {}", begun.among(1));
-            begun.execute(&sql, &[&ids(&purged)]).await?;
+            begun.execute(&sql, &[&list(&purged)]).await?;
             Ok(purged.len())
         })
         .await
@@ -484,7 +500,7 @@ impl Store {
                 "UPDATE tasks SET prompt = '', reference_images = '[]', settings = NULL, request_id = NULL WHERE id",
                 "UPDATE deletions SET erased = TRUE WHERE task_id",
             ] {
-                begun.execute(&format!("{sql} {}", begun.among(1)), &[&ids(erased)]).await?;
+                begun.execute(&format!("{sql} {}", begun.among(1)), &[&list(erased)]).await?;
             }
             Ok(erased.len())
         })
@@ -507,6 +523,12 @@ impl Store {
 
     /// Indexes the prompts of up to some hundred new tasks for the search. Returns their number.
     pub async fn index_prompts(&self) -> Result<usize> {
-        with_store!(self.driver, store => store.index().await)
+        match &self.driver {
+            Driver::Sqlite(_) if self.driver.read_one("SELECT 1 FROM unindexed LIMIT 1", &[]).await?.is_none() => Ok(0),
+            Driver::Sqlite(_) => {
+                self.write(Effect::IndexPrompts, async |begun| super::sqlite::index_prompts(begun).await).await
+            }
+            Driver::Postgres(store) => store.index_prompts().await,
+        }
     }
 }

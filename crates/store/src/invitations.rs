@@ -158,12 +158,12 @@ impl Store {
             if begun.query_opt(&still, &[&invitation]).await?.is_none() {
                 return Ok(Accepting::Gone);
             }
-            let person = match people::create(begun, begun.new_id(), account_id, &new.name, row.get("role")?).await? {
-                PersonCreation::Created(person) => Person { has_password: true, ..person },
+            let (id, role) = (begun.new_id(), row.get("role")?);
+            let person = match people::create(begun, id, account_id, &new.name, role, Some(&new.password)).await? {
+                PersonCreation::Created(person) => person,
                 PersonCreation::NameTaken => return Ok(Accepting::NameTaken),
                 PersonCreation::NotPossible => return Ok(Accepting::Full),
             };
-            begun.execute("UPDATE people SET password = $2 WHERE id = $1", &[&person.id, &new.password]).await?;
             let last = "DELETE FROM invitations WHERE id = $1 AND places = 1";
             if begun.execute(last, &[&invitation]).await? == 0 {
                 begun.execute("UPDATE invitations SET places = places - 1 WHERE id = $1", &[&invitation]).await?;

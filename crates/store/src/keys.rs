@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::budgets::{self, budget};
-use super::driver::{Parameter, Store, Transaction, from_row, of_account};
+use super::driver::{Parameter, Store, Transaction, from_row, json, of_account};
 use super::people::suspension;
 use super::strikes::{OF_LINE, lock_line};
 use super::{Action, AuditedChange, Result, ledger};
@@ -322,7 +322,6 @@ impl Store {
             self.driver.either("json_each($1)", "json_each_text(CAST(CAST($1 AS text) AS json))"),
             self.driver.either("", "FOR NO KEY UPDATE")
         );
-        let latest = serde_json::to_string(&latest).expect("ids and times are always JSON");
-        self.statement(Effect::TouchKeys, sql, &[&latest]).await.map(drop)
+        self.statement(Effect::TouchKeys, sql, &[&json(&latest)]).await.map(drop)
     }
 }

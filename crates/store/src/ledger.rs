@@ -7,7 +7,7 @@
 
 use tokio::try_join;
 
-use super::driver::{Each, Parameter, Store, Transaction, from_row};
+use super::driver::{Parameter, Store, Transaction, from_row, json, list};
 use super::{Result, StoreError, deliveries};
 use crate::failure::Done;
 use tintype_domain::event::{self, EventType};
@@ -39,7 +39,7 @@ impl NewEntry<'_> {
 /// none.
 pub fn to_json(parts: &[Part]) -> Option<String> {
     let pairs: Vec<(i64, i64)> = parts.iter().map(|part| (part.grant, part.credits)).collect();
-    (!pairs.is_empty()).then(|| serde_json::to_string(&pairs).expect("numbers are always JSON"))
+    (!pairs.is_empty()).then(|| json(&pairs))
 }
 
 /// Locks an account until the commit, so that no other transaction charges or refunds it, or adds something that it may
@@ -218,8 +218,7 @@ async fn give_back(
     let invalid = |error| StoreError::other(format!("queue.taken: {error}"));
     let parts: Vec<(i64, i64)> = serde_json::from_str(taken).map_err(invalid)?;
     let grants: Vec<i64> = parts.iter().map(|(grant, _)| *grant).collect();
-    let grants = Each { sqlite: serde_json::to_string(&grants).expect("numbers are always JSON"), postgres: grants };
-    let rows = begun.query(&state(begun), &[&account_id, &grants, &now]).await?;
+    let rows = begun.query(&state(begun), &[&account_id, &list(&grants), &now]).await?;
     // In the order of the parts.
     let returned = parts.into_iter().zip(&rows).map(|((grant, credits), row)| {
         let part = Part { grant, credits };

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::driver::{Each, Parameter, Row, Store, Transaction, from_row, of_account};
+use super::driver::{Each, Parameter, Row, Store, Transaction, from_row, json, of_account};
 use super::{Action, AuditedChange, Result, audit_log, ledger, second_factor};
 use crate::failure::Done;
 use tintype_domain::identity::Identity;
@@ -219,27 +219,32 @@ from_row! { fn session(row) -> Session {
     id: row.get("session_id")?, person: person(row)?, seen_at, expires_at, agent, by_provider,
 } }
 
+/// The condition for the session of the token $1 that has not ended at the time $2.
+pub(crate) const LIVE: &str = "s.hash = $1 AND s.expires_at > $2";
+
 async fn begun_session(begun: &Transaction<'_>, new: &NewSession) -> Done<Option<Session>> {
-    let sql = sessions("s.hash = $1 AND s.expires_at > $2");
-    begun.find(&sql, &[&&new.hash[..], &begun.now()], session).await
+    begun.find(&sessions(LIVE), &[&&new.hash[..], &begun.now()], session).await
 }
 
-/// Adds a person to an account. The unique name decides between concurrent additions.
+/// Adds a person to an account, with the hash of a password if there is one. The unique name decides between concurrent
+/// additions.
 pub(crate) async fn create(
     begun: &Transaction<'_>,
     id: Id,
     account_id: Id,
     name: &str,
     role: Role,
+    password: Option<&str>,
 ) -> Done<PersonCreation> {
     // Those who are added at once wait for each other, and the next statement counts them.
     begun.lock("SELECT 1 FROM accounts WHERE id = $1", &[&account_id]).await?;
-    let sql = "INSERT INTO people (id, account_id, name, role)
-        SELECT $1, id, $3, $4 FROM accounts WHERE id = $2 AND deleted_at IS NULL
+    let sql = "INSERT INTO people (id, account_id, name, role, password)
+        SELECT $1, id, $3, $4, $6 FROM accounts WHERE id = $2 AND deleted_at IS NULL
         AND NOT EXISTS (SELECT 1 FROM people WHERE id = $3)
         AND (SELECT count(*) FROM people WHERE account_id = $2) < $5
         ON CONFLICT DO NOTHING";
-    if begun.execute(sql, &[&id, &account_id, &name, &role.as_str(), &i64::from(MAX_PEOPLE)]).await? == 0 {
+    let most = i64::from(MAX_PEOPLE);
+    if begun.execute(sql, &[&id, &account_id, &name, &role.as_str(), &most, &password]).await? == 0 {
         let taken = begun.query_opt("SELECT 1 FROM people WHERE name = $1 OR id = $1", &[&name]).await?;
         return Ok(taken.map_or(PersonCreation::NotPossible, |_| PersonCreation::NameTaken));
     }
@@ -248,7 +253,7 @@ pub(crate) async fn create(
         account_id,
         name: name.to_owned(),
         role,
-        has_password: false,
+        has_password: password.is_some(),
         has_second_factor: false,
         suspension: None,
         created_at: id.timestamp(),
@@ -312,7 +317,7 @@ impl Store {
     pub async fn create_person(&self, account_id: Id, name: &str, role: Role) -> Result<PersonCreation> {
         let name = name.to_owned();
         self.write(Effect::ChangePerson, async move |begun| {
-            let creation = create(begun, begun.new_id(), account_id, &name, role).await?;
+            let creation = create(begun, begun.new_id(), account_id, &name, role, None).await?;
             if let PersonCreation::Created(person) = &creation {
                 begun.audit(AuditedChange::of_person(Action::AddPerson, person).with(role)).await?;
             }
@@ -464,8 +469,7 @@ impl Store {
 
     /// The session with this hash, unless it has ended or its account is disabled.
     pub async fn find_session(&self, hash: TokenHash) -> Result<Option<Session>> {
-        let sql = sessions("s.hash = $1 AND s.expires_at > $2");
-        self.driver.find(&sql, &[&&hash[..], &self.driver.now()], session).await
+        self.driver.find(&sessions(LIVE), &[&&hash[..], &self.driver.now()], session).await
     }
 
     /// Those of these sessions that [`Store::find_session`] would find, in any order.
@@ -477,8 +481,7 @@ impl Store {
         );
         let hex = |hash: &TokenHash| hash.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
         let sought = Each {
-            sqlite: serde_json::to_string(&hashes.iter().map(hex).collect::<Vec<_>>())
-                .expect("strings are always JSON"),
+            sqlite: json(&hashes.iter().map(hex).collect::<Vec<_>>()),
             postgres: hashes.iter().map(<[u8; 32]>::as_slice).collect::<Vec<_>>(),
         };
         let found: Vec<Vec<u8>> = self.driver.list(&sql, &[&sought, &self.driver.now()], |row| row.get("hash")).await?;
@@ -502,17 +505,18 @@ impl Store {
     /// provider. Returns the number of sessions.
     pub async fn end_sessions(&self, person_id: Id, which: EndSessions) -> Result<usize> {
         self.write(Effect::SignOut, async move |begun| {
-            let (sql, id) = match which {
-                EndSessions::One(id) => ("DELETE FROM sessions WHERE person_id = $1 AND id = $2", id),
+            let ended = match which {
+                EndSessions::One(id) => {
+                    let sql = "DELETE FROM sessions WHERE person_id = $1 AND id = $2";
+                    begun.execute(sql, &[&person_id, &id]).await?
+                }
                 EndSessions::AllExcept(id) => {
-                    // First the lock on the person, so that no session of a sign-in in progress is missed.
-                    let ended = "UPDATE people SET sessions_ended_at = $2 WHERE id = $1";
-                    begun.execute(ended, &[&person_id, &begun.now()]).await?;
-                    begun.execute("DELETE FROM sign_in_links WHERE person_id = $1", &[&person_id]).await?;
-                    ("DELETE FROM sessions WHERE person_id = $1 AND id <> $2", id)
+                    let sql = "UPDATE people SET sessions_ended_at = $2 WHERE id = $1";
+                    begun.execute(sql, &[&person_id, &begun.now()]).await?;
+                    second_factor::end_sessions(begun, person_id, Some(id)).await?
                 }
             };
-            Ok(begun.execute(sql, &[&person_id, &id]).await? as usize)
+            Ok(ended as usize)
         })
         .await
     }

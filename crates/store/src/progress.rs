@@ -7,7 +7,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use tintype_engine::Stage;
 
-use super::driver::{Driver, Row, Store, Transaction, array, from_row, ids};
+use super::driver::{Driver, Row, Store, Transaction, from_row, json, list};
 use super::{AttemptProgress, FoundPreview, Lease, Result, SoughtPreview, Unfinished};
 use crate::failure::Done;
 use tintype_domain::model::{Id, Surface};
@@ -60,10 +60,13 @@ from_row! { fn unfinished(row) -> Unfinished {
     task_id, account_id, image_to_image, is_leased, attempt: of_attempt(row)?, preview,
 } }
 
-/// The latest previews of tasks in `sought`, on the surface $1, of those that are due and not yet seen.
-fn previews_of(sought: &str) -> String {
+/// The latest previews of tasks that `elements` gives as JSON, on the surface $1, of those that are due and not yet seen.
+fn previews_of(elements: &str) -> String {
     format!(
-        "SELECT sought.place, p.number, p.png FROM {sought}
+        "SELECT sought.place, p.number, p.png FROM (
+             SELECT key AS place, value ->> 0 AS task_id, value ->> 1 AS account_id,
+                 CAST(value ->> 2 AS bigint) AS shown, CAST(value ->> 3 AS double precision) AS due
+             FROM {elements}) AS sought
          JOIN previews p ON p.task_id = sought.task_id AND p.number <> sought.shown
          JOIN queue q ON q.task_id = p.task_id AND q.lease_epoch = p.lease_epoch AND q.lease_until IS NOT NULL
          JOIN tasks t ON t.id = p.task_id AND t.account_id = sought.account_id AND t.surface = $1
@@ -129,7 +132,7 @@ impl Store {
         );
         let tasks: Vec<Id> = leases.iter().map(|lease| lease.task_id).collect();
         let lease = |row: &Row| Ok(Lease { task_id: row.get("task_id")?, epoch: row.get("lease_epoch")? });
-        let held = self.driver.list(&sql, &[&ids(&tasks)], lease).await?;
+        let held = self.driver.list(&sql, &[&list(&tasks)], lease).await?;
         Ok(leases.into_iter().filter(|lease| !held.contains(lease)).collect())
     }
 
@@ -150,7 +153,7 @@ impl Store {
             }
             Driver::Postgres(_) => {
                 let sql = unfinished_where("q.account_id = ANY ($1)", "tintype_now($3)");
-                self.driver.read(&sql, &[&ids(accounts), &surface, &time]).await?
+                self.driver.read(&sql, &[&list(accounts), &surface, &time]).await?
             }
         };
         rows.iter().map(unfinished).collect()
@@ -159,30 +162,13 @@ impl Store {
     /// The latest previews of the present attempts at such tasks on a surface, of those that are due and not yet seen.
     /// An attempt that does not report how far it is counts as far enough.
     pub async fn find_previews(&self, surface: Surface, sought: &[SoughtPreview]) -> Result<Vec<FoundPreview>> {
-        let surface = surface.as_str();
-        let rows = match &self.driver {
-            Driver::Sqlite(_) => {
-                let sql =
-                    previews_of("(SELECT $2 AS task_id, $3 AS account_id, $4 AS shown, $5 AS due, $6 AS place) sought");
-                let mut rows = Vec::new();
-                for (place, SoughtPreview { account_id, task_id, shown, from }) in (0_i64..).zip(sought) {
-                    rows.extend(self.driver.read(&sql, &[&surface, task_id, account_id, shown, from, &place]).await?);
-                }
-                rows
-            }
-            Driver::Postgres(_) => {
-                let sql = previews_of(
-                    "unnest($2::text[], $3::text[], $4::bigint[], $5::float8[], $6::bigint[])
-                     AS sought (task_id, account_id, shown, due, place)",
-                );
-                let tasks = array(sought.iter().map(|sought| sought.task_id).collect::<Vec<_>>());
-                let accounts = array(sought.iter().map(|sought| sought.account_id).collect::<Vec<_>>());
-                let shown = array(sought.iter().map(|sought| sought.shown).collect::<Vec<_>>());
-                let due = array(sought.iter().map(|sought| sought.from).collect::<Vec<_>>());
-                let places = array((0_i64..).take(sought.len()).collect::<Vec<_>>());
-                self.driver.read(&sql, &[&surface, &tasks, &accounts, &shown, &due, &places]).await?
-            }
-        };
-        rows.iter().map(found_preview).collect()
+        let sql = previews_of(self.driver.either(
+            "json_each($2)",
+            "(SELECT value, place - 1 AS key FROM json_array_elements(CAST(CAST($2 AS text) AS json))
+                 WITH ORDINALITY AS each (value, place)) AS each",
+        ));
+        let each = |SoughtPreview { task_id, account_id, shown, from }: &_| (*task_id, *account_id, *shown, *from);
+        let sought = json(&sought.iter().map(each).collect::<Vec<_>>());
+        self.driver.list(&sql, &[&surface.as_str(), &sought], found_preview).await
     }
 }

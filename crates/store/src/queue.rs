@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use super::driver::{Driver, Row, Store, Transaction, from_row, with_store};
-use super::endings::{GivenUp, LEASED, Loss, ready_after};
+use super::endings::{LEASED, Loss, ready_after};
 use super::tasks::request;
 use super::{
-    ANY_REFERENCES, Action, AuditedChange, Claim, Ended, EndingsElsewhere, Lease, LeaseWrite, QueueDepth, Result,
-    Retry, WaitingForEngine, WaitingTask, postgres,
+    ANY_REFERENCES, Action, AuditedChange, Claim, Ended, EndingsElsewhere, Lease, LeaseWrite, QueueDepth, Rescued,
+    Result, Retry, WaitingForEngine, WaitingTask, postgres,
 };
 use tintype_domain::model::{FailureCause, Id};
 use tintype_system::clock::Timestamp;
@@ -102,10 +102,10 @@ impl Store {
     pub async fn retry(&self, lease: Lease, delay: Duration, last_error: &str) -> Result<Retry> {
         let loss = Loss::attempt(last_error, delay);
         self.write(Effect::Retry, async move |begun| {
-            let given_up = loss.give_up(begun, LEASED, &[&lease.task_id, &lease.epoch]).await?;
-            Ok(match given_up {
-                GivenUp { queued: 1.., .. } => Retry::Queued,
-                GivenUp { failed, .. } if !failed.is_empty() => Retry::Failed,
+            let rescued = loss.give_up(begun, LEASED, &[&lease.task_id, &lease.epoch]).await?;
+            Ok(match rescued {
+                Rescued { queued: 1.., .. } => Retry::Queued,
+                Rescued { failed, .. } if !failed.is_empty() => Retry::Failed,
                 _ => Retry::Lost,
             })
         })
@@ -116,8 +116,8 @@ impl Store {
     pub async fn fail(&self, lease: Lease, cause: FailureCause, error: &str) -> Result<LeaseWrite> {
         let loss = Loss::now(cause, error);
         self.write(Effect::Fail, async move |begun| {
-            let given_up = loss.give_up(begun, LEASED, &[&lease.task_id, &lease.epoch]).await?;
-            Ok(done_if(!given_up.failed.is_empty()))
+            let rescued = loss.give_up(begun, LEASED, &[&lease.task_id, &lease.epoch]).await?;
+            Ok(done_if(!rescued.failed.is_empty()))
         })
         .await
     }
@@ -126,9 +126,9 @@ impl Store {
     pub async fn fail_unleased(&self, id: Id, cause: FailureCause, error: &str) -> Result<Option<Ended>> {
         let (loss, error) = (Loss::now(cause, error), error.to_owned());
         self.write(Effect::FailUnleased, async move |begun| {
-            let given_up = loss.give_up(begun, "q.task_id = $1", &[&id]).await?;
-            let Some((ended, _)) = given_up.failed.into_iter().next() else { return Ok(None) };
-            if let Transaction::Postgres(_, begun, _) = begun {
+            let rescued = loss.give_up(begun, "q.task_id = $1", &[&id]).await?;
+            let Some(ended) = rescued.failed.into_iter().next() else { return Ok(None) };
+            if let Transaction::Postgres(..) = begun {
                 postgres::notify_ending(begun, id).await?;
             }
             begun.audit(AuditedChange::of(Action::FailTask, ended.account_id).about(id).with(&error)).await?;

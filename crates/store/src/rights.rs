@@ -6,7 +6,7 @@
 
 use super::driver::Transaction;
 use super::keys::{KEY, api_key};
-use super::people::{person, sessions};
+use super::people::{LIVE, person, sessions};
 use crate::failure::Done;
 use tintype_domain::key::KeyHash;
 use tintype_domain::person::{Role, TokenHash};
@@ -46,9 +46,9 @@ impl Right {
                 Ok(begun.find(&sql, &[&&hash[..]], api_key).await?.is_some_and(|key| key.is_valid(now)))
             }
             Self::Session(right) => {
-                let sql = sessions("s.hash = $1 AND s.expires_at > $2");
                 let locking = locking("FOR NO KEY UPDATE OF people FOR KEY SHARE OF s");
-                let found = begun.query_opt(&format!("{sql} {locking}"), &[&&right.session[..], &now]).await?;
+                let found =
+                    begun.query_opt(&format!("{} {locking}", sessions(LIVE)), &[&&right.session[..], &now]).await?;
                 let Some(row) = found else { return Ok(false) };
                 let (person, admin): (_, bool) = (person(&row)?, row.get("admin")?);
                 let is_suspended = person.suspension.is_some() && !right.suspended;

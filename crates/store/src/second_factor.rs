@@ -33,12 +33,12 @@ async fn insert_codes(begun: &Transaction<'_>, person_id: Id, codes: &[TokenHash
     Ok(())
 }
 
-/// Ends sessions and links after the lock on the person, so that no session of a sign-in in progress is missed.
-pub(crate) async fn end_sessions(begun: &Transaction<'_>, person_id: Id, kept: Option<Id>) -> Done {
+/// Ends sessions and links after the lock on the person, so that no session of a sign-in in progress is missed. Returns
+/// the number of sessions.
+pub(crate) async fn end_sessions(begun: &Transaction<'_>, person_id: Id, kept: Option<Id>) -> Done<u64> {
     begun.execute("DELETE FROM sign_in_links WHERE person_id = $1", &[&person_id]).await?;
     let sql = "DELETE FROM sessions WHERE person_id = $1 AND id IS DISTINCT FROM $2";
-    begun.execute(sql, &[&person_id, &kept]).await?;
-    Ok(())
+    begun.execute(sql, &[&person_id, &kept]).await
 }
 
 impl Store {

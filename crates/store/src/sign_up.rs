@@ -11,7 +11,7 @@ use crate::failure::Done;
 use tintype_domain::identity::Identity;
 use tintype_domain::ledger::check_opening;
 use tintype_domain::model::Id;
-use tintype_domain::person::{Person, Role};
+use tintype_domain::person::Role;
 use tintype_system::fault::Effect;
 
 /// Counts an attempt from the source $1 on the day $2, unless there were $3 before. Concurrent ones wait for each
@@ -19,12 +19,6 @@ use tintype_system::fault::Effect;
 const COUNT: &str = "
     INSERT INTO sign_ups (source, day, count) SELECT $1, $2, 1 WHERE CAST($3 AS bigint) > 0
     ON CONFLICT (source, day) DO UPDATE SET count = sign_ups.count + 1 WHERE sign_ups.count < $3";
-
-/// Adds the owner $1 of the account $2 with the name $3 and the password $4. The unique name decides between concurrent
-/// sign-ups.
-const ADD_OWNER: &str = "
-    INSERT INTO people (id, account_id, name, role, password)
-    SELECT $1, $2, $3, 'owner', $4 WHERE NOT EXISTS (SELECT 1 FROM people WHERE id = $3) ON CONFLICT DO NOTHING";
 
 /// Waits for another sign-up with the identity that may be under way, in any process.
 async fn wait(begun: &Transaction<'_>, Identity { issuer, subject }: &Identity) -> Done {
@@ -42,7 +36,7 @@ impl Store {
         self.write(Effect::SignUp, async move |begun| {
             check_opening(new.credits).map_err(StoreError::other)?;
             let (password, identity) = match &new.credential {
-                Credential::Password(password) => (Some(password), None),
+                Credential::Password(password) => (Some(password.as_str()), None),
                 Credential::Identity(identity) => (None, Some(identity)),
             };
             if let Some(identity) = identity {
@@ -66,25 +60,15 @@ impl Store {
             if accounts::insert(begun, account_id, &name, "FALSE").await?.is_none() {
                 accounts::insert(begun, account_id, &format!("{name}-{account_id}"), "FALSE").await?;
             }
-            if begun.execute(ADD_OWNER, &[&id, &account_id, &name, &password]).await? == 0 {
+            let created = create(begun, id, account_id, &name, Role::Owner, password).await?;
+            let PersonCreation::Created(person) = created else {
                 begun.execute("DELETE FROM accounts WHERE id = $1", &[&account_id]).await?;
                 return Ok(SigningUp::NameTaken);
-            }
+            };
             ledger::open(begun, account_id, new.credits, SIGN_UP_NOTE).await?;
             if let Some(identity) = identity {
                 identify(begun, id, identity).await?;
             }
-            let (role, has_password, created_at) = (Role::Owner, password.is_some(), id.timestamp());
-            let person = Person {
-                id,
-                account_id,
-                name,
-                role,
-                has_password,
-                has_second_factor: false,
-                suspension: None,
-                created_at,
-            };
             let provider = identity.map_or("", |identity| &identity.issuer);
             let detail = format!("+{} {provider}", new.credits);
             let audited = AuditedChange::of_person(Action::SignUp, &person).with(detail.trim_end());
@@ -102,12 +86,10 @@ impl Store {
                 return Ok(Joining::Known(person));
             }
             let id: Id = begun.new_id();
-            let created = match create(begun, id, new.account_id, &new.name, new.role).await? {
-                PersonCreation::NameTaken => {
-                    create(begun, id, new.account_id, &with_id(&new.name, id), new.role).await?
-                }
-                creation => creation,
-            };
+            let mut created = create(begun, id, new.account_id, &new.name, new.role, None).await?;
+            if created == PersonCreation::NameTaken {
+                created = create(begun, id, new.account_id, &with_id(&new.name, id), new.role, None).await?;
+            }
             let PersonCreation::Created(person) = created else { return Ok(Joining::NotPossible) };
             identify(begun, id, &new.identity).await?;
             let detail = format!("{} {}", new.role, new.identity.issuer);

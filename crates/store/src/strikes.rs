@@ -3,7 +3,7 @@
 use super::driver::{Row, Transaction};
 use super::keys::{KEY, api_key};
 use super::people::{PERSON, person};
-use super::{Action, Actor, AuditedChange, Origin, Refusal, StrikeRule, audit_log, deliveries};
+use super::{Action, Actor, AuditedChange, Refusal, StrikeRule, audit_log, deliveries};
 use crate::failure::Done;
 use tintype_domain::event::{self, EventType};
 use tintype_domain::model::Id;
@@ -27,9 +27,15 @@ struct Struck<'a> {
 }
 
 /// Adds a strike to the key of a refused task and the person who made that, or to its person.
-pub(crate) async fn strike(begun: &Transaction<'_>, task_id: Id, origin: &Origin, rule: StrikeRule) -> Done<Refusal> {
-    let (mut suspended, mut person) = (None, origin.person_id);
-    if let Some(key_id) = origin.key_id {
+pub(crate) async fn strike(
+    begun: &Transaction<'_>,
+    task_id: Id,
+    key_id: Option<Id>,
+    mut person: Option<Id>,
+    rule: StrikeRule,
+) -> Done<Refusal> {
+    let mut suspended = None;
+    if let Some(key_id) = key_id {
         suspended = of_key(begun, task_id, key_id, rule).await?.then_some(key_id);
         let sql = "SELECT made_by FROM api_keys WHERE id = $1";
         person = begun.find(sql, &[&key_id], |row| row.get("made_by")).await?.flatten();

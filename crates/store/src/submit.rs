@@ -2,7 +2,7 @@
 
 use tokio::try_join;
 
-use super::driver::{Parameter, Transaction};
+use super::driver::{Parameter, Transaction, json};
 use super::ledger::{self, NewEntry};
 use super::{Origin, StartLimit, StoreError, Submission, budgets, calls};
 use crate::failure::Done;
@@ -121,7 +121,7 @@ impl Order {
             reference_images, prompt, request_id, settings, person_id)
             VALUES ($1, $2, $3, $4, $5, CAST($6 AS bigint), $7, $8, $9, $10, $11, $12)";
         let request = &self.request;
-        let references = serde_json::to_string(&request.reference_images).expect("strings are always JSON");
+        let references = json(&request.reference_images);
         let (n, ratio, settings) = (i64::from(request.n), request.aspect_ratio.as_str(), request.settings.to_json());
         let parameters: [&dyn Parameter; 12] = [
             &task.id,

@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 
 use bytes::Bytes;
 
-use super::driver::{Driver, Row, Store, Transaction, from_row, ids, on_sqlite};
+use super::driver::{Driver, Row, Store, Transaction, from_row, list, on_sqlite};
 use super::submit::Order;
 use super::{
     AttemptProgress, CompletedTask, Origin, Result, StartLimit, Submission, TaskFiles, TaskRecord, progress, sqlite,
@@ -142,11 +142,11 @@ impl Store {
         max_unfinished: u32,
     ) -> Result<Submission> {
         let right = origin.right.or(self.right);
+        // SQLite checks it as for every write.
+        let origin = Origin { right: self.driver.either(None, right), ..origin };
+        let order = Order { account_id, origin, surface, request, max_unfinished, start };
         match &self.driver {
             Driver::Sqlite(store) => {
-                // The right is checked like that of every write.
-                let origin = Origin { right: None, ..origin };
-                let order = Order { account_id, origin, surface, request, max_unfinished, start };
                 let submit = move |writing: &mut sqlite::Writing| {
                     if order.start.is_over(writing.clock.elapsed()) {
                         return Ok(Submission::NotStarted);
@@ -156,9 +156,7 @@ impl Store {
                 store.write(Effect::Submit, right, submit).await
             }
             Driver::Postgres(store) => {
-                let origin = Origin { right, ..origin };
-                let order = Order { account_id, origin, surface, request, max_unfinished, start };
-                let submission = store.write(Effect::Submit, store.submitter.submit(order)).await?;
+                let submission = store.write(Effect::Submit, store.submit(order)).await?;
                 if matches!(submission, Submission::Accepted(_)) {
                     store.notifier.shared.queued_here.notify_one();
                 }
@@ -305,7 +303,7 @@ impl Store {
                  CASE WHEN name IS NULL THEN '[]' ELSE {} END, updated_at, removed_at FROM uploads WHERE id {among}",
             self.driver.either(NAME_ON_SQLITE, NAME_ON_POSTGRES)
         );
-        self.driver.list(&sql, &[&ids(tasks)], task_files).await
+        self.driver.list(&sql, &[&list(tasks)], task_files).await
     }
 }
 

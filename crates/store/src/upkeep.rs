@@ -4,7 +4,7 @@ use std::time::Duration;
 
 #[cfg(doc)]
 use super::MAX_LOST_LEASES;
-use super::driver::{Each, Parameter, Store, Transaction, ids, millis, with_store};
+use super::driver::{Parameter, Store, Transaction, list, millis, with_store};
 use super::endings::Loss;
 use super::failure::Done;
 use super::gallery::{delete_of, forget, unsearch};
@@ -49,7 +49,7 @@ async fn remove(begun: &Transaction<'_>, account_id: Id, cutoff: Timestamp) -> D
          WHERE id {}",
         begun.among(1)
     );
-    begun.execute(&sql, &[&ids(removed), &begun.now()]).await?;
+    begun.execute(&sql, &[&list(removed), &begun.now()]).await?;
     Ok((removed.len(), due.len() as i64 == most || removed.len() < due.len()))
 }
 
@@ -69,7 +69,7 @@ async fn erase(begun: &Transaction<'_>, account_id: Id, latest: Id) -> Done<usiz
     let due: Vec<Id> = begun.list(&due, &[&account_id, &latest, &batch(begun)], |row| row.get("task_id")).await?;
     let erased = unsearch(begun, &due).await?;
     let blank = "UPDATE tasks SET prompt = '', reference_images = '[]', settings = NULL WHERE id";
-    begun.execute(&format!("{blank} {}", begun.among(1)), &[&ids(erased)]).await?;
+    begun.execute(&format!("{blank} {}", begun.among(1)), &[&list(erased)]).await?;
     delete_of(begun, "failed_prompts", erased).await?;
     Ok(erased.len())
 }
@@ -190,10 +190,9 @@ impl Store {
             "(SELECT value AS name, key AS place FROM json_each($1)) wanted",
             "unnest(CAST($1 AS text[])) WITH ORDINALITY AS wanted (name, place)",
         );
-        let list = Each { sqlite: serde_json::to_string(sweeps).expect("strings are always JSON"), postgres: sweeps };
         let sql = take(wanted, self.driver.either("$2", "tintype_now($2)"));
         let (time, hold, longest) = (self.driver.time(), millis(hold), millis(LONGEST_PAUSE));
-        let taken = self.statement(None, sql, &[&list, &time, &hold, &longest]).await?;
+        let taken = self.statement(None, sql, &[&list(sweeps), &time, &hold, &longest]).await?;
         taken.first().map(|row| row.get("name")).transpose()
     }
 

@@ -17,7 +17,7 @@ use tokio_util::task::AbortOnDropHandle;
 use super::connect::{BY_INDEX, describe, session};
 use super::hosts::{EncryptedConnection, Hosts};
 use crate::failure::{Done, Failure};
-use crate::{Result, StoreError};
+use crate::{Actor, Result, StoreError, driver};
 use tintype_domain::model::{Id, IdSource};
 use tintype_system::clock::{Clock, Timestamp};
 use tintype_system::locked::Locked as _;
@@ -217,11 +217,16 @@ impl Database {
         }
     }
 
-    /// Runs `work` in one transaction and commits it. An error of `work` rolls it back.
-    pub(super) async fn transaction<T>(&self, work: impl AsyncFnOnce(&Transaction<'_>) -> Done<T>) -> Done<T> {
+    /// Runs `work` in one transaction, for an actor, and commits it. An error of `work` rolls it back.
+    pub(super) async fn transaction<T>(
+        &self,
+        actor: Option<&Actor>,
+        work: impl AsyncFnOnce(&driver::Transaction<'_>) -> Done<T>,
+    ) -> Done<T> {
         let (mut connection, _) = Box::pin(self.query(&self.writers, BEGIN, None, Failure::without_effect)).await?;
         let transaction = async |client: &mut Client| {
-            let done = self.answered(TRANSACTION_TIMEOUT, work(&Transaction(client))).await;
+            let begun = driver::Transaction::Postgres(self, Transaction(client), actor);
+            let done = self.answered(TRANSACTION_TIMEOUT, work(&begun)).await;
             match done.map_err(Failure::without_effect) {
                 Ok(done) => {
                     self.answered(ANSWER_TIMEOUT, async { Ok(client.batch_execute("COMMIT").await?) }).await?;

@@ -2,11 +2,11 @@
 
 use super::PostgresStore;
 use super::connection::Parameter;
-use crate::gallery::{GALLERY_BATCH, SCAN, cut};
+use crate::gallery::{FITS, GALLERY_BATCH, SCAN, cut};
 use crate::tasks::upper;
 use crate::{GalleryFilter, Result};
 use tintype_domain::model::Id;
-use tintype_domain::search::{SearchTerm, sought, terms};
+use tintype_domain::search::{SearchTerm, terms};
 use tintype_system::fault::Effect;
 
 /// Reading on in the order of tasks is better than asking the index of words, which gives all hits at once, if at least
@@ -15,16 +15,6 @@ const COMMON: i64 = 20;
 
 /// Most tasks that the index of words gives at once, for each of those that a page looks at.
 const HITS: i64 = 5;
-
-/// Whether a task `t` is one of the account $1 in the studio and fits the filter, except its words.
-const FITS: &str = "t.account_id = $1 AND t.surface = 'web' AND t.removed_at IS NULL
-    AND ($4::text IS NULL OR CASE WHEN t.cause = 'cancelled' THEN t.cause ELSE t.status END = $4)
-    AND ($5::boolean IS NULL OR t.image_to_image = $5)
-    AND ($6::text IS NULL OR t.aspect_ratio = $6)
-    AND ($7::text IS NULL OR EXISTS (SELECT 1 FROM stars s WHERE s.task_id = t.id AND s.person_id = $7))
-    AND ($12::text IS NULL OR t.person_id = $12)
-    AND ($8::text IS NULL OR EXISTS (SELECT 1 FROM board_tasks o JOIN boards b ON b.id = o.board_id
-         WHERE o.board_id = $8 AND o.task_id = t.id AND b.account_id = $1))";
 
 /// The $10 newest tasks before $3, the most that a page looks at, from the smallest table that has all that fit. No
 /// other index has its order.
@@ -97,19 +87,15 @@ impl PostgresStore {
         &self,
         account_id: Id,
         filter: &GalleryFilter,
+        words: &[SearchTerm],
         before: Option<Id>,
         limit: u32,
     ) -> Result<(Vec<Id>, Option<Id>)> {
-        let words = sought(account_id, &filter.text);
-        if words.is_empty() && !filter.text.trim().is_empty() {
-            return Ok((Vec::new(), None));
-        }
-        let before = before.into_iter().chain(filter.until.map(Id::floor)).min();
         let upper = upper(before);
         let lower = filter.from.map_or_else(String::new, |from| Id::floor(from).to_string());
         let (state, ratio) =
             (filter.state.map(|state| state.as_str()), filter.aspect_ratio.map(|ratio| ratio.as_str()));
-        let query = (!words.is_empty()).then(|| matching(&words));
+        let query = (!words.is_empty()).then(|| matching(words));
         let fits_all = words.is_empty() && state.is_none() && filter.image_to_image.is_none() && ratio.is_none();
         let wanted = i64::from(limit) + 1;
         let most =
@@ -145,7 +131,7 @@ impl PostgresStore {
         Ok(cut(found, last.filter(|_| !all), limit))
     }
 
-    pub(crate) async fn index(&self) -> Result<usize> {
+    pub(crate) async fn index_prompts(&self) -> Result<usize> {
         let due = "SELECT t.id, t.account_id, t.prompt FROM unindexed u JOIN tasks t ON t.id = u.task_id
             ORDER BY u.task_id LIMIT $1";
         let due = self.database.read(due, &[&i64::from(GALLERY_BATCH)]).await?;

@@ -6,7 +6,7 @@ use tokio_postgres::Transaction;
 use super::PostgresStore;
 use crate::failure::Failure;
 use crate::sqlite::Snapshot;
-use crate::{Audit, Result, StoreError, audit};
+use crate::{Audit, Result, StoreError, audit, driver};
 
 /// Rows per batch.
 const PIECE: u32 = 1_000;
@@ -120,7 +120,7 @@ impl PostgresStore {
                 names.iter().zip(row).map(|(name, value)| ((*name).to_owned(), json(value))).collect()
             };
             let objects: Vec<_> = rows.iter().map(object).collect();
-            begun.execute(&insert, &[&serde_json::to_string(&objects).expect("values are always JSON")]).await?;
+            begun.execute(&insert, &[&driver::json(&objects)]).await?;
             progress(rows.len() as u64);
         }
     }

@@ -16,7 +16,8 @@ use tokio::sync::Notify;
 use tokio_postgres::AsyncMessage;
 use tokio_util::task::AbortOnDropHandle;
 
-use super::connection::{Database, Transaction};
+use super::connection::Database;
+use crate::driver::Transaction;
 use crate::failure::Done;
 use crate::{EndingsElsewhere, Result, StoreError};
 use tintype_domain::model::Id;

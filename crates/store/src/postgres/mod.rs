@@ -13,9 +13,9 @@ use tokio_util::task::AbortOnDropHandle;
 use self::claim::ServedLast;
 pub(crate) use self::connection::{Database, Parameter, Transaction};
 use self::listen_notify::Notifier;
-use self::submit::Submitter;
+use self::submit::Gates;
 use super::driver::{self, Driver, between_faults};
-use super::{OpenError, Result, Right, Schema, Store, StoreError};
+use super::{Actor, OpenError, Result, Right, Schema, Store, StoreError};
 use crate::failure::Done;
 use tintype_system::clock::Clock;
 use tintype_system::fault::{Effect, Faults};
@@ -48,7 +48,8 @@ pub(crate) struct PostgresStore {
     faults: Faults,
     pub(crate) notifier: Notifier,
     _upkeep: AbortOnDropHandle<()>,
-    pub(crate) submitter: Submitter,
+    /// The accounts with a submit under way.
+    gates: Gates,
     /// Held during a health check. They may come from anywhere, and all together take a writer and two readers at a
     /// time.
     ping: tokio::sync::Mutex<()>,
@@ -95,7 +96,7 @@ pub async fn open_with(
     let ahead_ms = once.map_err(|error| schema::unusable(&database, error.into()))?;
     let upkeep = tokio::spawn(upkeep::keep(database.clone(), ahead_ms));
     let store = PostgresStore {
-        submitter: Submitter::new(database.clone(), faults.clone()),
+        gates: Gates::default(),
         ping: tokio::sync::Mutex::default(),
         served_last: ServedLast::default(),
         notifier: Notifier::start(database.clone()),
@@ -135,21 +136,22 @@ impl PostgresStore {
         between_faults(&self.faults, effect, write).await
     }
 
-    /// Runs `work` in one transaction, if `right` still holds.
+    /// Runs `work` in one transaction, for an actor, if `right` still holds.
     pub(crate) async fn transaction<T>(
         &self,
         right: Option<Right>,
-        work: impl AsyncFnOnce(&Transaction<'_>) -> Done<T>,
+        actor: Option<&Actor>,
+        work: impl AsyncFnOnce(&driver::Transaction<'_>) -> Done<T>,
     ) -> Done<T> {
-        let work = async |begun: &Transaction<'_>| {
+        let work = async |begun: &driver::Transaction<'_>| {
             if let Some(right) = right
-                && !right.holds(&driver::Transaction::Postgres(&self.database, begun, None), true).await?
+                && !right.holds(begun, true).await?
             {
                 return Err(StoreError::Revoked.into());
             }
             work(begun).await
         };
-        self.database.transaction(work).await
+        self.database.transaction(actor, work).await
     }
 
     /// Runs one writing statement, if `right` still holds.
@@ -157,11 +159,12 @@ impl PostgresStore {
         &self,
         right: Option<Right>,
         sql: &str,
-        parameters: &[Parameter<'_>],
-    ) -> Done<Vec<tokio_postgres::Row>> {
+        parameters: &[&dyn driver::Parameter],
+    ) -> Done<Vec<driver::Row>> {
         if right.is_none() {
-            return self.database.write(sql, parameters).await;
+            return Ok(driver::rows(self.database.write(sql, &driver::for_postgres(parameters)).await?));
         }
-        self.transaction(right, async |begun: &Transaction<'_>| Ok(begun.query(sql, parameters).await?)).await
+        let work = async |begun: &driver::Transaction<'_>| begun.query(sql, parameters).await;
+        self.transaction(right, None, work).await
     }
 }

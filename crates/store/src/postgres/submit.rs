@@ -9,37 +9,28 @@ use std::time::Duration;
 
 use tokio::sync::{Mutex as Gate, OwnedMutexGuard};
 
-use super::connection::{Database, Transaction};
+use super::PostgresStore;
+use crate::driver::Transaction;
 use crate::failure::{Done, Failure, cause_of};
 use crate::submit::Order;
-use crate::{Cause, Result, StoreError, Submission, driver, ledger};
+use crate::{Cause, Result, StoreError, Submission, ledger};
 use tintype_domain::model::Id;
-use tintype_system::fault::{Effect, Faults, Point};
+use tintype_system::fault::{Effect, Point};
 use tintype_system::locked::Locked as _;
 
 /// Time limit for finding out whether a submit without an answer took effect, and the pause between two attempts.
 const PATIENCE: Duration = Duration::from_secs(20);
 const PAUSE: Duration = Duration::from_millis(200);
 
-/// The submits of this process.
-#[derive(Debug, Clone)]
-pub(crate) struct Submitter {
-    pub(super) database: Arc<Database>,
-    pub(super) faults: Faults,
-    /// The accounts with a submit under way.
-    gates: Arc<Mutex<HashMap<Id, Arc<Gate<()>>>>>,
-}
+/// A gate for each account with a submit under way.
+pub(super) type Gates = Mutex<HashMap<Id, Arc<Gate<()>>>>;
 
-impl Submitter {
-    pub(super) fn new(database: Arc<Database>, faults: Faults) -> Self {
-        Self { database, faults, gates: Arc::default() }
-    }
-
+impl PostgresStore {
     /// Submits a task. Once it has a place, it runs to its end although its caller may hang up.
-    pub(crate) async fn submit(&self, order: Order) -> Result<Submission> {
+    pub(crate) async fn submit(self: &Arc<Self>, order: Order) -> Result<Submission> {
         let Some(place) = self.place(&order).await else { return Ok(Submission::NotStarted) };
-        let submitter = self.clone();
-        let submitted = tokio::spawn(async move { submitter.run(&order, place).await }).await;
+        let store = self.clone();
+        let submitted = tokio::spawn(async move { store.run(&order, place).await }).await;
         submitted.unwrap_or_else(|panic| Err(StoreError::Unknown(Cause::new(format!("a submit panicked: {panic}")))))
     }
 
@@ -66,9 +57,9 @@ impl Submitter {
     }
 
     /// Waits for the submits of the account that came before; `None` if this one must not start any more.
-    async fn place(&self, order: &Order) -> Option<SubmitTurn> {
+    async fn place(self: &Arc<Self>, order: &Order) -> Option<SubmitTurn> {
         let gate = self.gates.locked().entry(order.account_id).or_default().clone();
-        let mut place = SubmitTurn { submitter: self.clone(), account_id: order.account_id, guard: None };
+        let mut place = SubmitTurn { store: self.clone(), account_id: order.account_id, guard: None };
         let limit = order.start.deadline.saturating_sub(self.database.clock.elapsed());
         let guard = tokio::select! {
             guard = self.database.within(limit, gate.lock_owned()) => guard?,
@@ -81,10 +72,8 @@ impl Submitter {
     async fn send(&self, order: &Order, id: Id) -> Done<Submission> {
         let passed = self.faults.pass(Point::before(Effect::Commit)).await;
         passed.map_err(|error| Failure::Refused(error.into()))?;
-        let submit = async |begun: &Transaction<'_>| {
-            order.submit(&driver::Transaction::Postgres(&self.database, begun, None), id).await
-        };
-        let submission = self.database.transaction(submit).await?;
+        let submit = async |begun: &Transaction<'_>| order.submit(begun, id).await;
+        let submission = self.database.transaction(None, submit).await?;
         let passed = self.faults.pass(Point::after(Effect::Commit)).await;
         passed.map_err(|error| Failure::Unknown(error.into()))?;
         Ok(submission)
@@ -95,13 +84,12 @@ impl Submitter {
     async fn find_out(&self, order: &Order, id: Id, error: StoreError) -> Result<Submission> {
         tracing::warn!(task = %id, %error, "the response to a submit was lost; checking whether its task exists");
         let look = async |begun: &Transaction<'_>| {
-            let begun = driver::Transaction::Postgres(&self.database, begun, None);
-            ledger::lock_any(&begun, order.account_id).await?;
+            ledger::lock_any(begun, order.account_id).await?;
             Ok(begun.query_opt("SELECT 1 FROM tasks WHERE id = $1", &[&id]).await?.is_some())
         };
         let found = async {
             loop {
-                match self.database.transaction(look).await.map_err(StoreError::from) {
+                match self.database.transaction(None, look).await.map_err(StoreError::from) {
                     Ok(exists) => return exists,
                     Err(error) => {
                         tracing::warn!(task = %id, %error, "cannot check whether a submit was stored; retrying")
@@ -121,7 +109,7 @@ impl Submitter {
 /// The only submit of an account that may take a connection.
 #[derive(Debug)]
 struct SubmitTurn {
-    submitter: Submitter,
+    store: Arc<PostgresStore>,
     account_id: Id,
     guard: Option<OwnedMutexGuard<()>>,
 }
@@ -129,7 +117,7 @@ struct SubmitTurn {
 impl Drop for SubmitTurn {
     fn drop(&mut self) {
         drop(self.guard.take());
-        let mut gates = self.submitter.gates.locked();
+        let mut gates = self.store.gates.locked();
         // No other submit holds the gate or waits for it.
         if gates.get(&self.account_id).is_some_and(|gate| Arc::strong_count(gate) == 1) {
             gates.remove(&self.account_id);

@@ -1,12 +1,9 @@
 //! Sweeps: reclaiming lost leases, failing overdue tasks, and ending expired grants. Account by account, so that an
 //! account whose rows are damaged or locked delays no other.
 
-use tokio_postgres::types::ToSql;
-
 use super::PostgresStore;
-use super::connection::Transaction;
-use crate::driver::{self, millis};
-use crate::endings::{GivenUp, Loss, select_lost};
+use crate::driver::{Parameter, Transaction, millis};
+use crate::endings::{Loss, select_lost};
 use crate::failure::{Done, Failure};
 use crate::upkeep::Sweep;
 use crate::{LONGEST_LEASE, Rescue, Rescued, Result, StoreError, ledger, progress};
@@ -18,7 +15,7 @@ use tintype_system::fault::Effect;
 const BATCH: usize = 32;
 
 /// The value of a parameter.
-type Bound = Box<dyn ToSql + Send + Sync>;
+type Bound = Box<dyn Parameter + Send>;
 
 /// What a sweep of one account did; `None` if its rows are damaged or locked for too long.
 fn unless_refused<T>(account: &str, what: &str, swept: Done<T>) -> Result<Option<T>> {
@@ -37,10 +34,8 @@ impl PostgresStore {
         let rescued = self.write(effect, self.give_up(sweep, loss)).await?;
         if let Sweep::Leases(_) = sweep {
             // The tasks are rescued all the same.
-            let forget = async |begun: &Transaction<'_>| {
-                progress::forget_ended(&driver::Transaction::Postgres(&self.database, begun, None)).await
-            };
-            if let Err(failure) = self.database.transaction(forget).await {
+            let forget = async |begun: &Transaction<'_>| progress::forget_ended(begun).await;
+            if let Err(failure) = self.database.transaction(None, forget).await {
                 let error = StoreError::from(failure);
                 tracing::debug!(%error, "could not delete the progress of attempts that have ended; \
                     the next sweep tries again");
@@ -88,20 +83,17 @@ impl PostgresStore {
         let locking = format!("LIMIT {BATCH} FOR UPDATE OF q SKIP LOCKED FOR NO KEY UPDATE OF a SKIP LOCKED");
         let lost = select_lost(&ordered, &locking);
         let mut all = Rescued::default();
-        for row in self.database.write(&accounts, &[&*bound, &horizon]).await? {
+        for row in self.database.write(&accounts, &[bound.for_postgres(), &horizon]).await? {
             let account: &str = row.try_get(0)?;
             let some = async |begun: &Transaction<'_>| {
-                let rows = driver::rows(begun.query(&lost, &[&*bound, &horizon, &account]).await?);
-                let begun = driver::Transaction::Postgres(&self.database, begun, None);
-                Ok((rows.len(), loss.give_up_rows(&begun, &rows).await?))
+                let rows = begun.query(&lost, &[&*bound, &horizon, &account]).await?;
+                Ok((rows.len(), loss.give_up_rows(begun, &rows).await?))
             };
-            while let Some((found, given_up)) =
-                unless_refused(account, "end or requeue tasks", self.database.transaction(some).await)?
+            while let Some((found, rescued)) =
+                unless_refused(account, "end or requeue tasks", self.database.transaction(None, some).await)?
             {
-                let GivenUp { queued, failed } = given_up;
-                let failed: Vec<_> = failed.into_iter().map(|(ended, _)| ended).collect();
-                let ended = queued + failed.len();
-                all.add(Rescued { queued, failed });
+                let ended = rescued.queued + rescued.failed.len();
+                all.add(rescued);
                 if found > ended {
                     let tasks = found - ended;
                     tracing::error!(account, tasks, "could not end or requeue tasks; see `tintype credits audit`");
@@ -125,14 +117,13 @@ impl PostgresStore {
             for row in self.database.write(due, &[&now]).await? {
                 let account_id: Id = row.try_get(0)?;
                 let end = async |begun: &Transaction<'_>| {
-                    let begun = driver::Transaction::Postgres(&self.database, begun, None);
                     if begun.query_opt(lock, &[&account_id]).await?.is_none() {
                         return Ok(0);
                     }
                     let grants = begun.list(expired, &[&account_id, &now], ledger::grant).await?;
-                    ledger::end_grants(&begun, account_id, grants, now).await
+                    ledger::end_grants(begun, account_id, grants, now).await
                 };
-                let ended = self.database.transaction(end).await;
+                let ended = self.database.transaction(None, end).await;
                 all += unless_refused(account_id.as_str(), "end expired grants", ended)?.unwrap_or(0);
             }
             Ok(all)

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::connection::Parameter;
 use super::{PostgresStore, pooler};
-use crate::driver::{Row, from_row, millis};
+use crate::driver::{Row, from_row, millis, rows};
 use crate::{Cause, ENGINE_SILENCE, EngineState, Result, StoreError, WORKER_SILENCE, WorkerReport};
 use tintype_domain::model::Id;
 use tintype_system::clock::Timestamp;
@@ -43,21 +43,11 @@ from_row! { fn worker(row) -> WorkerReport {
 from_row! { fn engine(row) -> EngineState { name: row.get("engine")?, max_references, masks, workers, seen_at } }
 
 impl PostgresStore {
-    /// Runs one reading statement; `of_row` reads each row.
-    async fn list<T>(
-        &self,
-        sql: &str,
-        parameters: &[Parameter<'_>],
-        of_row: impl Fn(&Row) -> Result<T>,
-    ) -> Result<Vec<T>> {
-        self.database.read(sql, parameters).await?.into_iter().map(|row| of_row(&Row::Postgres(row))).collect()
-    }
-
     /// The last report of each worker that has not been forgotten, with its time, the latest first.
     pub(crate) async fn seen_workers(&self) -> Result<Vec<(WorkerReport, Timestamp)>> {
         let sql = format!("{REPORTS} WHERE seen_at > tintype_now($1) - $2 ORDER BY seen_at DESC, id");
-        let report = |row: &Row| Ok((worker(row)?, row.get("seen_at")?));
-        self.list(&sql, &[&self.database.given_time(), &millis(ENGINE_SILENCE)], report).await
+        let found = rows(self.database.read(&sql, &[&self.database.given_time(), &millis(ENGINE_SILENCE)]).await?);
+        found.iter().map(|row| Ok((worker(row)?, row.get("seen_at")?))).collect()
     }
 
     pub(crate) async fn keep_report(&self, report: WorkerReport) -> Result<()> {
@@ -91,7 +81,7 @@ impl PostgresStore {
     pub(crate) async fn reports_of_others(&self, own: &[Id]) -> Result<Vec<WorkerReport>> {
         let sql = format!("{REPORTS} WHERE id <> ALL ($1) AND {} ORDER BY id", alive("$2", "$3"));
         let (given, silence) = (self.database.given_time(), millis(WORKER_SILENCE));
-        self.list(&sql, &[&own, &given, &silence], worker).await
+        rows(self.database.read(&sql, &[&own, &given, &silence]).await?).iter().map(worker).collect()
     }
 
     pub(crate) async fn seen_engines(&self) -> Result<Vec<EngineState>> {
@@ -102,7 +92,7 @@ impl PostgresStore {
             alive("$1", "$2")
         );
         let (given, silence, forgotten) = (self.database.given_time(), millis(WORKER_SILENCE), millis(ENGINE_SILENCE));
-        self.list(&sql, &[&given, &silence, &forgotten], engine).await
+        rows(self.database.read(&sql, &[&given, &silence, &forgotten]).await?).iter().map(engine).collect()
     }
 
     pub(crate) async fn check_writes(&self) -> Result<()> {

@@ -1,49 +1,37 @@
 //! The search in the gallery, and its index of words.
 
-use rusqlite::{Connection, Row, named_params, params};
+use rusqlite::{Connection, ToSql};
 
 use super::SqliteStore;
-use crate::driver::Transaction;
+use crate::driver::{Transaction, prepare};
 use crate::failure::Done;
-use crate::gallery::{GALLERY_BATCH, SCAN};
+use crate::gallery::{FITS, GALLERY_BATCH, SCAN};
 use crate::tasks::upper;
 use crate::{GalleryFilter, Result};
 use tintype_domain::model::Id;
-use tintype_domain::search::{SearchTerm, sought, terms};
-use tintype_system::fault::Effect;
-
-/// Whether a task `t` fits the filter, except its words.
-const FITS: &str = "t.account_id = :account AND t.surface = 'web' AND t.removed_at IS NULL
-    AND (:state IS NULL OR iif(t.cause = 'cancelled', t.cause, t.status) = :state)
-    AND (:image_to_image IS NULL OR t.image_to_image = :image_to_image)
-    AND (:aspect_ratio IS NULL OR t.aspect_ratio = :aspect_ratio)
-    AND (:starred_by IS NULL OR EXISTS (SELECT 1 FROM stars s WHERE s.task_id = t.id AND s.person_id = :starred_by))
-    AND (:person IS NULL OR t.person_id IS :person)
-    AND (:board IS NULL OR EXISTS (SELECT 1 FROM board_tasks o JOIN boards b ON b.id = o.board_id
-         WHERE o.board_id = :board AND o.task_id = t.id AND b.account_id = :account))";
+use tintype_domain::search::{SearchTerm, terms};
 
 /// The tables to read, newest task first, and the conditions of their index: the one that has the fewest other tasks.
 /// CROSS JOIN keeps SQLite from reading them in another order.
 fn source(filter: &GalleryFilter, has_words: bool) -> &'static str {
     if has_words {
         "prompt_words w CROSS JOIN prompts p ON p.number = w.rowid CROSS JOIN tasks t ON t.id = p.task_id
-         WHERE w.prompt_words MATCH :words AND w.rowid >= :first AND w.rowid < :end AND t.id >= :from AND t.id < :before
+         WHERE w.prompt_words MATCH $9 AND w.rowid >= $10 AND w.rowid < $11 AND t.id >= $2 AND t.id < $3
          ORDER BY w.rowid DESC"
     } else if filter.board.is_some() {
         "board_tasks m CROSS JOIN tasks t ON t.id = m.task_id
-         WHERE m.board_id = :board AND m.task_id >= :from AND m.task_id < :before AND :words IS NULL AND :first < :end
+         WHERE m.board_id = $8 AND m.task_id >= $2 AND m.task_id < $3 AND $9 IS NULL AND $10 < $11
          ORDER BY m.task_id DESC"
     } else if filter.starred_by.is_some() {
         "stars m CROSS JOIN tasks t ON t.id = m.task_id
-         WHERE m.person_id = :starred_by AND m.task_id >= :from AND m.task_id < :before AND :words IS NULL
-         AND :first < :end
+         WHERE m.person_id = $7 AND m.task_id >= $2 AND m.task_id < $3 AND $9 IS NULL AND $10 < $11
          ORDER BY m.task_id DESC"
     } else if filter.person.is_some() {
-        "tasks t WHERE t.account_id = :account AND t.person_id = :person AND t.removed_at IS NULL
-         AND t.id >= :from AND t.id < :before AND :words IS NULL AND :first < :end ORDER BY t.id DESC"
+        "tasks t WHERE t.account_id = $1 AND t.person_id = $12 AND t.removed_at IS NULL
+         AND t.id >= $2 AND t.id < $3 AND $9 IS NULL AND $10 < $11 ORDER BY t.id DESC"
     } else {
-        "tasks t WHERE t.account_id = :account AND t.surface = 'web' AND t.removed_at IS NULL
-         AND t.id >= :from AND t.id < :before AND :words IS NULL AND :first < :end ORDER BY t.id DESC"
+        "tasks t WHERE t.account_id = $1 AND t.surface = 'web' AND t.removed_at IS NULL
+         AND t.id >= $2 AND t.id < $3 AND $9 IS NULL AND $10 < $11 ORDER BY t.id DESC"
     }
 }
 
@@ -59,31 +47,27 @@ fn search(
     connection: &Connection,
     account_id: Id,
     filter: &GalleryFilter,
+    words: &[SearchTerm],
     before: Option<Id>,
     limit: u32,
 ) -> rusqlite::Result<(Vec<Id>, Option<Id>)> {
-    let words = sought(account_id, &filter.text);
-    if words.is_empty() && !filter.text.trim().is_empty() {
-        return Ok((Vec::new(), None));
-    }
-    let until = filter.until.map(Id::floor);
-    let before = before.into_iter().chain(until).min();
     let sql = format!("SELECT t.id, {FITS} FROM {}", source(filter, !words.is_empty()));
-    let mut statement = connection.prepare_cached(&sql)?;
-    let mut rows = statement.query(named_params! {
-        ":account": account_id,
-        ":state": filter.state.map(|state| state.as_str()),
-        ":image_to_image": filter.image_to_image,
-        ":aspect_ratio": filter.aspect_ratio.map(|ratio| ratio.as_str()),
-        ":starred_by": filter.starred_by,
-        ":person": filter.person,
-        ":board": filter.board,
-        ":words": (!words.is_empty()).then(|| matching(&words)),
-        ":from": filter.from.map_or_else(String::new, |from| Id::floor(from).to_string()),
-        ":before": upper(before),
-        ":first": filter.from.map_or(0, |from| Id::floor(from).rank()),
-        ":end": before.map_or(i64::MAX, Id::rank_after),
-    })?;
+    let parameters: [&dyn ToSql; 12] = [
+        &account_id,
+        &filter.from.map_or_else(String::new, |from| Id::floor(from).to_string()),
+        &upper(before),
+        &filter.state.map(|state| state.as_str()),
+        &filter.image_to_image,
+        &filter.aspect_ratio.map(|ratio| ratio.as_str()),
+        &filter.starred_by,
+        &filter.board,
+        &(!words.is_empty()).then(|| matching(words)),
+        &filter.from.map_or(0, |from| Id::floor(from).rank()),
+        &before.map_or(i64::MAX, Id::rank_after),
+        &filter.person,
+    ];
+    let mut statement = prepare(connection, &sql, parameters)?;
+    let mut rows = statement.raw_query();
     let (mut found, mut seen, mut last, mut older) = (Vec::new(), 0, None, None);
     while let Some(row) = rows.next()? {
         if found.len() == limit as usize || seen == SCAN {
@@ -126,35 +110,30 @@ pub(crate) async fn overwrite_words<'a>(begun: &Transaction<'_>, tasks: &'a [Id]
 }
 
 /// The first number from `first` on that no task has in the index.
-fn free_number(connection: &Connection, first: i64) -> rusqlite::Result<i64> {
-    let mut taken = connection.prepare_cached("SELECT EXISTS (SELECT 1 FROM prompts WHERE number = ?1)")?;
+async fn free_number(begun: &Transaction<'_>, first: i64) -> Done<i64> {
     let mut number = first;
-    while taken.query_row([number], |row| row.get(0))? {
+    while begun.query_opt("SELECT 1 FROM prompts WHERE number = $1", &[&number]).await?.is_some() {
         number += 1;
     }
     Ok(number)
 }
 
 /// Indexes the oldest tasks first, so that those that share a rank have numbers in the order of their ids.
-fn index(connection: &Connection) -> rusqlite::Result<usize> {
-    let sql = "SELECT t.id, t.account_id, t.prompt FROM unindexed u CROSS JOIN tasks t ON t.id = u.task_id
-        ORDER BY u.task_id LIMIT ?1";
-    let columns = |row: &Row<'_>| Ok((row.get(0)?, row.get(1)?, row.get(2)?));
-    let due: Vec<(Id, Id, String)> =
-        connection.prepare_cached(sql)?.query_map([GALLERY_BATCH], columns)?.collect::<rusqlite::Result<_>>()?;
-    // The number of a task is its rank, or the next free one, so that a search reads the newest tasks first, also after the
-    // clock was set back. From the rank of a task to its number all are taken.
+pub(crate) async fn index_prompts(begun: &Transaction<'_>) -> Done<usize> {
+    let due = "SELECT t.id, t.account_id, t.prompt FROM unindexed u CROSS JOIN tasks t ON t.id = u.task_id
+        ORDER BY u.task_id LIMIT $1";
+    let due = begun.query(due, &[&i64::from(GALLERY_BATCH)]).await?;
+    // The number of a task is its rank, or the next free one, so that a search reads the newest tasks first, also after
+    // the clock was set back. From the rank of a task to its number all are taken.
     let mut free = 0;
-    for (task, account, prompt) in &due {
-        let number = free_number(connection, task.rank().max(free))?;
+    for row in &due {
+        let (task, words): (Id, _) = (row.get("id")?, terms(row.get("account_id")?, &row.get::<String>("prompt")?));
+        let number = free_number(begun, task.rank().max(free)).await?;
         free = number + 1;
-        connection
-            .prepare_cached("INSERT INTO prompts (number, task_id) VALUES (?1, ?2)")?
-            .execute(params![number, task])?;
-        connection
-            .prepare_cached("INSERT INTO prompt_words (rowid, words) VALUES (?1, ?2)")?
-            .execute(params![number, terms(*account, prompt).join(" ")])?;
-        connection.prepare_cached("DELETE FROM unindexed WHERE task_id = ?1")?.execute([task])?;
+        begun.execute("INSERT INTO prompts (number, task_id) VALUES ($1, $2)", &[&number, &task]).await?;
+        let sql = "INSERT INTO prompt_words (rowid, words) VALUES ($1, $2)";
+        begun.execute(sql, &[&number, &words.join(" ")]).await?;
+        begun.execute("DELETE FROM unindexed WHERE task_id = $1", &[&task]).await?;
     }
     Ok(due.len())
 }
@@ -164,17 +143,10 @@ impl SqliteStore {
         &self,
         account_id: Id,
         filter: &GalleryFilter,
+        words: &[SearchTerm],
         before: Option<Id>,
         limit: u32,
     ) -> Result<(Vec<Id>, Option<Id>)> {
-        self.read(|connection| search(connection, account_id, filter, before, limit))
-    }
-
-    pub(crate) async fn index(&self) -> Result<usize> {
-        let due = "SELECT EXISTS (SELECT 1 FROM unindexed)";
-        if !self.read(|connection| connection.prepare_cached(due)?.query_row([], |row| row.get(0)))? {
-            return Ok(0);
-        }
-        self.write(Effect::IndexPrompts, None, |writing| Ok(index(&writing.connection)?)).await
+        self.read(|connection| search(connection, account_id, filter, words, before, limit))
     }
 }

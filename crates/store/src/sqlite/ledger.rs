@@ -1,12 +1,11 @@
 //! The sweep for grants that have expired.
 
-use rusqlite::params;
+use rusqlite::ToSql;
 
 use super::SqliteStore;
 use super::writer::{Writing, in_savepoint};
-use crate::driver::{Transaction, on_sqlite};
+use crate::driver::{Transaction, on_sqlite, query};
 use crate::{Result, ledger};
-use tintype_domain::ledger::Grant;
 use tintype_domain::model::Id;
 use tintype_system::fault::Effect;
 
@@ -24,18 +23,12 @@ struct Swept {
 /// Ends up to [`SWEEP_BATCH`] grants that have expired, after the first `skipped`.
 fn lapse(writing: &mut Writing, skipped: usize) -> Result<Swept> {
     let now = writing.clock.now();
-    let due: Vec<(Id, Grant)> = writing
-        .connection
-        .prepare_cached(
-            "SELECT account_id, entry_id, remaining, expires_at FROM expiring_grants
-             WHERE lapsed IS NULL AND expires_at <= ?1 ORDER BY expires_at, entry_id LIMIT ?2 OFFSET ?3",
-        )?
-        .query_map(params![now, SWEEP_BATCH, skipped], |row| {
-            Ok((row.get(0)?, Grant { id: row.get(1)?, remaining: row.get(2)?, expires_at: row.get(3)? }))
-        })?
-        .collect::<rusqlite::Result<_>>()?;
+    let due = "SELECT account_id, entry_id, remaining, expires_at FROM expiring_grants
+        WHERE lapsed IS NULL AND expires_at <= $1 ORDER BY expires_at, entry_id LIMIT $2 OFFSET $3";
+    let parameters: [&dyn ToSql; 3] = [&now, &SWEEP_BATCH, &skipped];
     let mut swept = Swept::default();
-    for (account_id, grant) in due {
+    for row in query(&writing.connection, due, parameters)? {
+        let (account_id, grant): (Id, _) = (row.get("account_id")?, ledger::grant(&row)?);
         let end = async |begun: &Transaction<'_>| ledger::end_grants(begun, account_id, vec![grant], now).await;
         match in_savepoint(writing, |writing| on_sqlite(writing, end)) {
             Ok(_) => swept.lapsed += 1,

@@ -31,7 +31,7 @@ mod workers;
 mod writer;
 
 use self::connection::connect;
-pub(crate) use self::gallery::overwrite_words;
+pub(crate) use self::gallery::{index_prompts, overwrite_words};
 pub use self::moved::{mark_as_moved, take_back};
 pub use self::schema::SCHEMA;
 use self::schema::{check_file, migrate, unusable};

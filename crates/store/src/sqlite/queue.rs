@@ -9,7 +9,7 @@ use rusqlite::{Connection, OptionalExtension as _, ToSql, params};
 use super::SqliteStore;
 use super::writer::{Writing, in_savepoint};
 use crate::driver::{Transaction, on_sqlite, query};
-use crate::endings::{GivenUp, Loss};
+use crate::endings::Loss;
 use crate::tasks::REQUEST;
 use crate::upkeep::Sweep;
 use crate::{
@@ -123,20 +123,16 @@ fn give_up(writing: &mut Writing, loss: &Loss, task_id: Id) -> Result<Rescued> {
     let give_up = |writing: &mut Writing| {
         on_sqlite(writing, async |begun: &Transaction<'_>| loss.give_up(begun, "q.task_id = $1", &[&task_id]).await)
     };
-    let damaged = || StoreError::other("its row in the queue has no task that is processing");
-    let given_up = in_savepoint(writing, give_up).and_then(|given_up| match given_up {
-        GivenUp { queued: 0, failed } if failed.is_empty() => Err(damaged()),
-        given_up => Ok(given_up),
+    let rescued = in_savepoint(writing, give_up).and_then(|rescued| {
+        let damaged = || StoreError::other("its row in the queue has no task that is processing");
+        if rescued == Rescued::default() { Err(damaged()) } else { Ok(rescued) }
     });
-    match given_up {
-        Ok(GivenUp { queued, failed }) => {
-            Ok(Rescued { queued, failed: failed.into_iter().map(|(ended, _)| ended).collect() })
-        }
-        Err(error) if writing.connection.is_autocommit() => Err(error),
-        Err(error) => {
+    match rescued {
+        Err(error) if !writing.connection.is_autocommit() => {
             tracing::error!(task = %task_id, %error, "could not end or requeue a task; the next sweep tries again");
             Ok(Rescued::default())
         }
+        outcome => outcome,
     }
 }
 
