@@ -3,6 +3,7 @@
 use super::pipeline::auth::Caller;
 use super::pipeline::error::ApiError;
 use super::state::ApiState;
+use tintype_domain::ledger::NotCharged;
 use tintype_domain::model::Task;
 use tintype_domain::text::counted;
 use tintype_store::{Result, StoreError, Submission};
@@ -29,11 +30,13 @@ pub(super) fn task(
     }
     match submission? {
         Submission::Accepted(task) => Ok(Some(task)),
-        Submission::InsufficientCredits { available } => Err(ApiError::insufficient_credits(required, available)),
-        Submission::OverBudget { available, left, resets_at } => {
+        Submission::NotCharged(NotCharged::InsufficientCredits { available }) => {
+            Err(ApiError::insufficient_credits(required, available))
+        }
+        Submission::NotCharged(NotCharged::OverBudget { available, left, resets_at }) => {
             Err(ApiError::over_budget(required, available, left, resets_at))
         }
-        Submission::TooManyUnfinished => Err(ApiError::rate_limited(
+        Submission::NotCharged(NotCharged::TooManyUnfinished) => Err(ApiError::rate_limited(
             format!(
                 "The account has {}, which is its limit.",
                 counted(api.settings.limits.max_unfinished, "unfinished task", "unfinished tasks")

@@ -124,22 +124,8 @@ impl StartLimit {
 pub enum Submission {
     /// The task was charged and queued.
     Accepted(Task),
-    /// Refused: the balance is only `available`.
-    InsufficientCredits {
-        /// Credits in the account.
-        available: i64,
-    },
-    /// Refused: the budget of the key has only `left`.
-    OverBudget {
-        /// The smaller of `left` and the credits in the account.
-        available: i64,
-        /// Credits left of the budget.
-        left: i64,
-        /// When the budget starts again.
-        resets_at: Timestamp,
-    },
-    /// Refused: the account has reached its limit of unfinished tasks.
-    TooManyUnfinished,
+    /// Refused by a rule about credits.
+    NotCharged(NotCharged),
     /// Nothing happened: too many tasks of the account have failed lately. The service decides this, never the store.
     TooManyFailed {
         /// Time until fewer of them count.
@@ -161,16 +147,6 @@ pub enum Submission {
         /// Time by which the task would exceed its time limit.
         excess: Duration,
     },
-}
-
-impl From<NotCharged> for Submission {
-    fn from(refusal: NotCharged) -> Self {
-        match refusal {
-            NotCharged::TooManyUnfinished => Self::TooManyUnfinished,
-            NotCharged::OverBudget { available, left, resets_at } => Self::OverBudget { available, left, resets_at },
-            NotCharged::InsufficientCredits { available } => Self::InsufficientCredits { available },
-        }
-    }
 }
 
 /// Number of unfinished tasks.

@@ -61,7 +61,7 @@ impl Order {
         }
         match account.charge(self.request.cost(), self.max_unfinished, budget, begun.now()) {
             Ok(debit) => self.write(begun, id, &debit).await,
-            Err(refusal) => Ok(refusal.into()),
+            Err(refusal) => Ok(Submission::NotCharged(refusal)),
         }
     }
 

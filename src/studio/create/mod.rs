@@ -23,6 +23,7 @@ use super::references::{Chip, lines};
 use super::session::{Fields, Form, Visitor};
 use super::settings::{self, PresetOption, SettingField};
 use super::{HOME, Studio, failures};
+use tintype_domain::ledger::NotCharged;
 use tintype_domain::model::{CREDITS_PER_IMAGE, Id, Surface};
 use tintype_domain::person::Role;
 use tintype_domain::preset::Chosen;
@@ -453,10 +454,8 @@ async fn barred(visitor: &Visitor) -> Result<Option<Barred>, PageError> {
 fn refusal_of(visitor: &Visitor, refused: &Submission, cost: i64) -> String {
     let t = visitor.texts;
     match refused {
-        Submission::InsufficientCredits { .. } | Submission::OverBudget { .. } => {
-            t.word("no-credits", &cost.to_string()).into_owned()
-        }
-        Submission::TooManyUnfinished => t.get("too-many").into_owned(),
+        Submission::NotCharged(NotCharged::TooManyUnfinished) => t.get("too-many").into_owned(),
+        Submission::NotCharged(_) => t.word("no-credits", &cost.to_string()).into_owned(),
         Submission::TooManyFailed { wait } => t.count("too-many-failed", wait.as_secs() + 1).into_owned(),
         Submission::Overloaded { excess } => t.count("overloaded", excess.as_secs().max(1)).into_owned(),
         Submission::NoReference { index } => t.count("no-reference", *index as u64 + 1).into_owned(),

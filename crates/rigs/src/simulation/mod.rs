@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::join_all;
+use tintype_domain::ledger::NotCharged;
 use tintype_domain::model::{CREDITS_PER_IMAGE, FailureCause, Id, Surface};
 use tintype_domain::request::GenerateRequest;
 use tintype_store::{AccountCreation, Ended, Lease, LeaseWrite, Rescue, Result, Store, Submission};
@@ -287,7 +288,7 @@ impl Run<'_> {
                     class.submitted += 1;
                     self.open.insert(task.id, Open { account, claimed: false });
                 }
-                Submission::TooManyUnfinished => class.refused += 1,
+                Submission::NotCharged(NotCharged::TooManyUnfinished) => class.refused += 1,
                 refused => panic!("{refused:?}"),
             }
         }

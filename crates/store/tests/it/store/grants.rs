@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use futures::future::try_join_all;
-use tintype_domain::ledger::REFUND_LIFE;
+use tintype_domain::ledger::{NotCharged, REFUND_LIFE};
 use tintype_domain::model::{EntryKind, ExpiringGrant, FailureCause, Id, Surface};
 use tintype_store::{AccountChange, GrantOutcome, Result, Submission, TakeOutcome};
 
@@ -105,7 +105,7 @@ case!(an_expired_grant_is_not_spent_even_before_it_lapses, async |fx| {
     grant(fx, ada, 5, 1).await?;
     fx.clock.set(NOON.saturating_add(HOUR));
     let submit = |n| fx.store.submit(ada, None, Surface::Api, images(n), UNLIMITED);
-    assert_eq!(submit(2).await?, Submission::InsufficientCredits { available: 3 });
+    assert_eq!(submit(2).await?, Submission::NotCharged(NotCharged::InsufficientCredits { available: 3 }));
     accepted(submit(1).await?);
     assert_eq!((fx.credits(ada).await?, left(fx, ada).await?), (6, vec![5]));
     assert_eq!(fx.store.take(ada, 2, "a mistake").await?, Some(TakeOutcome::TooFew(1)));
@@ -178,7 +178,7 @@ case!(a_refund_extends_only_the_part_that_was_not_extended_before, async |fx| {
     let end = fx.clock.now().saturating_add(REFUND_LIFE);
     assert_eq!(fx.credits(ada).await?, 4);
     let submit = |n| fx.store.submit(ada, None, Surface::Api, images(n), UNLIMITED);
-    assert_eq!(submit(2).await?, Submission::InsufficientCredits { available: 3 });
+    assert_eq!(submit(2).await?, Submission::NotCharged(NotCharged::InsufficientCredits { available: 3 }));
     assert!(fx.store.audit().await?.drifts.is_empty());
     assert_eq!(fx.store.lapse_grants().await?, 1);
     assert_eq!(newest(fx, ada, 2).await?, [(EntryKind::Expiry, -1, 3), (EntryKind::Refund, 4, 4)]);

@@ -1,6 +1,7 @@
 //! Submitting tasks and reading them.
 
 use futures::future::try_join_all;
+use tintype_domain::ledger::NotCharged;
 use tintype_domain::model::{EntryKind, FailureCause, Id, Status, Surface, Task, TaskId};
 use tintype_domain::request::{AspectRatio, GenerateRequest, TaskSettings};
 use tintype_engine::{PromptSyntax, RenderSettings};
@@ -87,7 +88,7 @@ case!(a_submit_can_spend_the_last_credit_and_no_more, async |fx| {
     fx.submit_request(ada, Surface::Api, images(2)).await?;
     assert_eq!(fx.credits(ada).await?, 0);
     let refused = fx.store.submit(ada, None, Surface::Api, images(1), UNLIMITED).await?;
-    assert_eq!(refused, Submission::InsufficientCredits { available: 0 });
+    assert_eq!(refused, Submission::NotCharged(NotCharged::InsufficientCredits { available: 0 }));
     Ok(())
 });
 
@@ -97,7 +98,7 @@ case!(a_submit_without_enough_credits_changes_nothing, async |fx| {
     let before = fx.state().await?;
     for n in [2, 3, 4] {
         let refused = fx.store.submit(ada, None, Surface::Api, images(n), 2).await?;
-        assert_eq!(refused, Submission::InsufficientCredits { available: 3 });
+        assert_eq!(refused, Submission::NotCharged(NotCharged::InsufficientCredits { available: 3 }));
     }
     assert_eq!(fx.state().await?, before);
     let second = fx.store.submit(ada, None, Surface::Api, images(1), 2).await?;
@@ -113,7 +114,7 @@ case!(a_submit_beyond_the_limit_of_unfinished_tasks_changes_nothing, async |fx| 
     let before = fx.state().await?;
     for max_unfinished in [1, 2] {
         let refused = fx.store.submit(ada, None, Surface::Api, images(1), max_unfinished).await?;
-        assert_eq!(refused, Submission::TooManyUnfinished);
+        assert_eq!(refused, Submission::NotCharged(NotCharged::TooManyUnfinished));
     }
     assert_eq!(fx.state().await?, before);
     accepted(fx.store.submit(bob, None, Surface::Api, images(1), 2).await?);
@@ -127,7 +128,7 @@ case!(a_task_that_ends_allows_one_more_unfinished_task, async |fx| {
     for end in ["complete", "fail", "fail_unleased", "expire"] {
         assert_eq!(
             fx.store.submit(ada, None, Surface::Api, images(1), 1).await?,
-            Submission::TooManyUnfinished,
+            Submission::NotCharged(NotCharged::TooManyUnfinished),
             "{end}"
         );
         let lease = fx.claim().await?;
@@ -140,7 +141,7 @@ case!(a_task_that_ends_allows_one_more_unfinished_task, async |fx| {
         accepted(fx.store.submit(ada, None, Surface::Api, images(1), 1).await?);
         assert_eq!(
             fx.store.submit(ada, None, Surface::Api, images(1), 1).await?,
-            Submission::TooManyUnfinished,
+            Submission::NotCharged(NotCharged::TooManyUnfinished),
             "{end}"
         );
     }
