@@ -265,8 +265,9 @@ impl Store {
         }
     }
 
-    /// Grants credits, unless the newest grant of the account must be another entry than it is.
-    async fn grant_after(
+    /// [`Store::grant_until`]; with a `newest`, only while the newest grant of the account is this entry, or there is
+    /// none. So a form that names it grants once, however often and to whichever processes it is sent.
+    pub async fn grant_after(
         &self,
         account_id: Id,
         newest: Option<Option<i64>>,
@@ -300,19 +301,6 @@ impl Store {
             Ok(GrantOutcome::Granted(balance))
         })
         .await
-    }
-
-    /// [`Store::grant_until`], unless the newest grant of the account is another one than the entry `newest`. So a form
-    /// that names it grants once, however often and to whichever processes it is sent.
-    pub async fn grant_once(
-        &self,
-        account_id: Id,
-        newest: Option<i64>,
-        amount: i64,
-        note: Option<&str>,
-        expires_at: Option<Timestamp>,
-    ) -> Result<GrantOutcome> {
-        self.grant_after(account_id, Some(newest), amount, note, expires_at).await
     }
 
     /// Takes credits away, which is a grant with a negative amount in the ledger: first those that never expire, then

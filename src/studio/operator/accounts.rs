@@ -141,7 +141,7 @@ pub async fn grant(Path(id): Path<String>, form: OperatorForm) -> PageResult {
     let is_sure = fields.text("ask").is_empty();
     if let (Some(amount), Some(note), Ok(expires_at), None, true) = (amount, note, expires_at, refusal, is_sure) {
         let note = Some(note.as_str()).filter(|note| !note.is_empty());
-        match visitor.store().grant_once(account.id, newest, amount, note, expires_at).await? {
+        match visitor.store().grant_after(account.id, Some(newest), amount, note, expires_at).await? {
             GrantOutcome::Granted(_) => {
                 let person = visitor.person_id();
                 tracing::info!(account = %account.id, %person, amount, "credits were granted in the studio");

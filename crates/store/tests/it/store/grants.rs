@@ -56,7 +56,8 @@ case!(a_grant_that_is_made_twice_at_once_after_the_same_one_is_made_once, async 
     let end = Some(fx.clock.now().saturating_add(HOUR));
     for (account, before) in [(ada, 3), (bob, 0)] {
         let newest = fx.store.history(account, None, 1).await?.first().map(|entry| entry.id);
-        let outcomes = try_join_all([(); 4].map(|()| fx.store.grant_once(account, newest, 5, None, end))).await?;
+        let outcomes =
+            try_join_all([(); 4].map(|()| fx.store.grant_after(account, Some(newest), 5, None, end))).await?;
         let made = outcomes.iter().filter(|outcome| **outcome == GrantOutcome::Granted(before + 5)).count();
         let repeated = outcomes.iter().filter(|outcome| **outcome == GrantOutcome::Repeated).count();
         assert_eq!((made, repeated, fx.credits(account).await?), (1, 3, before + 5), "{outcomes:?}");
@@ -65,9 +66,9 @@ case!(a_grant_that_is_made_twice_at_once_after_the_same_one_is_made_once, async 
     // A charge is no grant.
     let newest = fx.store.history(ada, None, 1).await?[0].id;
     fx.submit(ada).await?;
-    assert_eq!(fx.store.grant_once(ada, Some(newest), 1, None, None).await?, GrantOutcome::Granted(7));
+    assert_eq!(fx.store.grant_after(ada, Some(Some(newest)), 1, None, None).await?, GrantOutcome::Granted(7));
     fx.store.change_account(bob, AccountChange::Delete).await?;
-    assert_eq!(fx.store.grant_once(bob, None, 1, None, None).await?, GrantOutcome::NoAccount);
+    assert_eq!(fx.store.grant_after(bob, Some(None), 1, None, None).await?, GrantOutcome::NoAccount);
     Ok(())
 });
 
