@@ -1,7 +1,6 @@
 //! The audit log: each change is recorded in its own commit, with the one who made it.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use tintype_domain::key::KeySecret;
 use tintype_domain::model::{FailureCause, Id, Surface};
@@ -11,9 +10,7 @@ use tintype_store::{
     Result, Store, Via,
 };
 
-use super::fixture::Fixture;
-
-const DAY: Duration = Duration::from_secs(24 * 60 * 60);
+use super::fixture::{DAY, Fixture};
 
 fn grace() -> Actor {
     Actor { name: "grace".into(), person_id: None, via: Via::Studio, source: Some("192.0.2.7".into()) }

@@ -1,17 +1,13 @@
 //! Budgets of keys, and the use of credits.
 
-use std::time::Duration;
-
 use futures::future::{join, try_join_all};
 use tintype_domain::budget::{Allowance, Budget, Period};
-use tintype_domain::ledger::NotCharged;
+use tintype_domain::ledger::NotCharged::{InsufficientCredits, OverBudget, TooManyUnfinished};
 use tintype_domain::model::{FailureCause, Id, Surface, Task};
 use tintype_store::{KeyChange, NewKey, Result, Submission, UsageBy, UsageFilter, UsageRow};
 use tintype_system::clock::Timestamp;
 
-use super::fixture::{Fixture, MILLISECOND, UNLIMITED, accepted, images, new_key, one_file};
-
-const DAY: Duration = Duration::from_secs(24 * 60 * 60);
+use super::fixture::{DAY, Fixture, MILLISECOND, UNLIMITED, accepted, images, new_key, one_file};
 
 fn budget(text: &str) -> Option<Budget> {
     Some(text.parse().expect("a budget"))
@@ -38,11 +34,7 @@ async fn used(fx: &Fixture, key: Id) -> Result<(i64, i64)> {
 }
 
 fn over(available: i64, left: i64, resets_at: &str) -> Submission {
-    Submission::NotCharged(NotCharged::OverBudget {
-        available,
-        left,
-        resets_at: Timestamp::of_day(resets_at).expect("a day"),
-    })
+    Submission::NotCharged(OverBudget { available, left, resets_at: Timestamp::of_day(resets_at).expect("a day") })
 }
 
 case!(a_key_spends_its_budget_and_no_more, async |fx| {
@@ -70,14 +62,11 @@ case!(a_refusal_names_the_smaller_of_balance_and_budget, async |fx| {
     let ada = fx.account("ada", 5).await?;
     let (small, large) = (limited(fx, ada, "6/week").await?, limited(fx, ada, "50/month").await?);
     assert_eq!(submit(fx, ada, small, 4).await?, over(5, 6, "2026-11-23"));
-    assert_eq!(
-        submit(fx, ada, large, 4).await?,
-        Submission::NotCharged(NotCharged::InsufficientCredits { available: 5 })
-    );
+    assert_eq!(submit(fx, ada, large, 4).await?, Submission::NotCharged(InsufficientCredits { available: 5 }));
     let full = fx.store.submit(ada, Some(small), Surface::Api, images(1), UNLIMITED).await?;
     accepted(full);
     let refused = fx.store.submit(ada, Some(small), Surface::Api, images(4), 1).await?;
-    assert_eq!(refused, Submission::NotCharged(NotCharged::TooManyUnfinished));
+    assert_eq!(refused, Submission::NotCharged(TooManyUnfinished));
     Ok(())
 });
 
@@ -95,7 +84,7 @@ case!(a_budget_starts_anew_at_the_exact_begin_of_a_period, async |fx| {
         let first = accepted(submit().await?);
         assert_eq!(first.created_at(), end);
         accepted(submit().await?);
-        assert!(matches!(submit().await?, Submission::NotCharged(NotCharged::OverBudget { left: 0, .. })), "{text}");
+        assert!(matches!(submit().await?, Submission::NotCharged(OverBudget { left: 0, .. })), "{text}");
         assert_eq!(elsewhere.find_allowance(key).await?.expect("a budget").spent, 4);
         // A process whose clock is behind still counts to the period before.
         assert_eq!(used(fx, key).await?, (4, 0), "{text}");
@@ -113,7 +102,7 @@ case!(a_refund_returns_to_the_period_of_its_task, async |fx| {
     task(fx, ada, key, 3).await?;
     fx.store.fail_unleased(second.id, FailureCause::Operator, "it sank").await?;
     assert_eq!(used(fx, key).await?, (6, 2), "yesterday's refund is of no use today");
-    assert!(matches!(submit(fx, ada, key, 2).await?, Submission::NotCharged(NotCharged::OverBudget { left: 2, .. })));
+    assert!(matches!(submit(fx, ada, key, 2).await?, Submission::NotCharged(OverBudget { left: 2, .. })));
     Ok(())
 });
 
@@ -153,10 +142,7 @@ case!(a_rotated_key_shares_the_budget_of_the_key_before_it, async |fx| {
     task(fx, ada, third, 2).await?;
     for key in [first, second, third] {
         assert_eq!(used(fx, key).await?, (8, 2));
-        assert!(matches!(
-            submit(fx, ada, key, 2).await?,
-            Submission::NotCharged(NotCharged::OverBudget { available: 2, .. })
-        ));
+        assert!(matches!(submit(fx, ada, key, 2).await?, Submission::NotCharged(OverBudget { available: 2, .. })));
     }
     assert_eq!(used(fx, other).await?, (0, 10));
     fx.store.change_key(second, KeyChange::Budget(budget("12/day"))).await?;
@@ -182,15 +168,15 @@ case!(concurrent_submits_never_exceed_a_budget, async |fx| {
     let (spent, left) = used(fx, key).await?;
     let charged: i64 = 1_000 - fx.credits(ada).await?;
     assert_eq!((spent, spent + left), (charged, 50));
-    let refused = all
-        .iter()
-        .filter(|submission| matches!(submission, Submission::NotCharged(NotCharged::OverBudget { .. })))
-        .count();
+    let refused =
+        all.iter().filter(|submission| matches!(submission, Submission::NotCharged(OverBudget { .. }))).count();
     assert!(refused > 0 && spent > 42, "{spent} spent, {refused} refused");
-    assert!(all.iter().all(|submission| matches!(
-        submission,
-        Submission::NotCharged(NotCharged::OverBudget { .. }) | Submission::Accepted(_)
-    )));
+    assert!(
+        all.iter().all(|submission| matches!(
+            submission,
+            Submission::NotCharged(OverBudget { .. }) | Submission::Accepted(_)
+        ))
+    );
     Ok(())
 });
 

@@ -2,7 +2,6 @@
 
 use std::collections::HashSet;
 use std::sync::Arc;
-use std::time::Duration;
 
 use futures::future::join_all;
 use tintype_domain::model::{Id, Surface};
@@ -10,9 +9,7 @@ use tintype_store::{
     AccountChange, Attachment, Call, CallEnd, FOUND_UNCOUNTED_WITHIN, Origin, Result, StartLimit, Store, Submission,
 };
 
-use super::fixture::{Fixture, MILLISECOND, UNLIMITED, accepted, images, new_key};
-
-const HOUR: Duration = Duration::from_secs(60 * 60);
+use super::fixture::{Fixture, HOUR, MILLISECOND, UNLIMITED, accepted, images, new_key};
 
 fn call(attempt: u32, holder: i64) -> Call {
     Call { digest: [7; 32], attempt, counted: true, holder, ..Call::default() }

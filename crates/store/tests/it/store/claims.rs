@@ -115,7 +115,7 @@ case!(a_skipped_account_keeps_its_turn, async |fx| {
             "the fifth claim returns nothing, because only ada has waiting tasks"
         );
         for lease in claims {
-            store.release(lease, std::time::Duration::ZERO).await?;
+            store.release(lease, Duration::ZERO).await?;
         }
     }
     Ok(())
@@ -194,7 +194,7 @@ case!(tasks_of_both_surfaces_are_claimed, async |fx| {
 
 case!(a_released_task_is_claimed_again_at_once, async |fx| {
     let lease = fx.leased().await?;
-    fx.store.release(lease, std::time::Duration::ZERO).await?;
+    fx.store.release(lease, Duration::ZERO).await?;
     assert_eq!(claimed(fx, 10).await?, [lease.task_id]);
     Ok(())
 });
@@ -205,7 +205,7 @@ case!(a_requeued_task_is_claimable_by_a_process_whose_clock_is_behind, async |fx
     let claimed = async || behind.claim(1, LEASE).await.map(|claims| claims.first().map(|claim| claim.lease));
     fx.store.retry(lease, Duration::ZERO, "no answer").await?;
     let lease = claimed().await?.expect("claimable after a retry");
-    fx.store.release(lease, std::time::Duration::ZERO).await?;
+    fx.store.release(lease, Duration::ZERO).await?;
     claimed().await?.expect("claimable after a release");
     fx.store.rescue(Rescue::All, "the worker died").await?;
     claimed().await?.expect("claimable after a rescue");
@@ -216,7 +216,7 @@ case!(a_released_delayed_task_is_claimable_by_a_process_whose_clock_is_behind, a
     let lease = fx.leased().await?;
     fx.store.retry(lease, LEASE, "no answer").await?;
     fx.clock.advance(LEASE);
-    fx.store.release(fx.claim().await?, std::time::Duration::ZERO).await?;
+    fx.store.release(fx.claim().await?, Duration::ZERO).await?;
     let behind = fx.process_with_clock(&Clock::manual(NOON));
     assert_eq!(behind.claim(1, LEASE).await?.len(), 1);
     Ok(())
@@ -263,7 +263,7 @@ case!(every_claim_raises_the_lease_epoch, async |fx| {
     let mut held = fx.leased().await?;
     for turn in 0..6 {
         match turn % 3 {
-            0 | 1 => drop(fx.store.release(held, std::time::Duration::ZERO).await?),
+            0 | 1 => drop(fx.store.release(held, Duration::ZERO).await?),
             _ => drop(fx.store.retry(held, Duration::ZERO, "no answer").await?),
         }
         let Lease { task_id, epoch } = fx.another_process().claim(1, LEASE).await?[0].lease;

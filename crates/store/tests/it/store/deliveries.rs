@@ -12,10 +12,7 @@ use tintype_store::{
 use tintype_system::clock::Clock;
 
 use super::endpoints::{add, claim, claim_one, complete, deliver, endpoint, found, new_endpoint};
-use super::fixture::{Fixture, MILLISECOND};
-
-const MINUTE: Duration = Duration::from_secs(60);
-const DAY: Duration = Duration::from_secs(86_400);
+use super::fixture::{DAY, Fixture, MILLISECOND, MINUTE};
 
 fn failure(verdict: Verdict) -> AttemptFailure {
     AttemptFailure { status: Some(500), trouble: None, again_in: Some(MINUTE), hold: MILLISECOND, verdict }

@@ -11,10 +11,7 @@ use tintype_store::{
     NewEndpoint, Refusal, Rescue, Result, StrikeRule, Via,
 };
 
-use super::fixture::{Fixture, MILLISECOND, UNLIMITED, accepted, images, new_key, one_file};
-
-const MINUTE: Duration = Duration::from_secs(60);
-const DAY: Duration = Duration::from_secs(86_400);
+use super::fixture::{DAY, Fixture, MILLISECOND, MINUTE, UNLIMITED, accepted, images, new_key, one_file};
 
 pub fn new_endpoint(url: &str) -> NewEndpoint {
     NewEndpoint {

@@ -17,7 +17,7 @@ pub async fn assert_final(fx: &Fixture, lease: Lease) -> Result<()> {
     assert_eq!(fx.store.fail(lease, FailureCause::Engine, "too late").await?, LeaseWrite::Lost);
     assert_eq!(fx.store.refuse(lease, "too late", None).await?, Refusal::Lost);
     assert_eq!(fx.store.retry(lease, Duration::ZERO, "too late").await?, Retry::Lost);
-    assert_eq!(fx.store.release(lease, std::time::Duration::ZERO).await?, LeaseWrite::Lost);
+    assert_eq!(fx.store.release(lease, Duration::ZERO).await?, LeaseWrite::Lost);
     assert_eq!(fx.store.renew(vec![lease], LEASE).await?, [lease]);
     assert_eq!(fx.store.fail_unleased(lease.task_id, FailureCause::Operator, "too late").await?, None);
     assert!(fx.store.expire(fx.clock.now(), "too late").await?.is_empty());
@@ -185,7 +185,7 @@ case!(only_the_end_of_a_task_changes_its_updated_at, async |fx| {
     let before = fx.task(lease.task_id).await?;
     fx.clock.advance(MILLISECOND);
     fx.store.renew(vec![lease], LEASE).await?;
-    fx.store.release(lease, std::time::Duration::ZERO).await?;
+    fx.store.release(lease, Duration::ZERO).await?;
     fx.store.retry(fx.claim().await?, Duration::ZERO, "no answer").await?;
     fx.claim().await?;
     fx.store.rescue(Rescue::All, "the worker died").await?;

@@ -1,15 +1,12 @@
 //! Failed tasks: how many of an account failed lately, and how long their prompts are kept.
 
-use std::time::Duration;
-
 use tintype_domain::model::{FailureCause, Id, Surface};
 use tintype_domain::request::GenerateRequest;
 use tintype_domain::timestamp::Timestamp;
 use tintype_store::{GalleryFilter, Result};
 
-use super::fixture::{self, Fixture, MILLISECOND, images};
+use super::fixture::{self, Fixture, HOUR, MILLISECOND, images};
 
-const HOUR: Duration = Duration::from_secs(60 * 60);
 /// No limit on the bytes of prompts.
 const ANY: u64 = u64::MAX;
 

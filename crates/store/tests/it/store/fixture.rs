@@ -18,6 +18,9 @@ use tintype_rigs::postgres::{cluster, schema};
 pub const LEASE: Duration = Duration::from_secs(60);
 /// The smallest step of a clock.
 pub const MILLISECOND: Duration = Duration::from_millis(1);
+pub const MINUTE: Duration = Duration::from_secs(60);
+pub const HOUR: Duration = Duration::from_secs(60 * 60);
+pub const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 /// No limit on unfinished tasks.
 pub const UNLIMITED: u32 = 0;
 

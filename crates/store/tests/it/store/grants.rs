@@ -1,16 +1,12 @@
 //! Credits that expire.
 
-use std::time::Duration;
-
 use futures::future::try_join_all;
 use tintype_domain::ledger::{NotCharged, REFUND_LIFE};
 use tintype_domain::model::{EntryKind, ExpiringGrant, FailureCause, Id, Surface};
 use tintype_store::{AccountChange, GrantOutcome, Result, Submission, TakeOutcome};
 
-use super::fixture::{Fixture, LEASE, MILLISECOND, UNLIMITED, accepted, images, one_file};
+use super::fixture::{Fixture, HOUR, LEASE, MILLISECOND, UNLIMITED, accepted, images, one_file};
 use tintype_rigs::database::{Backend, NOON};
-
-const HOUR: Duration = Duration::from_secs(3_600);
 
 /// Grants credits that expire after some hours.
 async fn grant(fx: &Fixture, account: Id, amount: i64, hours: u32) -> Result<()> {

@@ -1,7 +1,5 @@
 //! Invitations.
 
-use std::time::Duration;
-
 use tintype_domain::model::Id;
 use tintype_domain::person::{MAX_PEOPLE, Person, Role, Token, TokenHash};
 use tintype_store::{
@@ -9,9 +7,8 @@ use tintype_store::{
     Result, Store, Via,
 };
 
-use super::fixture::{Fixture, MILLISECOND};
+use super::fixture::{DAY, Fixture, MILLISECOND};
 
-const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 const MOST: u32 = 3;
 
 impl Fixture {

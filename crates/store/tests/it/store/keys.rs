@@ -9,10 +9,8 @@ use tintype_domain::key::{ApiKey, KeyHash, KeyState};
 use tintype_domain::model::Id;
 use tintype_store::{AccountChange, KeyChange, KeyCreation, NewKey, Result, Store};
 
-use super::fixture::{Fixture, MILLISECOND, new_key};
+use super::fixture::{Fixture, HOUR, MILLISECOND, new_key};
 use tintype_rigs::database::{Backend, NOON};
-
-const HOUR: Duration = Duration::from_secs(3_600);
 
 /// Creates an account with one key.
 async fn only_key(fx: &Fixture, key: NewKey) -> Result<ApiKey> {

@@ -14,7 +14,7 @@ const NONE: Rescued = Rescued { queued: 0, failed: Vec::new() };
 async fn assert_lost(fx: &Fixture, lease: Lease) -> Result<()> {
     let before = fx.state().await?;
     assert_eq!(fx.store.renew(vec![lease], 10 * LEASE).await?, [lease]);
-    assert_eq!(fx.store.release(lease, std::time::Duration::ZERO).await?, LeaseWrite::Lost);
+    assert_eq!(fx.store.release(lease, Duration::ZERO).await?, LeaseWrite::Lost);
     assert_eq!(fx.store.retry(lease, Duration::ZERO, "too late").await?, Retry::Lost);
     assert_eq!(fx.store.complete(lease, vec!["late.png".into()]).await?, LeaseWrite::Lost);
     assert_eq!(fx.store.fail(lease, FailureCause::Engine, "too late").await?, LeaseWrite::Lost);
@@ -51,7 +51,7 @@ case!(a_write_under_a_rescued_lease_is_refused, async |fx| {
 
 case!(a_write_under_a_released_lease_is_refused, async |fx| {
     let lease = fx.leased().await?;
-    assert_eq!(fx.store.release(lease, std::time::Duration::ZERO).await?, LeaseWrite::Done);
+    assert_eq!(fx.store.release(lease, Duration::ZERO).await?, LeaseWrite::Done);
     assert_lost(fx, lease).await?;
     assert_lost_to_the_next_worker(fx, lease).await
 });
@@ -94,7 +94,7 @@ case!(renew_returns_exactly_the_lost_leases, async |fx| {
         fx.submit(ada).await?;
         leases.push(fx.claim().await?);
     }
-    fx.store.release(leases[0], std::time::Duration::ZERO).await?;
+    fx.store.release(leases[0], Duration::ZERO).await?;
     fx.store.complete(leases[2], one_file()).await?;
     fx.store.fail(leases[4], FailureCause::Engine, "it sank").await?;
     assert_eq!(fx.store.lost(leases.clone()).await?, [leases[0], leases[2], leases[4]]);
@@ -120,7 +120,7 @@ case!(a_release_does_not_count_as_a_lost_lease, async |fx| {
     let mut lease = fx.leased().await?;
     let paid = fx.state().await?;
     for _ in 0..2 * MAX_LOST_LEASES {
-        assert_eq!(fx.store.release(lease, std::time::Duration::ZERO).await?, LeaseWrite::Done);
+        assert_eq!(fx.store.release(lease, Duration::ZERO).await?, LeaseWrite::Done);
         assert_eq!(fx.lost_leases(lease.task_id).await?, Some(0));
         lease = fx.claim().await?;
     }
@@ -165,7 +165,7 @@ case!(the_last_rescue_fails_and_refunds_the_task_with_its_error, async |fx| {
 case!(retries_and_rescues_count_toward_one_limit_of_lost_leases, async |fx| {
     let mut lease = fx.leased().await?;
     for lost in 1..MAX_LOST_LEASES {
-        fx.store.release(lease, std::time::Duration::ZERO).await?;
+        fx.store.release(lease, Duration::ZERO).await?;
         lease = fx.claim().await?;
         if lost % 2 == 0 {
             assert_eq!(fx.store.rescue(Rescue::All, "not yet").await?, QUEUED);

@@ -1,16 +1,12 @@
 //! Low credits, of which endpoints are told.
 
-use std::time::Duration;
-
 use futures::future::try_join_all;
 use tintype_domain::event::EventType;
 use tintype_domain::model::{FailureCause, Id, Surface};
 use tintype_store::{AccountChange, Result};
 
 use super::endpoints::{claim_one, endpoint};
-use super::fixture::{Fixture, UNLIMITED, images};
-
-const HOUR: Duration = Duration::from_secs(3_600);
+use super::fixture::{Fixture, HOUR, UNLIMITED, images};
 
 /// The number of events of low credits.
 async fn told(fx: &Fixture, endpoint: Id) -> Result<usize> {

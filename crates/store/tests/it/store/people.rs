@@ -1,7 +1,5 @@
 //! People, links and sessions.
 
-use std::time::Duration;
-
 use tintype_domain::model::Id;
 use tintype_domain::person::{MAX_PEOPLE, Person, Role, Session, Token, TokenHash};
 use tintype_store::{
@@ -10,9 +8,7 @@ use tintype_store::{
 };
 use tintype_system::clock::Timestamp;
 
-use super::fixture::{Fixture, MILLISECOND};
-
-const HOUR: Duration = Duration::from_secs(60 * 60);
+use super::fixture::{Fixture, HOUR, MILLISECOND};
 
 impl Fixture {
     fn in_an_hour(&self) -> Timestamp {

@@ -50,7 +50,7 @@ case!(progress_is_reported_for_many_attempts_at_once, async |fx| {
         fx.submit(ada).await?;
     }
     let leases: Vec<Lease> = fx.store.claim(3, LEASE).await?.iter().map(|claim| claim.lease).collect();
-    fx.store.release(leases[1], std::time::Duration::ZERO).await?;
+    fx.store.release(leases[1], Duration::ZERO).await?;
     let fraction = AttemptProgress { running: SECOND, stage: Some(Stage::Fraction(0.5)) };
     fx.store.report_progress(vec![(leases[2], fraction), (leases[1], step(2)), (leases[0], step(1))]).await?;
     let expected = [Some(step(1)), None, Some(fraction)];
@@ -62,7 +62,7 @@ case!(progress_is_reported_for_many_attempts_at_once, async |fx| {
 
 case!(progress_under_a_lost_lease_is_not_written, async |fx| {
     let lost = fx.leased().await?;
-    fx.store.release(lost, std::time::Duration::ZERO).await?;
+    fx.store.release(lost, Duration::ZERO).await?;
     report(fx, lost, 1).await?;
     assert_eq!(read(fx, lost.task_id).await?, None, "the task waits");
     let current = fx.claim().await?;
@@ -94,7 +94,7 @@ case!(progress_ends_with_its_lease, async |fx| {
             4 => drop(fx.store.expire(fx.clock.now(), "too late").await?),
             5 => drop(fx.store.retry(lease, Duration::ZERO, "again").await?),
             6 => drop(fx.store.rescue(Rescue::All, "the worker died").await?),
-            _ => drop(fx.store.release(lease, std::time::Duration::ZERO).await?),
+            _ => drop(fx.store.release(lease, Duration::ZERO).await?),
         }
         assert_eq!(read(fx, task.id).await?, None, "{how}");
         assert_eq!(fx.store.rescue(Rescue::Expired, "").await?.queued, 0);
@@ -143,7 +143,7 @@ case!(a_preview_ends_with_its_lease, async |fx| {
     show(lost, 1).await?;
     fx.store.rescue(Rescue::Expired, "").await?;
     assert_eq!(seen(fx, lost.task_id).await?, (Some(png(1)), Some(1)), "a sweep leaves it");
-    fx.store.release(lost, std::time::Duration::ZERO).await?;
+    fx.store.release(lost, Duration::ZERO).await?;
     assert_eq!(seen(fx, lost.task_id).await?, (None, None), "the task waits");
     let current = fx.claim().await?;
     show(lost, 2).await?;
@@ -193,7 +193,7 @@ case!(a_preview_is_found_by_its_owner_once_it_is_due_and_not_yet_seen, async |fx
     assert_eq!(found(fx, Surface::Web, &all).await?, []);
     let previews = fx.store.find_previews(Surface::Api, &all[..1]).await?;
     assert_eq!(previews[0].png, png(1));
-    fx.store.release(leases[0], std::time::Duration::ZERO).await?;
+    fx.store.release(leases[0], Duration::ZERO).await?;
     assert_eq!(found(fx, Surface::Api, &all).await?, [(3, 1)]);
     Ok(())
 });

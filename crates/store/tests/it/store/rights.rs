@@ -13,9 +13,7 @@ use tintype_store::{
 };
 use tintype_system::clock::Timestamp;
 
-use super::fixture::{Fixture, LEASE, MILLISECOND, UNLIMITED, images};
-
-const HOUR: Duration = Duration::from_secs(60 * 60);
+use super::fixture::{Fixture, HOUR, LEASE, MILLISECOND, UNLIMITED, images};
 
 /// An owner with a session.
 struct Owner {

@@ -1,15 +1,12 @@
 //! Shared links.
 
-use std::time::Duration;
-
 use tintype_domain::model::Id;
 use tintype_store::{
     AccountChange, Action, Actor, BoardWrite, NewSharedLink, Result, SharedLink, SharedLinkCreation, Target, Via,
 };
 
-use super::fixture::{Fixture, MILLISECOND};
+use super::fixture::{DAY, Fixture, MILLISECOND};
 
-const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 const MOST: u32 = 3;
 
 impl Fixture {

@@ -6,9 +6,8 @@ use tintype_domain::key::{ApiKey, KeyState};
 use tintype_domain::model::{EntryKind, FailureCause, Id, Surface};
 use tintype_store::{Actor, KeyChange, LeaseWrite, PersonChange, Refusal, Result, StrikeRule, Via};
 
-use super::fixture::{Fixture, LEASE, UNLIMITED, accepted, failure, images, new_key};
+use super::fixture::{Fixture, HOUR, LEASE, UNLIMITED, accepted, failure, images, new_key};
 
-const HOUR: Duration = Duration::from_secs(3_600);
 const THREE_AN_HOUR: Option<StrikeRule> = Some(StrikeRule { limit: 3, window: HOUR });
 const NOT_SUSPENDED: Refusal = Refusal::Done { suspended: None };
 
@@ -69,7 +68,7 @@ case!(a_refusal_under_a_lost_lease_adds_no_strike, async |fx| {
     let (account, key) = owner(fx, "ada").await?;
     accepted(fx.store.submit(account, Some(key), Surface::Api, images(1), UNLIMITED).await?);
     let lost = fx.claim().await?;
-    fx.store.release(lost, std::time::Duration::ZERO).await?;
+    fx.store.release(lost, Duration::ZERO).await?;
     for _ in 0..5 {
         assert_eq!(fx.store.refuse(lost, "refused", THREE_AN_HOUR).await?, Refusal::Lost);
     }

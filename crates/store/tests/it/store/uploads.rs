@@ -1,15 +1,12 @@
 //! Uploads.
 
-use std::time::Duration;
-
 use tintype_domain::model::{Id, Surface};
 use tintype_store::{AccountChange, Action, Actor, CompletedTask, NewUpload, Result, TaskFiles, Upload};
 use tintype_store::{UploadedPicture, Via};
 use tintype_system::clock::Timestamp;
 
-use super::fixture::{Fixture, MILLISECOND};
+use super::fixture::{DAY, Fixture, MILLISECOND};
 
-const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 const MOST: u32 = 3;
 
 fn picture(name: &str) -> UploadedPicture {
