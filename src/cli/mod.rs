@@ -303,6 +303,7 @@ fn explain(error: SettingsError, arguments: &[OsString]) -> ExitCode {
             ExitCode::from(2)
         }
         SettingsError::Usage(error, notes) => {
+            let error = without_credentials(error);
             let printed = error.print();
             let unknown = unknown_argument(&error).unwrap_or_default();
             let takes_prompt = || arguments.iter().any(|argument| argument == "generate" || argument == "try");
@@ -324,6 +325,17 @@ fn explain(error: SettingsError, arguments: &[OsString]) -> ExitCode {
             }
         }
     }
+}
+
+/// The error without what comes before the host of a URL, which may be a password.
+fn without_credentials(mut error: clap::Error) -> clap::Error {
+    if let Some(ContextValue::String(value)) = error.get(ContextKind::InvalidValue)
+        && let Some((_, host)) = value.rsplit_once('@').filter(|(before, _)| before.contains(':'))
+    {
+        let shown = ContextValue::String(format!("********@{host}"));
+        error.insert(ContextKind::InvalidValue, shown);
+    }
+    error
 }
 
 /// The argument that no flag and no place takes, if that is the error.

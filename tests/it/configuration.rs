@@ -125,6 +125,29 @@ fn a_value_that_a_flag_cannot_have_is_refused_with_the_reason() {
 }
 
 #[test]
+fn no_message_repeats_the_password_of_a_url() {
+    let data = TempDir::new().expect("a directory");
+    for (arguments, reason) in [
+        (&["serve", "--public-url", "https://ada:hunter2@a.example"][..], "holds a user name or a password"),
+        (&["serve", "--public-url", "https://ada:hunter/2@a.example"], "not a base URL"),
+        (&["serve", "--file-url", "https://hunter2@a.example/files"], "holds a user name or a password"),
+        (&["serve", "--otlp", "http://ada:hunter2@a.example"], "OTEL_EXPORTER_OTLP_HEADERS"),
+        (&["serve", "--engine", "openai:http://ada:hunter2@a.example"], "--engine-key-file"),
+        (&["serve", "--oidc-client-id", "x", "--oidc-issuer", "https://ada:hunter2@a.example"], "holds a user name"),
+        (&["serve", "--cors-origin", "https://ada:hunter2@a.example"], "not an origin"),
+        (&["serve", "--files", "s3://ada:hunter2@a.example/x"], "--files must be s3://BUCKET"),
+        (&["serve", "--redis", "http://ada:hunter2@a.example"], "--redis must be redis://"),
+        (&["generate", "a fox", "--url", "ada:hunter2@127.0.0.1:1"], "holds a user name or a password"),
+        (&["model", "pull", "lcm-dreamshaper-v7", "--endpoint", "http://ada:hunter2@a.example"], "hold no password"),
+        (&["webhook", "add", "--account", "ada", "https://ada:hunter2@a.example/"], "no user name"),
+    ] {
+        let ran = on(data.path(), arguments).ran();
+        let said = ran.errors();
+        assert!(!ran.status.success() && said.contains(reason) && !said.contains("hunter"), "{arguments:?}: {said}");
+    }
+}
+
+#[test]
 fn a_variable_that_is_no_setting_is_told_once() {
     let file = tempfile::NamedTempFile::new().expect("a file");
     let mut command = on(file.path(), &["serve", "--listen", "127.0.0.1:0"]);
@@ -202,7 +225,7 @@ fn a_value_of_the_wrong_type_or_form_is_an_error_with_its_line() {
         ("lease = \"soon\"", "line 1: lease: \"soon\" is not a duration"),
         ("log = \"info\"\nlog-format = \"xml\"", "line 2: log-format cannot be \"xml\": choose one of text, json"),
         ("trusted-proxy = [\"10.0.0.0/8\", \"everyone\"]", "line 1: trusted-proxy: \"everyone\" is not a network"),
-        ("public-url = \"a.example\"", "line 1: public-url: \"a.example\" is not a base URL such as https://"),
+        ("public-url = \"a.example\"", "line 1: public-url: it is not a base URL such as https://"),
         ("renders = 0", "line 1: renders: 0 is not in 1..=1024"),
         ("listen = ", "line 1: "),
         ("lease = \"1s\"\nlease = \"2s\"", "line 2: duplicate key"),

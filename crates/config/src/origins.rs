@@ -60,10 +60,9 @@ fn origin(text: &str) -> Result<String, String> {
         return Ok(text.to_owned());
     }
     let invalid = || {
-        format!(
-            "{text:?} is not an origin such as https://app.example.com or http://localhost:5173: give scheme, host and \
-             port, without a path"
-        )
+        "it is not an origin such as https://app.example.com or http://localhost:5173: give scheme, host and port, \
+         without a path"
+            .to_owned()
     };
     let url = url::Url::parse(text).map_err(|_| invalid())?;
     // The parser repairs much that a browser would never send, so only a difference that is meant is accepted.

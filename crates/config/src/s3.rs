@@ -81,7 +81,7 @@ impl S3Settings {
     /// # Errors
     /// A message for the operator.
     pub fn parse(url: &str, variables: Vec<(String, String)>) -> Result<Self, String> {
-        let invalid = || format!("--files {url:?} is not s3://BUCKET or s3://BUCKET/PREFIX");
+        let invalid = || "--files must be s3://BUCKET or s3://BUCKET/PREFIX, of letters, digits, - _ and .".to_owned();
         let rest = url.strip_prefix("s3://").ok_or_else(invalid)?;
         let (bucket, prefix) = rest.split_once('/').unwrap_or((rest, ""));
         // Only characters that never need escaping in a URL.

@@ -65,17 +65,24 @@ pub fn overlap(text: &str) -> Result<Duration, String> {
 /// Longest time after which something may expire, about 100 years.
 const LONGEST_LIFE: Duration = Duration::from_secs(36_525 * 86_400);
 
-/// Parses a base URL: http or https, without a query or a fragment. Drops trailing slashes.
+/// Parses a base URL: http or https, without credentials, a query or a fragment. Drops trailing slashes.
 ///
 /// # Errors
-/// A message for the operator.
+/// A message for the operator, which does not repeat the URL: it may hold a password.
 pub fn base_url(text: &str) -> Result<String, String> {
     let is_base =
-        |url: url::Url| matches!(url.scheme(), "http" | "https") && url.query().is_none() && url.fragment().is_none();
-    if !url::Url::parse(text).is_ok_and(is_base) {
-        return Err(format!("{text:?} is not a base URL such as https://images.example.com"));
+        |url: &url::Url| matches!(url.scheme(), "http" | "https") && url.query().is_none() && url.fragment().is_none();
+    let Some(url) = url::Url::parse(text).ok().filter(is_base) else {
+        return Err("it is not a base URL such as https://images.example.com".into());
+    };
+    if has_credentials(&url) {
+        return Err("it holds a user name or a password, which others would see: leave them out".into());
     }
     Ok(text.trim_end_matches('/').to_owned())
+}
+
+fn has_credentials(url: &url::Url) -> bool {
+    !url.username().is_empty() || url.password().is_some()
 }
 
 /// Parses the base URL of a whole server. It has no path, since pages, cookies and redirects begin at the root.
@@ -86,19 +93,19 @@ pub fn root_url(text: &str) -> Result<String, String> {
     let url = base_url(text)?;
     match url::Url::parse(&url).map(|parsed| parsed.path().to_owned()) {
         Ok(path) if path != "/" => Err(format!(
-            "{text:?} has the path {path}, and Tintype is reached at a host name of its own: give it one, such as \
+            "it has the path {path}, and Tintype is reached at a host name of its own: give it one, such as \
              https://images.example.com"
         )),
         _ => Ok(url),
     }
 }
 
-/// Parses the base URL of a collector of traces, which is logged and must hold no secret.
+/// Parses the base URL of a collector of traces, which is logged.
 ///
 /// # Errors
-/// A message for the operator, which does not repeat the URL if it holds a user name or a password.
+/// A message for the operator.
 pub fn collector_url(text: &str) -> Result<String, String> {
-    if url::Url::parse(text).is_ok_and(|url| !url.username().is_empty() || url.password().is_some()) {
+    if url::Url::parse(text).as_ref().is_ok_and(has_credentials) {
         return Err("it holds a user name or a password, which would show in logs: set OTEL_EXPORTER_OTLP_HEADERS to authorization=Basic%20... instead".into());
     }
     base_url(text)
@@ -116,7 +123,6 @@ pub fn server_url(text: &str) -> Result<String, String> {
         |url: url::Url| is_this_machine(&url) || url.domain().is_some_and(|name| name.ends_with(".localhost"));
     let local = url::Url::parse(&format!("http://{text}")).is_ok_and(is_local);
     base_url(&format!("{}://{text}", if local { "http" } else { "https" }))
-        .map_err(|_| format!("{text:?} is not the URL of a server, such as http://127.0.0.1:8080"))
 }
 
 /// Parses `10.0.0.0/8` or a single address.

@@ -139,7 +139,8 @@ impl Hub {
         authorities: Option<&[u8]>,
         limits: TimeLimits,
     ) -> Result<Self, String> {
-        let unusable = |reason: &str| format!("HF_ENDPOINT {endpoint:?} {reason}");
+        // The URL may hold a password, so no message repeats it.
+        let unusable = |reason: &str| format!("HF_ENDPOINT {reason}");
         let url = Url::parse(endpoint).map_err(|error| unusable(&format!("is not a URL: {error}")))?;
         if url.host().is_none() {
             return Err(unusable("names no host"));
