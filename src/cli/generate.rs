@@ -62,7 +62,8 @@ async fn generate(args: &GenerateArgs, report: &mut Report) -> Result<(), Stop> 
     let client = following::client(&args.follow.server)?;
     let references = args.reference.iter().map(|text| reference(text)).collect::<Result<Vec<_>, _>>()?;
     let prompt = prompt(&args.prompt)?;
-    following::prepare_directory(&args.follow.out)
+    args.follow
+        .prepare(args.n.unwrap_or(1))
         .map_err(|Stop(code, message)| Stop(code, format!("{message}; nothing was submitted")))?;
     let choices = Choices {
         preset: args.preset.clone(),

@@ -26,7 +26,7 @@ pub(super) async fn run(args: GetArgs) -> ExitCode {
     let GetArgs { task_id, follow } = args;
     following::run(&follow, async |report| {
         let client = following::client(&follow.server)?;
-        following::prepare_directory(&follow.out)?;
+        follow.prepare(1)?;
         // The task may have ended long ago.
         let state = Processing { poll_after: Some(Duration::ZERO), ..Processing::default() };
         let task = Accepted { task_id, state, ignored_fields: Vec::new() };

@@ -252,6 +252,34 @@ fn a_refused_connection_is_reported() {
 }
 
 #[test]
+fn the_image_of_a_task_goes_to_standard_output() {
+    let to_stdout = |script: &Script, arguments: &[&str]| {
+        let mut command = tintype();
+        let folder = tempfile::tempdir().unwrap();
+        command.current_dir(&folder).args(arguments).args(["--out", "-", "--url", &script.url, "--key", "secret"]);
+        let output = command.output().unwrap();
+        assert_eq!(fs::read_dir(folder).unwrap().count(), 0);
+        (output.status.code(), output.stdout, String::from_utf8(output.stderr).unwrap())
+    };
+    for arguments in [&["generate", "A fox"][..], &["get", TASK_ID]] {
+        let script = Script::start(|url| {
+            let task = [accepted(), completed(&[format!("{url}/1.png")]), png()];
+            task.into_iter().skip(usize::from(arguments[0] == "get")).collect()
+        });
+        assert_eq!(to_stdout(&script, arguments), (Some(0), PNG.to_vec(), String::new()));
+    }
+    let two = Script::start(|url| vec![completed(&[format!("{url}/1.png"), format!("{url}/2.png")])]);
+    for (arguments, code, reason) in [
+        (&["generate", "A fox", "-n", "2"][..], 2, "a directory for several; nothing was submitted"),
+        (&["generate", "A fox", "--json"], 2, "leave out --json"),
+        (&["get", TASK_ID], 9, "--out - takes one image; the task is complete, its images are at http"),
+    ] {
+        let (ended, stdout, stderr) = to_stdout(&two, arguments);
+        assert!(ended == Some(code) && !stdout.starts_with(PNG) && stderr.contains(reason), "{arguments:?}: {stderr}");
+    }
+}
+
+#[test]
 fn an_unanswered_submit_is_not_repeated() {
     let broken_off = || answer("200 OK", "", b"{\"success\"").split_last().unwrap().1.to_vec();
     let gateway = || answer("502 Bad Gateway", "", b"<html>");

@@ -363,6 +363,9 @@ fn free_file() -> PathBuf {
 
 /// Checks that a file can be created, and leaves nothing behind.
 fn check_free(out: &Path) -> Result<(), String> {
+    if out == Path::new("-") {
+        return Err("--out takes a file: standard output shows the times".into());
+    }
     if std::fs::symlink_metadata(out).is_ok() {
         return Err(format!("{} exists: choose another file with --out", out.display()));
     }

@@ -2,7 +2,7 @@
 
 use std::fmt::Display;
 use std::fs::{self, File};
-use std::io::{self, Write as _};
+use std::io::{self, IsTerminal as _, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -60,9 +60,9 @@ const WHY_REFUSED: &str = "it is not one of this server, or was revoked, disable
 
 #[derive(Debug, Args)]
 pub(super) struct FollowArgs {
-    /// Directory to save the images in
+    /// Directory to save the images in; - writes the one image of a task to standard output
     #[arg(long, default_value = ".", value_name = "DIR")]
-    pub(super) out: PathBuf,
+    out: PathBuf,
     /// Open the images with the program that this desktop has for them
     #[arg(long)]
     open: bool,
@@ -173,8 +173,7 @@ pub(super) fn client(server: &ClientSettings) -> Result<Client, Stop> {
     })
 }
 
-/// Checks that files can be saved, before anything is charged.
-pub(super) fn prepare_directory(directory: &Path) -> Result<(), Stop> {
+fn prepare_directory(directory: &Path) -> Result<(), Stop> {
     data_dir::refuse_unexpanded(directory).map_err(|message| Stop(exit::OTHER, format!("--out: {message}")))?;
     let probe = directory.join(format!(".tintype-{}.part", std::process::id()));
     let created = fs::create_dir_all(directory).and_then(|()| File::create_new(&probe));
@@ -289,6 +288,9 @@ fn no_connection(error: &ClientError, url: &str) -> Option<String> {
 
 /// Downloads and saves every image it can, and shows each at once; fails with the first error.
 async fn save_all(client: &Client, task_id: &TaskId, args: &FollowArgs, report: &mut Report) -> Result<(), Stop> {
+    if args.is_to_stdout() && report.images.len() > 1 {
+        return Err(Stop(exit::NOT_SAVED, format!("--out - takes one image; {}", report.where_images_are())));
+    }
     let mut failure = None;
     for (position, url) in report.images.iter().enumerate() {
         let path = args.out.join(format!("{task_id}-{}.png", position + 1));
@@ -302,15 +304,10 @@ async fn save_all(client: &Client, task_id: &TaskId, args: &FollowArgs, report: 
         let downloaded = downloaded.await;
         bar.finish_and_clear();
         let saved = match downloaded {
-            Ok(image) => save(&path, &image)
-                .map(|()| args.present(&path, &image))
-                .map_err(|error| format!("cannot save {}: {error}", path.display())),
+            Ok(image) => args.save(&path, &image, &mut report.files),
             Err(error) => Err(format!("cannot download image {}: {error}", position + 1)),
         };
-        match saved {
-            Ok(()) => report.files.push(path.to_string_lossy().into_owned()),
-            Err(reason) => failure = failure.or(Some(reason)),
-        }
+        failure = failure.or(saved.err());
     }
     match failure {
         None => Ok(()),
@@ -356,8 +353,39 @@ fn draw_target(visible: bool) -> ProgressDrawTarget {
 }
 
 impl FollowArgs {
+    fn is_to_stdout(&self) -> bool {
+        self.out == Path::new("-")
+    }
+
+    /// Checks that so many images can be saved, before anything is charged.
+    pub(super) fn prepare(&self, images: i64) -> Result<(), Stop> {
+        if !self.is_to_stdout() {
+            return prepare_directory(&self.out);
+        }
+        let refused = |why: &str| Err(Stop(exit::USAGE, format!("--out - writes the image to standard output: {why}")));
+        match () {
+            () if images > 1 => refused("give a directory for several"),
+            () if self.json => refused("leave out --json, which prints there too"),
+            () if self.open => refused("leave out --open, which needs a file"),
+            () if io::stdout().is_terminal() => refused("send that to a file or a program, such as with > image.png"),
+            () => Ok(()),
+        }
+    }
+
     fn shows_progress(&self) -> bool {
         !self.quiet && !self.json
+    }
+
+    fn save(&self, path: &Path, image: &[u8], files: &mut Vec<String>) -> Result<(), String> {
+        if self.is_to_stdout() {
+            let mut output = io::stdout().lock();
+            let written = output.write_all(image).and_then(|()| output.flush());
+            return written.map_err(|error| format!("cannot write standard output: {error}"));
+        }
+        save(path, image).map_err(|error| format!("cannot save {}: {error}", path.display()))?;
+        self.present(path, image);
+        files.push(path.to_string_lossy().into_owned());
+        Ok(())
     }
 
     /// Prints the path of an image that was saved, and shows it.

@@ -34,6 +34,12 @@ fn terminals_that_can_show_images_do() {
         // Base64 of the signature of every PNG.
         assert_eq!(said.contains("iVBORw0KGgo"), shown.contains(&true), "{variable} {more}");
     }
+    let url = &host.server.url();
+    let mut script = Command::new("script");
+    let command = format!("{TINTYPE} generate fox --url {url} --out -");
+    script.args(["--quiet", "--return", "--command", &command, "/dev/null"]).stdin(Stdio::null());
+    let said = script.env("TINTYPE_KEY", &host.key).output().unwrap().exited(2).text();
+    assert!(said.contains("send that to a file or a program"), "{said}");
 }
 
 #[test]
