@@ -404,6 +404,7 @@ pub fn router(api: Arc<ApiState>, readiness: Readiness) -> Router {
     // One layer for all steps, because each layer costs every request several allocations.
     routes
         .fallback(pipeline::observe::no_route)
+        .method_not_allowed_fallback(pipeline::observe::wrong_method)
         .layer(from_fn_with_state((api.clone(), readiness.clone()), pipeline::run))
         .with_state(ServiceState { api, readiness })
 }

@@ -53,6 +53,11 @@ async fn a_path_that_is_almost_right_is_answered_with_the_right_one() {
         ("/models/sketch", Some("/v1/models/{id}")),
         ("//api/v1/images/task", Some(TASKS)),
         ("/images/task/imgmodel-AAAAAAAAAAAAAAAAAAAAA/", Some("/api/v1/images/task/{id}")),
+        ("/mcp/mcp/", None),
+        ("/v1/mcp", Some("/mcp")),
+        ("/sse", None),
+        ("/.well-known/oauth-protected-resource", None),
+        ("/chat/completions", None),
         ("/v1/chat/completions", None),
     ] {
         let answer = caller.get(path).await;
@@ -63,6 +68,7 @@ async fn a_path_that_is_almost_right_is_answered_with_the_right_one() {
             meant.map(|meant| format!("{meant}?")).as_deref(),
             "{path}"
         );
+        assert_eq!(message.contains("/v1/images, and MCP at /mcp; /docs/"), meant.is_none(), "{path}: {message}");
     }
 }
 
@@ -81,10 +87,12 @@ async fn wrong_methods_are_405_and_name_the_right_ones() {
         ("PATCH", TASKS, "GET,HEAD"),
         ("DELETE", "/api/v1/images/task/imgmodel-AAAAAAAAAAAAAAAAAAAAA", "GET,HEAD"),
         ("POST", "/healthz", "GET,HEAD"),
+        ("POST", "/", "GET,HEAD"),
     ] {
         let answer = service.call(method, path, &[("authorization", &authorization)], "").await;
-        answer.assert_error(405, "INVALID_REQUEST");
+        let message = answer.assert_error(405, "INVALID_REQUEST");
         assert_eq!(answer.header("allow"), allow, "{method} {path}");
+        assert_eq!(message.contains("MCP at /mcp"), path == "/", "{message}");
     }
 }
 

@@ -36,6 +36,10 @@ pub enum ErrorCode {
     InternalError,
 }
 
+/// What callers of a path with nothing for them look for.
+const PLACES: &str =
+    "The API is under /api/v1, OpenAI's image API under /v1/images, and MCP at /mcp; /docs/ describes them.";
+
 /// An error response. Handlers put it into the extensions of a response; the outermost layer, which knows the request
 /// id, writes the body and logs the cause.
 #[derive(Debug, Clone)]
@@ -168,11 +172,17 @@ impl ApiError {
         Self::of_status(StatusCode::NOT_FOUND)
     }
 
-    /// 404 for a path whose caller probably means `pattern`.
-    pub fn not_found_but(pattern: &str) -> Self {
+    /// 404 for a path without a route, whose caller may mean the pattern `similar`.
+    pub fn no_route(similar: Option<&str>) -> Self {
         let not_found = Self::not_found();
-        let pattern = pattern.replace("{*", "{");
-        Self { message: format!("{} Did you mean {pattern}?", not_found.message), ..not_found }
+        let advice = similar.map_or_else(|| PLACES.into(), |path| format!("Did you mean {}?", path.replace("{*", "{")));
+        Self { message: format!("{} {advice}", not_found.message), ..not_found }
+    }
+
+    /// 405 for a page, to which programs post what is meant for an API.
+    pub fn only_a_page() -> Self {
+        let wrong_method = Self::of_status(StatusCode::METHOD_NOT_ALLOWED);
+        Self { message: format!("{} {PLACES}", wrong_method.message), ..wrong_method }
     }
 
     /// 429 with `Retry-After` in seconds.

@@ -54,7 +54,15 @@ impl fmt::Display for RequestId {
 /// The answer to a path without a route. Most callers who get here set a base URL with a slash or a `/v1` too many or
 /// too few, so the answer names the path that they probably mean.
 pub(in crate::http) async fn no_route(uri: Uri) -> ApiError {
-    routes::similar(uri.path()).map_or_else(ApiError::not_found, ApiError::not_found_but)
+    ApiError::no_route(routes::similar(uri.path()))
+}
+
+/// The answer to a method that a path does not have.
+pub(in crate::http) async fn wrong_method(request: Request) -> ApiError {
+    match routes::group(&request) {
+        Some(RouteGroup::Docs) => ApiError::only_a_page(),
+        _ => ApiError::of_status(StatusCode::METHOD_NOT_ALLOWED),
+    }
 }
 
 /// Answers a request within a span that carries its id, and gives every response an id, a written error, a measurement
