@@ -2,10 +2,11 @@
 
 use std::ffi::OsString;
 use std::fmt::Display;
-use std::io;
+use std::panic::resume_unwind;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::{io, thread};
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
@@ -241,20 +242,20 @@ pub fn main() -> ExitCode {
         return diffusion::main(arguments.get(2..).unwrap_or_default());
     }
     let without_allocator = allocator::set_up(&arguments);
-    let read = match tintype_config::read(help::without_global_options(Cli::command()), &arguments) {
+    let read = on_large_stack(|| read(&arguments)).unwrap_or_else(|error| {
+        output::complain(&format!("tintype: cannot start a thread: {error}"));
+        Err(ExitCode::FAILURE)
+    });
+    let (read, cli) = match read {
         Ok(read) => read,
-        Err(error) => return explain(error, &arguments),
+        Err(code) => return code,
     };
-    let cli = Cli::from_arg_matches(&read.matches).unwrap_or_else(|error| error.exit());
     if let Command::DecodePicture { side } = cli.command {
         return sandbox::main(Some(&side), false);
     }
     if let Some(fault) = cli.database_fault() {
         output::complain(&format!("tintype: --database: {fault}"));
         return ExitCode::from(2);
-    }
-    if let Some(unread) = &read.adopted.unread {
-        output::complain(&format!("tintype: {unread}, so this command uses its own settings"));
     }
     let (exporter, filter) = match logging::start(&cli.log, cli.log_format, cli.command.otlp()) {
         Ok(started) => started,
@@ -282,7 +283,7 @@ pub fn main() -> ExitCode {
             true => serve::check_machine().and_then(|()| Ok(output::open(logging::report_dropped)?)),
             false => Ok(signals::end_as_process_1(command.heeds_interrupts())?),
         })
-        .and_then(|()| run(command, &data, &read, logging, exporter));
+        .and_then(|()| on_large_stack(|| run(command, &data, &read, logging, exporter))?);
     match outcome {
         Ok(code) => printing::exit_code(code),
         Err(Failure(message)) => {
@@ -293,6 +294,27 @@ pub fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+/// Reads the settings and the command. An error is the exit code of a process that has said why.
+fn read(arguments: &[OsString]) -> Result<(CommandLine, Cli), ExitCode> {
+    let read = tintype_config::read(help::without_global_options(Cli::command()), arguments);
+    let read = read.map_err(|error| explain(error, arguments))?;
+    let cli = Cli::from_arg_matches(&read.matches).unwrap_or_else(|error| error.exit());
+    if let Some(unread) = &read.adopted.unread {
+        output::complain(&format!("tintype: {unread}, so this command uses its own settings"));
+    }
+    Ok((read, cli))
+}
+
+/// Does some work on a thread whose stack is as large as the usual one of the main thread, which `ulimit -s` may have
+/// made smaller than the parser of the settings needs.
+fn on_large_stack<T: Send>(work: impl FnOnce() -> T + Send) -> io::Result<T> {
+    const BYTES: usize = 8 << 20;
+    thread::scope(|scope| {
+        let thread = thread::Builder::new().name("tintype".into()).stack_size(BYTES).spawn_scoped(scope, work)?;
+        Ok(thread.join().unwrap_or_else(|panic| resume_unwind(panic)))
+    })
 }
 
 /// Prints the reason why the settings cannot be used, or the help that was asked for.

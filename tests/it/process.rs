@@ -180,6 +180,9 @@ fn a_machine_that_cannot_run_a_server_is_reported() {
     let said = run_with(Path::new("setpriv"), data, [], few).exited(1).errors();
     assert!(said.contains("threads that a server needs") && said.contains("TasksMax="), "{said}");
 
+    let stack = ["--stack=131072", TINTYPE, "config", "show"];
+    run_with(Path::new("prlimit"), data, [], stack).succeeded();
+
     let directory = TempDir::new().expect("a directory");
     let (source, library) = (directory.path().join("clock.c"), directory.path().join("clock.so"));
     std::fs::write(&source, CLOCK_BEFORE_1970).expect("a file");

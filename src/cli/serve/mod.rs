@@ -140,9 +140,9 @@ impl Listeners {
     }
 }
 
-/// Threads and processes that a server needs beside one thread for each processor: the log, the output, the database, a
-/// call that blocks, and a decoder.
-const THREADS: usize = 5;
+/// Threads and processes that a server needs beside one thread for each processor: that of the command, the log, the
+/// output, the database, a call that blocks, and a decoder.
+const THREADS: usize = 6;
 
 /// Refuses a machine on which parts of a server would panic, or fail with an error that names no cause.
 pub(super) fn check_machine() -> Result<(), Failure> {
