@@ -318,6 +318,14 @@ mod tests {
             );
         };
         refused("is the transformer of Z-Image alone, and no text encoder (Qwen 3 with 1 numbers a token)");
+        let (encoder, shard) = (own.join("text_encoder"), "model-00002-of-00002.safetensors");
+        write_file(&encoder.join("model-00001-of-00002.safetensors"), &["model.embed_tokens.weight"]);
+        fs::write(encoder.join("config.json"), "{}").expect("written");
+        let index =
+            json!({"weight_map": {"model.embed_tokens.weight": "model-00001-of-00002.safetensors", "b": shard}});
+        fs::write(encoder.join("model.safetensors.index.json"), index.to_string()).expect("written");
+        refused(shard);
+        fs::remove_dir_all(encoder).expect("a folder");
         let text = own.join("text_encoders/qwen 3.safetensors");
         write_file(&text, &["model.embed_tokens.weight", "model.layers.0.self_attn.q_norm.weight"]);
         refused("no VAE (with 1 channels)");

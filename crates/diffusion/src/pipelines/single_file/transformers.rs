@@ -302,7 +302,8 @@ fn find(
             match weights.iter().map(|file| Tensors::read(file)).reduce(|one, other| Ok(one?.with(other?))) {
                 Some(Ok(tensors)) if fits(&tensors) => return Ok(folder),
                 Some(Err(error)) => unread.push(error),
-                _ => {}
+                // A file that is not there may be why the others do not fit.
+                _ => unread.extend(Weights::open_part(&folder, stem).err()),
             }
         }
         if let Some(file) = whole_file(&folder, path, fits, &mut unread) {
