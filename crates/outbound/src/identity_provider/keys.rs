@@ -80,7 +80,9 @@ impl Key {
         let word = |name: &str| text_or_number(fields, name).ok();
         let bytes = |name: &str| BASE64.decode(fields.get(name)?.as_str()?.trim_end_matches('=')).ok();
         let point = |size| Some([vec![4], with_size(&bytes("x")?, size)?, with_size(&bytes("y")?, size)?].concat());
-        if word("use").is_some_and(|used| used != "sig") {
+        let operations = fields.get("key_ops").and_then(Value::as_array);
+        let verifies = operations.is_none_or(|operations| operations.iter().any(|operation| operation == "verify"));
+        if !verifies || word("use").is_some_and(|used| used != "sig") {
             return None;
         }
         let curve = word("crv");
@@ -148,8 +150,9 @@ mod tests {
         let document = json!({"keys": [
             5, {"kty": "oct", "kid": 1}, {"kty": "AKP", "alg": "ML-DSA-44"}, {"kty": "RSA", "n": 5},
             {"kty": "RSA", "kid": "e", "n": "AQAB", "e": "AQAB", "use": "enc"},
+            {"kty": "RSA", "kid": "o", "n": "AQAB", "e": "AQAB", "use": "sig", "key_ops": ["encrypt", "wrapKey"]},
             {"kty": "RSA", "kid": 7, "n": "AQAB", "e": "AQAB=", "x5c": "text", "ext": true, "key_ops": {}, "use": "sig"},
-            {"kty": "RSA", "kid": 8, "n": "AQAB", "e": "AR"},
+            {"kty": "RSA", "kid": 8, "n": "AQAB", "e": "AR", "key_ops": ["sign", "verify"]},
         ]});
         let found = read(document.as_object().expect("an object")).expect("a list");
         assert_eq!(found.iter().map(|key| key.id.as_deref()).collect::<Vec<_>>(), [Some("7"), Some("8")], "{found:?}");
