@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use super::owners::{ListArgs, open_account, owner_name};
 use super::printing::{show, show_once, show_verdict};
 use super::values::whole_number;
-use super::{Failure, Outcome, open_store, or_dash, table};
+use super::{Failure, Outcome, find_account, open_store, or_dash, table};
 use crate::service::webhooks::endpoints::{self, EndpointRefusal};
 use tintype_config::{Adopted, DataSettings, WebhookNetworks, overlap};
 use tintype_domain::endpoint::{
@@ -275,7 +275,8 @@ async fn remove(args: OneEndpointArgs, data: &DataSettings) -> Outcome {
 /// Sends an event, and waits until a server has made an attempt at it.
 async fn test(args: OneEndpointArgs, data: &DataSettings) -> Outcome {
     let store = open_store(data).await?;
-    let Some(id) = store.test_endpoint(args.id).await? else { return Err(cannot_send(&store, args.id).await?) };
+    check_can_send(&store, args.id).await?;
+    let id = store.test_endpoint(args.id).await?.ok_or("the endpoint was disabled meanwhile")?;
     let mut waited = Duration::ZERO;
     let delivery = loop {
         let found = store.find_delivery(id).await?.ok_or("the endpoint was removed meanwhile")?;
@@ -290,8 +291,7 @@ async fn test(args: OneEndpointArgs, data: &DataSettings) -> Outcome {
         DeliveryState::Delivered => format!("Delivered: {}.", last_outcome(&delivery)),
         DeliveryState::Failed => format!("Not delivered: {}.", last_outcome(&delivery)),
         DeliveryState::Waiting => format!(
-            "It waits until a running server sends it, or the account is enabled if it is disabled; \
-             `tintype webhook deliveries {}` shows the result.",
+            "It waits until a running server sends it; `tintype webhook deliveries {}` shows the result.",
             args.id
         ),
     })
@@ -321,24 +321,28 @@ async fn deliveries(args: DeliveriesArgs, data: &DataSettings) -> Outcome {
 
 async fn replay(args: ReplayArgs, data: &DataSettings) -> Outcome {
     let store = open_store(data).await?;
-    let Some(id) = store.replay_delivery(args.delivery).await? else {
-        let found = store.find_delivery(args.delivery).await?;
-        let missing = || format!("there is no delivery {}; see `tintype webhook deliveries ID`", args.delivery);
-        let found = found.ok_or_else(|| Failure(missing()))?;
-        return Err(cannot_send(&store, found.endpoint_id).await?);
-    };
+    let missing = || format!("there is no delivery {}; see `tintype webhook deliveries ID`", args.delivery);
+    let found = store.find_delivery(args.delivery).await?.ok_or_else(missing)?;
+    check_can_send(&store, found.endpoint_id).await?;
+    let id = store.replay_delivery(args.delivery).await?.ok_or("the endpoint was disabled meanwhile")?;
     let delivery = store.find_delivery(id).await?.ok_or("the endpoint was removed meanwhile")?;
     show(args.json, &delivery_json(&delivery), || {
         format!("Delivery {id} is sent now: `tintype webhook deliveries {}` shows the result.", delivery.endpoint_id)
     })
 }
 
-/// The reason why nothing is sent to an endpoint.
-async fn cannot_send(store: &Store, id: Id) -> Result<Failure, Failure> {
-    Ok(match store.find_endpoint(id).await? {
-        Some(_) => Failure(format!("endpoint {id} is disabled: `tintype webhook enable {id}` enables it")),
-        None => no_such_endpoint(id),
-    })
+/// Refuses an endpoint to which no server sends anything now.
+async fn check_can_send(store: &Store, id: Id) -> Result<(), Failure> {
+    let endpoint = store.find_endpoint(id).await?.ok_or_else(|| no_such_endpoint(id))?;
+    if endpoint.disabled_at.is_some() {
+        return Err(Failure(format!("endpoint {id} is disabled: `tintype webhook enable {id}` enables it")));
+    }
+    let account = find_account(store, &endpoint.account_id.to_string()).await?;
+    if account.disabled_at.is_some() {
+        let name = account.name;
+        return Err(Failure(format!("account {name} is disabled: `tintype account enable {name}` enables it")));
+    }
+    Ok(())
 }
 
 fn no_such_endpoint(id: Id) -> Failure {

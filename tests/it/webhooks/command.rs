@@ -76,6 +76,12 @@ async fn endpoints_are_managed_beside_a_running_server_and_without_one() {
     assert_eq!((heard[4].header("webhook-id"), &heard[4].body), (heard[0].header("webhook-id"), &heard[0].body));
     server.stop();
 
+    json(data.path(), &["account", "disable", "default"]);
+    for arguments in [["webhook", "test", &id], ["webhook", "replay", text(&first["id"])]] {
+        let refusal = refused(data.path(), &arguments);
+        assert!(refusal.contains("account default is disabled: `tintype account enable"), "{refusal}");
+    }
+    json(data.path(), &["account", "enable", "default"]);
     let disabled = json(data.path(), &["webhook", "disable", &id]);
     assert_eq!((&disabled["state"], &disabled["disabled_for"]), (&json!("disabled"), &json!("request")));
     for refusal in [
