@@ -14,6 +14,7 @@ use tintype_system::sandbox::{COMMAND, CPU_SECONDS, Confinement, DecodeError, De
 use crate::openai_edits::{data_url, png};
 use crate::rigs::binary::TINTYPE;
 use crate::rigs::service::Service;
+use crate::rigs::wait::until;
 
 mod bombs;
 mod files;
@@ -155,12 +156,7 @@ async fn a_process_that_hangs_is_killed() {
     let decoder = script(&directory, &format!("echo $$ > {0}.new; mv {0}.new {0}; exec sleep 1000", pid.display()));
     let start = |decoder: Decoder| tokio::spawn(async move { decoder.decode(b"").await.map(drop) });
     let hanging = async || {
-        let starting = async {
-            while !pid.exists() {
-                tokio::task::yield_now().await;
-            }
-        };
-        tokio::time::timeout(Duration::from_secs(60), starting).await.expect("it starts");
+        until(async || pid.exists()).await;
         let hanging = std::fs::read_to_string(&pid).unwrap();
         std::fs::remove_file(&pid).unwrap();
         Path::new("/proc").join(hanging.trim())
@@ -179,9 +175,7 @@ async fn a_process_that_hangs_is_killed() {
     let waiting = start(decoder);
     let process = hanging().await;
     waiting.abort();
-    while proc_line(&process.join("status"), "State:").is_some_and(|state| !state.starts_with('Z')) {
-        tokio::task::yield_now().await;
-    }
+    until(async || proc_line(&process.join("status"), "State:").is_none_or(|state| state.starts_with('Z'))).await;
 }
 
 /// The words of a file that the scripts of a test write, once there are so many.
@@ -225,18 +219,14 @@ async fn the_next_result_finds_a_process_that_waits_and_each_serves_one() {
 
     // A process that the machine kills while it waits costs no picture.
     assert!(Command::new("kill").args(["-KILL", &waiting]).status().unwrap().success());
-    while runs(&waiting) {
-        tokio::task::yield_now().await;
-    }
+    until(async || !runs(&waiting)).await;
     decoder.decode_result(b"").await.unwrap();
     let pids = words(&started, 5).await;
     // References and masks start their own.
     assert!(decoder.decode(b"").await.is_ok());
     assert_eq!(words(&started, 6).await.len(), 6);
     drop(decoder);
-    while pids.iter().any(|pid| runs(pid)) {
-        tokio::task::yield_now().await;
-    }
+    until(async || !pids.iter().any(|pid| runs(pid))).await;
 }
 
 #[tokio::test]

@@ -225,9 +225,7 @@ async fn a_worker_that_gives_way_lets_its_render_end() {
         let engines = service.shared.store.engines().await.expect("a store");
         engines.iter().map(|engine| engine.workers).sum::<u64>()
     };
-    while workers().await > 0 {
-        tokio::task::yield_now().await;
-    }
+    until(async || workers().await == 0).await;
     let waits = caller.submit_prompt("a second boat").await;
     engine.end();
     running.await.expect("no panic");

@@ -29,6 +29,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::rigs::http::{Answer, GENERATE, TASKS, try_send};
 use crate::rigs::service::Service;
+use crate::rigs::wait::until;
 use crate::webhooks;
 
 /// Time limit of every wait.
@@ -253,12 +254,7 @@ impl Scene {
         step.abort();
         drop(step.await);
         // The abort interrupts its render.
-        let cut_off = async {
-            while self.service.shared.metrics.renders.get() > 0 {
-                tokio::task::yield_now().await;
-            }
-        };
-        tokio::time::timeout(PATIENCE, cut_off).await.expect("no render is running");
+        until(async || self.service.shared.metrics.renders.get() == 0).await;
         self.service.clock.advance(LEASE);
         // The fault fails at most one of the two sweeps.
         self.sweep().await;

@@ -17,6 +17,7 @@ use crate::rigs::faulty_http::{self, Reply};
 use crate::rigs::http::Answer;
 use crate::rigs::packages::{javascript, python, run};
 use crate::rigs::service::{Caller, Service};
+use crate::rigs::wait::until;
 use crate::tidy::root;
 
 impl Caller<'_> {
@@ -318,9 +319,7 @@ async fn a_client_that_breaks_off_within_an_answer_gets_its_task_by_the_same_cal
     let (stream, ()) = tokio::join!(begin, work);
     assert!(copies.used() > 0, "what is not sent counts as memory");
     drop(stream);
-    while copies.used() > 0 {
-        tokio::task::yield_now().await;
-    }
+    until(async || copies.used() == 0).await;
     let again = caller.tool("generate_image", &boats).await;
     assert_eq!((&task_in(&again)["status"], caller.credits().await), (&json!("completed"), 8), "{again}");
 }

@@ -5,6 +5,7 @@ use tokio::net::{TcpSocket, TcpStream};
 
 use crate::rigs::http::GENERATIONS;
 use crate::rigs::service::{Caller, Service};
+use crate::rigs::wait::until;
 
 pub const BODY: &str = r#"{"prompt": "a boat"}"#;
 
@@ -60,7 +61,5 @@ async fn slow_readers_of_a_repeated_call_hold_its_seats_and_one_copy_of_its_pict
     assert_eq!((encoder.memory().used(), encoder.encoded(), waiters.slots()), (bytes, 4, 3));
     assert_eq!(service.worked(bob.generations(&[], BODY)).await.status, 200);
     drop(readers);
-    while waiters.slots() > 0 {
-        tokio::task::yield_now().await;
-    }
+    until(async || waiters.slots() == 0).await;
 }

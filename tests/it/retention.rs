@@ -15,6 +15,7 @@ use tokio_util::sync::CancellationToken;
 use crate::rigs::binary::{self, Server, refused, tintype};
 use crate::rigs::http::{Answer, TASKS};
 use crate::rigs::service::{Backend, Caller, NOON, Service, files};
+use crate::rigs::wait::until;
 
 const SECOND: Duration = Duration::from_secs(1);
 const MONTH: Duration = Duration::from_secs(30 * 86_400);
@@ -326,9 +327,7 @@ async fn a_server_that_has_just_started_removes_nothing() {
     let stop = CancellationToken::new();
     let sweeping = tokio::spawn(service.sweeper.clone().run(stop.clone()));
     // A removal at the start would come before the first sweep, which is a second later.
-    while caller.task(&overdue).await["status"] == "processing" {
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    }
+    until(async || caller.task(&overdue).await["status"] != "processing").await;
     assert_eq!(caller.task(&old).await["status"], "completed");
     stop.cancel();
     sweeping.await.expect("no panic");

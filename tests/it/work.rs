@@ -18,6 +18,7 @@ use tintype_system::clock::Clock;
 use tokio::sync::Notify;
 
 use crate::rigs::service::{Caller, NOON, Service, control, files};
+use crate::rigs::wait::until;
 
 fn decode(png: &[u8]) -> Picture {
     Picture::decode(png).expect("a PNG")
@@ -258,9 +259,7 @@ async fn an_attempt_that_is_just_completing_its_task_has_not_lost_its_lease() {
     let task_id = caller.submit_prompt("a boat").await;
     let stepping = service.worker.clone();
     let step = tokio::spawn(async move { stepping.step().await });
-    while caller.task(&task_id).await["status"] != "completed" {
-        tokio::task::yield_now().await;
-    }
+    until(async || caller.task(&task_id).await["status"] == "completed").await;
     assert_eq!(service.worker.cancel_lost().await, 0);
     assert_eq!(step.await.expect("no panic").expect("a store"), 1);
 }

@@ -5,6 +5,7 @@ use std::io::Write as _;
 
 use super::*;
 use crate::rigs::binary::Killed;
+use crate::rigs::wait::until;
 
 /// Bytes that a pipe holds on Linux.
 const PIPE_CAPACITY: usize = 65_536;
@@ -22,10 +23,11 @@ async fn a_killed_backup_leaves_no_backup_and_the_next_one_works() {
     backup.args(["backup", text(&copy), "--data"]).arg(&data).stderr(log);
     let mut backup = Killed(backup.spawn().expect("a backup"));
     let partial = installation.path("copy.partial");
-    while !partial.join("files").exists() {
+    until(async || {
         assert!(backup.try_wait().expect("a child").is_none(), "the backup ended");
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
+        partial.join("files").exists()
+    })
+    .await;
     let said = refused(&data, &["backup", text(&copy)]);
     assert!(said.contains("another backup is writing"), "{said}");
     let files = Files::on_disk(&data.join("files")).expect("files").guarded_by(backup_lock(&data));

@@ -13,6 +13,7 @@ use tintype_system::sandbox::Decoder;
 use crate::rigs::binary::TINTYPE;
 use crate::rigs::images_api::{Asked, Dialect, ImagesServer, Reply, painted};
 use crate::rigs::service::Service;
+use crate::rigs::wait::until;
 
 pub fn engine(flags: &[&str]) -> Arc<dyn Engine> {
     let settings = ServerSettings::from_flags(flags.iter().copied()).expect("valid flags");
@@ -243,9 +244,7 @@ async fn a_cancelled_render_closes_its_connection() {
     let cancel = CancellationToken::new();
     let render = engine.render(brief("a boat", &[7], Vec::new()), Progress::default(), cancel.clone());
     let cancelling = async {
-        while server.asked().is_empty() {
-            tokio::task::yield_now().await;
-        }
+        until(async || !server.asked().is_empty()).await;
         cancel.cancel();
     };
     let (outcome, ()) = tokio::join!(render, cancelling);

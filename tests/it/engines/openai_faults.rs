@@ -10,6 +10,7 @@ use super::lost_leases;
 use super::openai::{brief, engine, render};
 use crate::rigs::images_api::{Dialect, ImagesServer, Reply, openai_error, painted};
 use crate::rigs::service::{Caller, Service};
+use crate::rigs::wait::until;
 
 /// The meaning of a fault for the task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -189,9 +190,7 @@ async fn a_server_that_hangs_or_drips_costs_an_attempt_when_the_time_limit_has_p
         let task_id = caller.submit_prompt("a boat").await;
         for attempt in 1..=3 {
             let passing = async {
-                while server.asked().len() < attempt {
-                    tokio::task::yield_now().await;
-                }
+                until(async || server.asked().len() >= attempt).await;
                 tokio::time::pause();
                 tokio::time::advance(Duration::from_secs(20)).await;
                 tokio::time::resume();

@@ -12,15 +12,11 @@ use crate::rigs::binary::{Ran as _, refused, run};
 use crate::rigs::images_api::{Dialect, ImagesServer, Reply};
 use crate::rigs::ports::Port;
 use crate::rigs::service::{Service, pass};
+use crate::rigs::wait::until;
 
 /// Waits until the worker has worked on a task.
 async fn worked(worker: &std::sync::Arc<Worker>) {
-    let working = async {
-        while worker.step().await.expect("a store") == 0 {
-            tokio::task::yield_now().await;
-        }
-    };
-    tokio::time::timeout(Duration::from_secs(60), working).await.expect("the server is asked again");
+    until(async || worker.step().await.expect("a store") > 0).await;
 }
 
 #[tokio::test]
@@ -172,9 +168,7 @@ async fn no_server_gets_more_calls_at_a_time_than_it_takes() {
         )
     };
     let first = [waiting(1), waiting(2)];
-    while server.asked().len() < 2 {
-        tokio::task::yield_now().await;
-    }
+    until(async || server.asked().len() >= 2).await;
     let third = engine.render(brief("a boat", &[3], Vec::new()), Default::default(), CancellationToken::new());
     let mut third = std::pin::pin!(third);
     for _ in 0..100 {

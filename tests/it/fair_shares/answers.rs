@@ -13,6 +13,7 @@ use tintype_system::clock::Timestamp;
 use crate::openai_shares::BODY;
 use crate::rigs::http::Answer;
 use crate::rigs::service::{Caller, Service, pass};
+use crate::rigs::wait::until;
 
 #[tokio::test]
 async fn calls_that_wait_for_a_task() {
@@ -47,10 +48,12 @@ fn all_of(shares: &Shares, account: &Caller<'_>, portion: usize, other: &Caller<
 
 /// Runs a call until it waits for a share.
 pub(super) async fn awaits<T>(shares: &Shares, mut call: impl Future<Output = T> + Unpin) {
-    while !shares.is_awaited() {
-        assert!((&mut call).now_or_never().is_none(), "the call did not wait");
-        tokio::task::yield_now().await;
-    }
+    until(async || {
+        let is_awaited = shares.is_awaited();
+        assert!(is_awaited || (&mut call).now_or_never().is_none(), "the call did not wait");
+        is_awaited
+    })
+    .await;
 }
 
 /// Works on the task of a call until the call waits for a share. The work is done by then: half a step would hold what

@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 use tokio::net::TcpStream;
 
 use super::binary::Server;
+use super::wait::in_time;
 
 pub const GENERATE: &str = "/api/v1/images/generate";
 /// Path of calls of OpenAI's dialect.
@@ -53,13 +54,17 @@ pub async fn submit_body(server: &Server, key: &str, body: &Value) -> String {
 }
 
 pub async fn ended(server: &Server, key: &str, task_id: &str) -> Value {
-    loop {
-        let task = send(server.address, "GET", &format!("{TASKS}/{task_id}"), key, "").await.json()["data"].clone();
-        if task["status"] != "processing" {
-            return task;
+    let path = format!("{TASKS}/{task_id}");
+    in_time(format!("{task_id} did not end"), async {
+        loop {
+            let task = send(server.address, "GET", &path, key, "").await.json()["data"].clone();
+            if task["status"] != "processing" {
+                return task;
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
         }
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
+    })
+    .await
 }
 
 /// Sends one request over a connection.
@@ -75,13 +80,17 @@ pub async fn try_exchange<S>(stream: S, request: Request<Full<Bytes>>) -> hyper:
 where
     S: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin + Send + 'static,
 {
-    let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
-    let connection = tokio::spawn(connection);
-    let response = sender.send_request(request).await?;
-    let (parts, body) = response.into_parts();
-    let body = body.collect().await?.to_bytes();
-    connection.abort();
-    Ok(Answer { status: parts.status, headers: parts.headers, body })
+    let failure = format!("{} {} was not answered", request.method(), request.uri());
+    in_time(failure, async {
+        let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
+        let connection = tokio::spawn(connection);
+        let response = sender.send_request(request).await?;
+        let (parts, body) = response.into_parts();
+        let body = body.collect().await?.to_bytes();
+        connection.abort();
+        Ok(Answer { status: parts.status, headers: parts.headers, body })
+    })
+    .await
 }
 
 impl Answer {

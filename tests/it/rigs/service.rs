@@ -361,9 +361,7 @@ impl Service {
 
     /// Completes when `count` callers wait for their tasks.
     pub async fn waiting(&self, count: usize) {
-        while self.shared.endings.waiters.count() != count {
-            tokio::task::yield_now().await;
-        }
+        until(async || self.shared.endings.waiters.count() == count).await;
     }
 
     /// The answer to a call that waits until the worker has done its task.

@@ -1,37 +1,39 @@
 //! Waiting for what other tasks and processes bring about.
 
+use std::fmt::Display;
 use std::panic::Location;
-use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::sync::LazyLock;
 use std::time::Duration;
 
-use tokio::sync::oneshot;
+use tokio::runtime::{Builder, Runtime};
 
 /// Far longer than anything takes on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(300);
 
+/// Keeps the real time: the paused clock of a test passes all patience at once.
+static CLOCK: LazyLock<Runtime> =
+    LazyLock::new(|| Builder::new_multi_thread().worker_threads(1).enable_time().build().expect("a runtime"));
+
+/// The outcome of `work`. Panics with `failure` if it never ends.
+pub async fn in_time<T>(failure: impl Display, work: impl Future<Output = T>) -> T {
+    // Within the task, because a timer belongs to the clock of the runtime that makes it.
+    let mut expiry = CLOCK.spawn(async { tokio::time::sleep(PATIENCE).await });
+    tokio::select! {
+        biased;
+        outcome = work => {
+            expiry.abort();
+            outcome
+        }
+        _ = &mut expiry => panic!("{failure} within {PATIENCE:?}"),
+    }
+}
+
 /// Waits until a condition holds, and panics with the caller's line if it never does or never says.
 #[track_caller]
 pub fn until(mut is_so: impl AsyncFnMut() -> bool) -> impl Future<Output = ()> {
-    let caller = Location::caller();
-    // By the real clock, because a paused one passes all patience at once.
-    let (waits, ends) = channel::<()>();
-    let (expire, expired) = oneshot::channel();
-    std::thread::spawn(move || {
-        if ends.recv_timeout(PATIENCE) == Err(RecvTimeoutError::Timeout) {
-            _ = expire.send(());
+    in_time(format!("{}: the condition did not hold", Location::caller()), async move {
+        while !is_so().await {
+            tokio::time::sleep(Duration::from_millis(5)).await;
         }
-    });
-    async move {
-        let _waits = waits;
-        let holds = async {
-            while !is_so().await {
-                tokio::time::sleep(Duration::from_millis(5)).await;
-            }
-        };
-        tokio::select! {
-            biased;
-            () = holds => {}
-            Ok(()) = expired => panic!("{caller}: the condition did not hold within {PATIENCE:?}"),
-        }
-    }
+    })
 }
