@@ -2,11 +2,11 @@
 //! each attempt, on its schedule.
 //!
 //! Every process with an API delivers. The database says which deliveries are due, and gives each to one process at a
-//! time, for the length of a lease; a process that dies leaves it to another. `load.rs` keeps a slow or dead endpoint
-//! from taking the slots of others.
+//! time, for the length of a lease; a process that dies leaves it to another. `attempt_slots.rs` keeps a slow or dead
+//! endpoint from taking the slots of others.
 
+mod attempt_slots;
 pub mod endpoints;
-mod load;
 mod schedule;
 
 use std::sync::{Arc, Mutex};
@@ -28,9 +28,9 @@ use tintype_outbound::receivers::{NoAnswer, ReceiverAnswer, Receivers, SignedReq
 use tintype_store::{AttemptEnd, AttemptFailure, AttemptWrite, DeliveryClaim, DueEndpoint, Result, Verdict};
 use tintype_system::locked::Locked as _;
 
-use self::load::{Load, Ticket};
+use self::attempt_slots::{AttemptSlot, AttemptSlots};
 
-pub use self::load::MAX_OF_ENDPOINT;
+pub use self::attempt_slots::MAX_OF_ENDPOINT;
 
 /// An attempt that has not ended after this time is made again, by any process: longer than the time limit of a request.
 pub const ATTEMPT_LEASE: Duration = Duration::from_secs(30);
@@ -47,20 +47,20 @@ const HOLD: Duration = Duration::from_secs(1);
 pub struct Deliverer {
     shared: Arc<Shared>,
     receivers: Receivers,
-    load: Arc<Load>,
+    slots: Arc<AttemptSlots>,
     /// The endpoint after which the next round begins.
     served: Mutex<Option<Id>>,
 }
 
 struct Begun {
     claim: DeliveryClaim,
-    _ticket: Ticket,
+    _slot: AttemptSlot,
 }
 
 impl Deliverer {
     /// Delivers what the store of `shared` holds.
     pub fn new(shared: Arc<Shared>, receivers: Receivers) -> Arc<Self> {
-        Arc::new(Self { shared, receivers, load: Arc::default(), served: Mutex::default() })
+        Arc::new(Self { shared, receivers, slots: Arc::default(), served: Mutex::default() })
     }
 
     /// Delivers until `stop`; what is under way then goes on to its end.
@@ -111,8 +111,8 @@ impl Deliverer {
     /// Begins as many attempts as there is room for.
     async fn begin(&self) -> Result<Vec<Begun>> {
         let due = self.due().await?;
-        let shares = self.load.share(&due);
-        if due.len() >= ROUND as usize && !self.load.is_filled_by(&shares) {
+        let shares = self.slots.share(&due);
+        if due.len() >= ROUND as usize && !self.slots.is_filled_by(&shares) {
             // There may be more endpoints, and only their own limits left these out: the next round looks further.
             *self.served.locked() = due.last().map(|endpoint| endpoint.id);
         } else if !shares.is_empty() {
@@ -125,8 +125,8 @@ impl Deliverer {
         }
         let claims = self.shared.store.claim_deliveries(&shares, ATTEMPT_LEASE).await?;
         let begun = claims.into_iter().map(|claim| {
-            let _ticket = self.load.enter(&claim.endpoint);
-            Begun { claim, _ticket }
+            let _slot = self.slots.take(&claim.endpoint);
+            Begun { claim, _slot }
         });
         Ok(begun.collect())
     }

@@ -24,7 +24,7 @@ const MAX_OF_ACCOUNT: u32 = 16;
 const MAX_FAILING: u32 = 32;
 
 #[derive(Debug, Default)]
-pub(super) struct Load(Mutex<Counts>);
+pub(super) struct AttemptSlots(Mutex<Counts>);
 
 #[derive(Debug, Default, Clone)]
 struct Counts {
@@ -36,8 +36,8 @@ struct Counts {
 
 /// An attempt, until it is dropped.
 #[derive(Debug)]
-pub(super) struct Ticket {
-    load: Arc<Load>,
+pub(super) struct AttemptSlot {
+    slots: Arc<AttemptSlots>,
     endpoint: DueEndpoint,
 }
 
@@ -76,7 +76,7 @@ fn remove_one<K: Hash + Eq>(counts: &mut HashMap<K, u32>, key: K) {
     }
 }
 
-impl Load {
+impl AttemptSlots {
     /// Gives out the free slots, one by one in turns. Returns the endpoints that got some, in the order of `due`.
     pub(super) fn share(&self, due: &[DueEndpoint]) -> Vec<(Id, u32)> {
         let mut counts = self.0.locked().clone();
@@ -97,17 +97,17 @@ impl Load {
         self.0.locked().all + shares.iter().map(|(_, share)| share).sum::<u32>() >= MAX
     }
 
-    pub(super) fn enter(self: &Arc<Self>, endpoint: &Endpoint) -> Ticket {
+    pub(super) fn take(self: &Arc<Self>, endpoint: &Endpoint) -> AttemptSlot {
         let is_failing = endpoint.state() == EndpointState::Failing;
         let endpoint = DueEndpoint { id: endpoint.id, account_id: endpoint.account_id, is_failing };
         self.0.locked().add(&endpoint);
-        Ticket { load: self.clone(), endpoint }
+        AttemptSlot { slots: self.clone(), endpoint }
     }
 }
 
-impl Drop for Ticket {
+impl Drop for AttemptSlot {
     fn drop(&mut self) {
-        self.load.0.locked().remove(&self.endpoint);
+        self.slots.0.locked().remove(&self.endpoint);
     }
 }
 
@@ -126,51 +126,51 @@ mod tests {
 
     #[test]
     fn slow_and_dead_endpoints_leave_slots_to_others() {
-        let load = Load::default();
+        let slots = AttemptSlots::default();
         let dead: Vec<_> = (0..1_000).map(|number| due(number, number, true)).collect();
-        let shares = load.share(&dead);
+        let shares = slots.share(&dead);
         assert_eq!(shares.len(), MAX_FAILING as usize);
         assert!(shares.iter().all(|(_, share)| *share == 1));
-        dead.iter().take(MAX_FAILING as usize).for_each(|endpoint| load.0.locked().add(endpoint));
-        assert_eq!(load.share(&dead), []);
-        assert!(!load.is_filled_by(&[]));
-        assert!(load.is_filled_by(&[(id(5_000), MAX - MAX_FAILING)]));
-        assert_eq!(load.share(&[due(5_000, 1, false)]), [(id(5_000), MAX_OF_ENDPOINT)]);
+        dead.iter().take(MAX_FAILING as usize).for_each(|endpoint| slots.0.locked().add(endpoint));
+        assert_eq!(slots.share(&dead), []);
+        assert!(!slots.is_filled_by(&[]));
+        assert!(slots.is_filled_by(&[(id(5_000), MAX - MAX_FAILING)]));
+        assert_eq!(slots.share(&[due(5_000, 1, false)]), [(id(5_000), MAX_OF_ENDPOINT)]);
         let of_one_account: Vec<_> = (0..20).map(|number| due(6_000 + number, 2, false)).collect();
-        let shares = load.share(&of_one_account);
+        let shares = slots.share(&of_one_account);
         assert!(shares.len() == MAX_OF_ACCOUNT as usize - 1 && shares.iter().all(|(_, share)| *share == 1), "in turns");
     }
 
     #[test]
     fn many_slow_accounts_leave_slots_to_another() {
-        let load = Load::default();
+        let slots = AttemptSlots::default();
         let slow: Vec<_> = (0..80).map(|number| due(number, number / 2, false)).collect();
         loop {
-            let shares = load.share(&slow);
+            let shares = slots.share(&slow);
             for endpoint in &slow {
                 let share = shares.iter().find(|(id, _)| *id == endpoint.id).map_or(0, |(_, share)| *share);
-                (0..share).for_each(|_| load.0.locked().add(endpoint));
+                (0..share).for_each(|_| slots.0.locked().add(endpoint));
             }
             if shares.is_empty() {
                 break;
             }
         }
-        assert!(load.0.locked().all > MAX - MAX_OF_ENDPOINT, "they take most of them");
+        assert!(slots.0.locked().all > MAX - MAX_OF_ENDPOINT, "they take most of them");
         let another = due(5_000, 5_000, false);
-        assert_eq!(load.share(&[another]).len(), 1);
+        assert_eq!(slots.share(&[another]).len(), 1);
     }
 
     #[test]
     fn slots_come_back_and_are_forgotten() {
-        let load = Load::default();
+        let slots = AttemptSlots::default();
         let endpoint = due(1, 2, true);
         for _ in 0..3 {
-            assert_eq!(load.share(&[endpoint]), [(id(1), 1)]);
-            load.0.locked().add(&endpoint);
-            assert_eq!(load.share(&[endpoint]), []);
-            load.0.locked().remove(&endpoint);
+            assert_eq!(slots.share(&[endpoint]), [(id(1), 1)]);
+            slots.0.locked().add(&endpoint);
+            assert_eq!(slots.share(&[endpoint]), []);
+            slots.0.locked().remove(&endpoint);
         }
-        let counts = load.0.locked();
+        let counts = slots.0.locked();
         assert!(counts.all == 0 && counts.failing == 0 && counts.endpoints.is_empty() && counts.accounts.is_empty());
     }
 }
