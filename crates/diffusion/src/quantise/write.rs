@@ -95,7 +95,7 @@ impl<'w> Item<'w> {
                 let is_finite = to_f32(&bytes, into.dtype()).iter().all(|number| number.is_finite());
                 if !is_finite {
                     if !self.entry.floats(self.bytes).iter().all(|number| number.is_finite()) {
-                        return Err(stray(Stray));
+                        return Err(stray(NotFinite));
                     }
                     return Err(Error::Lora(format!(
                         "the tensor {:?} with its LoRA files has numbers beyond the range of their type: lower the \
@@ -126,7 +126,7 @@ impl<'w> Item<'w> {
         (0..all).step_by(OUTPUTS).map(move |begin| (begin, self.rows(begin..all.min(begin + OUTPUTS))))
     }
 
-    fn scales(&self) -> std::result::Result<Vec<f32>, Stray> {
+    fn scales(&self) -> std::result::Result<Vec<f32>, NotFinite> {
         let mut scales = Vec::with_capacity(self.shape[0]);
         for (_, rows) in self.blocks() {
             for row in rows.chunks_exact(self.shape[1]) {
@@ -137,7 +137,7 @@ impl<'w> Item<'w> {
     }
 
     /// The rounded matrix, with a column for each output.
-    fn round(&self) -> std::result::Result<Vec<u8>, Stray> {
+    fn round(&self) -> std::result::Result<Vec<u8>, NotFinite> {
         let [outputs, inputs] = [self.shape[0], self.shape[1]];
         let mut all = vec![0; outputs * inputs];
         let mut block = vec![0_u8; OUTPUTS * inputs];
@@ -161,13 +161,13 @@ impl<'w> Item<'w> {
 }
 
 /// A number that is not finite.
-struct Stray;
+struct NotFinite;
 
 /// The scale of the weights of one output: all become at most `largest`. A row of zeros gets one that does no harm.
-fn scale(row: &[f32], largest: f32) -> std::result::Result<f32, Stray> {
+fn scale(row: &[f32], largest: f32) -> std::result::Result<f32, NotFinite> {
     let size = row.iter().fold(0.0_f32, |size, number| if number.is_nan() { f32::NAN } else { size.max(number.abs()) });
     if row.iter().any(|number| !number.is_finite()) {
-        return Err(Stray);
+        return Err(NotFinite);
     }
     Ok(if size < f32::MIN_POSITIVE * 256.0 { 1.0 } else { size / largest })
 }

@@ -108,7 +108,7 @@ impl Scheduler for Dpm {
         self.pictures.truncate(self.order - 1);
         self.pictures.push_front(foreseen);
         let order = self.order(at);
-        let leap = Leap::new(self, at, order);
+        let leap = StepCoefficients::new(self, at, order);
         if order == 1
             && let Some(groups) = &mut self.groups
         {
@@ -125,7 +125,7 @@ impl Scheduler for Dpm {
 
 /// The numbers of a step that are the same for the whole sample.
 #[derive(Debug)]
-struct Leap {
+struct StepCoefficients {
     /// Factors of the sample, the picture at the begin, its change and the change of that.
     factors: [f64; 4],
     /// The deviation of new noise.
@@ -138,7 +138,7 @@ struct Leap {
     is_straight: bool,
 }
 
-impl Leap {
+impl StepCoefficients {
     fn new(dpm: &Dpm, at: usize, order: usize) -> Self {
         let begin = if dpm.groups.is_some() { order - 1 } else { 0 };
         let ([_, from], [signal, to]) = (parts(dpm.course.sigmas[at - begin]), parts(dpm.course.sigmas[at + 1]));
