@@ -19,8 +19,8 @@ const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 #[derive(Debug, Args)]
 pub(super) struct UsageArgs {
     /// Group rows by
-    #[arg(long, value_enum, default_value_t = By::Account)]
-    by: By,
+    #[arg(long, value_enum, default_value_t = GroupBy::Account)]
+    by: GroupBy,
     /// Count only this account
     #[arg(long, value_name = "NAME")]
     account: Option<String>,
@@ -42,7 +42,7 @@ pub(super) struct UsageArgs {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum By {
+enum GroupBy {
     Account,
     Key,
     Person,
@@ -66,10 +66,10 @@ pub(super) async fn run(args: UsageArgs, data: &DataSettings) -> Outcome {
     };
     let until = args.until.map(|day| day.saturating_add(DAY));
     let by = match args.by {
-        By::Account => UsageBy::Account,
-        By::Key => UsageBy::Key,
-        By::Person => UsageBy::Person,
-        By::Day => UsageBy::Day,
+        GroupBy::Account => UsageBy::Account,
+        GroupBy::Key => UsageBy::Key,
+        GroupBy::Person => UsageBy::Person,
+        GroupBy::Day => UsageBy::Day,
     };
     let lines = usage::lines(&store, by, UsageFilter { account_id, from, until }).await?;
     if args.csv {

@@ -104,18 +104,18 @@ fn written_duration<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Durati
 #[derive(Debug)]
 pub(super) struct Read {
     pub(super) rules: Result<Rules, String>,
-    pub(super) stamps: Vec<Stamp>,
+    pub(super) stamps: Vec<FileStamp>,
 }
 
 /// State of a file when it was read, to detect changes.
 #[derive(Debug)]
-pub(super) struct Stamp {
+pub(super) struct FileStamp {
     path: PathBuf,
     /// Inode, size, and modification time in seconds and nanoseconds; `None` if the file does not exist.
     of_file: Option<(u64, u64, i64, i64)>,
 }
 
-impl Stamp {
+impl FileStamp {
     /// Records the state of a file before it is read.
     fn of(path: &Path) -> Self {
         let found = std::fs::metadata(path).ok();
@@ -130,7 +130,7 @@ impl Stamp {
 
 /// Reads a policy and the files that it names. Relative paths in it start at its own directory.
 pub(super) fn read(path: &Path) -> Read {
-    let mut stamps = vec![Stamp::of(path)];
+    let mut stamps = vec![FileStamp::of(path)];
     let rules = text(path).and_then(|text| parse(&text, path)).and_then(|file| rules(file, path, &mut stamps));
     Read { rules, stamps }
 }
@@ -155,7 +155,7 @@ fn parse(text: &str, path: &Path) -> Result<File, String> {
     })
 }
 
-fn rules(file: File, path: &Path, stamps: &mut Vec<Stamp>) -> Result<Rules, String> {
+fn rules(file: File, path: &Path, stamps: &mut Vec<FileStamp>) -> Result<Rules, String> {
     let beside = |name: &Path| path.parent().unwrap_or(Path::new("")).join(name);
     let invalid = |error: String| format!("{}: {error}", path.display());
     let moderation = match file.moderation {
@@ -164,7 +164,7 @@ fn rules(file: File, path: &Path, stamps: &mut Vec<Stamp>) -> Result<Rules, Stri
             let key = match &table.key_file {
                 None => None,
                 Some(name) => {
-                    stamps.push(Stamp::of(&beside(name)));
+                    stamps.push(FileStamp::of(&beside(name)));
                     Some(text(&beside(name))?.trim().to_owned())
                 }
             };
@@ -181,7 +181,7 @@ fn rules(file: File, path: &Path, stamps: &mut Vec<Stamp>) -> Result<Rules, Stri
         }
         Some(table) => {
             let name = beside(&table.file);
-            stamps.push(Stamp::of(&name));
+            stamps.push(FileStamp::of(&name));
             let invalid = |error| format!("{}, {error}", name.display());
             Some(BlockList::parse(&text(&name)?, table.distance).map_err(invalid)?)
         }

@@ -26,7 +26,7 @@ use tintype_store::StrikeRule;
 
 use blocklist::BlockList;
 pub use blocklist::picture_hash;
-use file::{Stamp, Unreachable};
+use file::{FileStamp, Unreachable};
 use moderation::{Moderation, NoAnswer};
 use rules::Matcher;
 
@@ -180,7 +180,7 @@ pub struct Policy {
     path: Option<PathBuf>,
     rules: RwLock<Arc<Rules>>,
     /// State of the policy files when they were last read. Locked during a read.
-    seen: Mutex<Vec<Stamp>>,
+    seen: Mutex<Vec<FileStamp>>,
 }
 
 impl Policy {
@@ -259,7 +259,7 @@ impl Policy {
             // Another thread waits for the files, and one is enough.
             Err(TryLockError::WouldBlock) => return Ok(false),
         };
-        if !seen.is_empty() && seen.iter().all(Stamp::holds) {
+        if !seen.is_empty() && seen.iter().all(FileStamp::holds) {
             return Ok(false);
         }
         let read = file::read(path);

@@ -25,9 +25,9 @@ const MIN_MASKED: usize = 3;
 const IS_ONE: [char; 3] = ['1', '|', '!'];
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Look {
-    /// Literally.
-    Meant,
+pub(super) enum Reading {
+    /// As it stands.
+    Literal,
     /// As the Latin letter that it resembles.
     Lookalike,
 }
@@ -110,16 +110,16 @@ fn without_emphasis(text: &str) -> Option<String> {
 }
 
 fn readings_of(text: &str) -> Vec<String> {
-    let mut all = vec![words(text, Look::Meant)];
+    let mut all = vec![words(text, Reading::Literal)];
     let mut add = |reading: String| {
         if !all.contains(&reading) {
             all.push(reading);
         }
     };
-    let alike = words(text, Look::Lookalike);
+    let alike = words(text, Reading::Lookalike);
     for ones in [['i', 'i'], ['l', 'l'], ['i', 'l'], ['l', 'i']] {
         if let Some(unmasked) = unmask(text, ones) {
-            let unmasked = words(&unmasked, Look::Lookalike);
+            let unmasked = words(&unmasked, Reading::Lookalike);
             add(join_spelt(&unmasked));
             add(unmasked);
         }
@@ -130,7 +130,7 @@ fn readings_of(text: &str) -> Vec<String> {
 }
 
 /// Normalises a text: ` like this ` with a space wherever a word of a spaced script begins or ends.
-pub(super) fn words(text: &str, look: Look) -> String {
+pub(super) fn words(text: &str, reading: Reading) -> String {
     let mut out = String::with_capacity(text.len() + 2);
     let mut last = Kind::Stop;
     let mut between = Kind::Letter;
@@ -141,7 +141,7 @@ pub(super) fn words(text: &str, look: Look) -> String {
         if character.is_ascii() {
             small.push(character.to_ascii_lowercase());
         } else {
-            small.push_str(seen.entry(character).or_insert_with(|| small_letters(character, look)));
+            small.push_str(seen.entry(character).or_insert_with(|| small_letters(character, reading)));
         }
     }
     for character in small.nfc() {
@@ -255,8 +255,8 @@ fn decorates(character: char) -> bool {
     }
 }
 
-fn small_letters(character: char, look: Look) -> String {
-    let seen = if look == Look::Lookalike { lookalike(character) } else { None };
+fn small_letters(character: char, reading: Reading) -> String {
+    let seen = if reading == Reading::Lookalike { lookalike(character) } else { None };
     let seen = seen.unwrap_or_else(|| character.to_string());
     // Via upper case, which unifies letters that differ only in lower case: ß and ss, ς and σ, ı and i.
     let capitals = seen.chars().flat_map(char::to_lowercase).flat_map(char::to_uppercase);

@@ -2,7 +2,7 @@
 
 use aho_corasick::AhoCorasick;
 
-use super::normalise::{Look, continues, is_divided, readings, words};
+use super::normalise::{Reading, continues, is_divided, readings, words};
 
 /// Most gaps between the words of a phrase where each may be hidden while others are not.
 const MAX_GAPS: usize = 3;
@@ -91,10 +91,10 @@ fn closed(spelling: &str) -> Vec<String> {
 
 /// All normalised forms that a word can have in a reading of a prompt.
 fn spellings(word: &str) -> Vec<String> {
-    let mut spellings = vec![words(word, Look::Meant)];
+    let mut spellings = vec![words(word, Reading::Literal)];
     // A lower-case letter and its capital can resemble different Latin letters.
     for cased in [word.to_owned(), word.to_lowercase(), word.to_uppercase()] {
-        spellings.push(words(&cased, Look::Lookalike));
+        spellings.push(words(&cased, Reading::Lookalike));
     }
     spellings.sort_unstable();
     spellings.dedup();

@@ -30,12 +30,12 @@ pub struct Presets {
 
 #[derive(Debug, Default)]
 struct Engines {
-    by_name: BTreeMap<String, Takes>,
+    by_name: BTreeMap<String, EngineInputs>,
     are_all: bool,
 }
 
 #[derive(Debug, Clone)]
-struct Takes {
+struct EngineInputs {
     settings: Vec<Setting>,
     masks: Masks,
     loras: LoraSource,
@@ -88,7 +88,7 @@ impl Presets {
 
     /// Sets the engines of this process, by their names. `are_all` says that the installation has no others.
     pub fn set_engines<'a>(&self, engines: impl Iterator<Item = (String, &'a EngineInfo)>, are_all: bool) {
-        let takes = |info: &EngineInfo| Takes {
+        let takes = |info: &EngineInfo| EngineInputs {
             settings: info.settings.clone(),
             loras: info.loras,
             weighted_prompts: info.weighted_prompts,
@@ -246,7 +246,7 @@ impl Presets {
     }
 }
 
-impl Takes {
+impl EngineInputs {
     /// A choice of these settings that only presets make and that the engine does not take.
     fn lacking(&self, settings: &RenderSettings) -> Option<&'static str> {
         let lacking = [

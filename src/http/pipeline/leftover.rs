@@ -22,7 +22,7 @@ const DISCARD_TIME_LIMIT: Duration = Duration::from_secs(30);
 const DISCARD_IDLE: Duration = Duration::from_secs(5);
 
 #[derive(Default)]
-enum Left {
+enum Leftover {
     /// Nothing: it was read to its end.
     #[default]
     Nothing,
@@ -32,7 +32,7 @@ enum Left {
     Rest(Body),
 }
 
-type Returned = Arc<Mutex<Left>>;
+type Returned = Arc<Mutex<Leftover>>;
 
 /// A body that returns itself when its reader drops it.
 struct LentBody {
@@ -46,11 +46,11 @@ struct LentBody {
 impl Drop for LentBody {
     fn drop(&mut self) {
         *self.returned.locked() = if self.held_back || self.is_broken {
-            Left::Missing
+            Leftover::Missing
         } else if self.body.is_end_stream() {
-            Left::Nothing
+            Leftover::Nothing
         } else {
-            Left::Rest(std::mem::take(&mut self.body))
+            Leftover::Rest(std::mem::take(&mut self.body))
         };
     }
 }
@@ -96,12 +96,12 @@ pub(super) async fn discard_rest<F: Future<Output = Response>>(
     let status = response.status();
     let is_refused = status.is_client_error() || status.is_server_error();
     let is_read = match left {
-        Left::Nothing => true,
+        Leftover::Nothing => true,
         // A body that was too slow gets no more time, and one that means nothing delays no answer.
-        Left::Rest(body) if status != StatusCode::REQUEST_TIMEOUT && (is_refused || !is_safe) => {
+        Leftover::Rest(body) if status != StatusCode::REQUEST_TIMEOUT && (is_refused || !is_safe) => {
             tokio::time::timeout(DISCARD_TIME_LIMIT, discard(body)).await.unwrap_or(false)
         }
-        Left::Missing | Left::Rest(_) => false,
+        Leftover::Missing | Leftover::Rest(_) => false,
     };
     // The connection ends then. A client that does not know would send its next request in vain.
     if !is_read && is_http1 {

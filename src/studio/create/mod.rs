@@ -426,20 +426,20 @@ async fn refuse(
     Ok(response)
 }
 
-struct Barred {
+struct SubmitRefusal {
     message: String,
     /// Seconds until the rate limit lets the person create one.
     wait: Option<u64>,
 }
 
 /// Whether the person is suspended, or creates too many tasks per minute. Counts one task.
-async fn barred(visitor: &Visitor) -> Result<Option<Barred>, PageError> {
+async fn barred(visitor: &Visitor) -> Result<Option<SubmitRefusal>, PageError> {
     let (studio, t) = (&visitor.studio, visitor.texts);
     // The session was read before the body, which may have taken a minute.
     let found = studio.shared.store.find_person(visitor.person_id().as_str()).await?;
     let person = found.ok_or_else(PageError::signed_out)?.person;
     if person.suspension.is_some() {
-        return Ok(Some(Barred { message: t.get("suspended").into_owned(), wait: None }));
+        return Ok(Some(SubmitRefusal { message: t.get("suspended").into_owned(), wait: None }));
     }
     let Some(counted) = studio.limits.count_person(person.id).await else { return Ok(None) };
     let metrics = &studio.shared.metrics;
@@ -448,7 +448,7 @@ async fn barred(visitor: &Visitor) -> Result<Option<Barred>, PageError> {
     }
     let Some(seconds) = counted.retry_after else { return Ok(None) };
     metrics.rate_limited.inc();
-    Ok(Some(Barred { message: t.count("too-fast", seconds).into_owned(), wait: Some(seconds) }))
+    Ok(Some(SubmitRefusal { message: t.count("too-fast", seconds).into_owned(), wait: Some(seconds) }))
 }
 
 fn refusal_of(visitor: &Visitor, refused: &Submission, cost: i64) -> String {

@@ -85,7 +85,7 @@ fn arriving(studio: &Studio, body: Body) -> ImageBody {
 }
 
 #[derive(Debug, Deserialize)]
-struct For {
+struct UploadQuery {
     /// The picture of the account that the upload is a painted mask for.
     mask_of: Option<String>,
 }
@@ -114,7 +114,7 @@ pub async fn upload(State(studio): State<Arc<Studio>>, request: Request) -> Page
 }
 
 async fn receive(studio: &Arc<Studio>, sender: &Sender<'_>, parts: &Parts, body: Body) -> Result<Upload, PageError> {
-    let Query(For { mask_of }) = Query::try_from_uri(&parts.uri).map_err(|_| PageError::bad_request())?;
+    let Query(UploadQuery { mask_of }) = Query::try_from_uri(&parts.uri).map_err(|_| PageError::bad_request())?;
     let masked = match mask_of {
         Some(reference) => Some(masked(studio, sender.account_id(), &reference).await?),
         None => None,
