@@ -8,7 +8,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use tempfile::TempDir;
 use tintype::policy::Policy;
-use tintype::service::Shared;
+use tintype::service::ServiceContext;
 use tintype::worker::Worker;
 use tintype::worker::render::{RenderControl, RenderError, Renderer, Sources};
 use tintype_config::ServerSettings;
@@ -67,7 +67,7 @@ pub async fn measure(directory: &TempDir, count: usize, rounds: usize) -> Outcom
 }
 
 /// Runs a worker until the queue is empty; returns the elapsed time.
-async fn run_worker(settings: &ServerSettings, shared: &Arc<Shared>, count: usize) -> Outcome<Duration> {
+async fn run_worker(settings: &ServerSettings, shared: &Arc<ServiceContext>, count: usize) -> Outcome<Duration> {
     let picture = Picture::from_rgb(SIDE, SIDE, vec![128; (SIDE * SIDE * 3) as usize]).ok_or("a picture")?;
     let renderer = Arc::new(FixedRenderer { png: picture.to_png().into(), rendered: AtomicUsize::new(0) });
     let policy = Policy::open(None).await?;
@@ -93,7 +93,7 @@ async fn run_worker(settings: &ServerSettings, shared: &Arc<Shared>, count: usiz
 }
 
 /// Queues `count` tasks, then claims and completes them through the store alone; returns the rate.
-async fn complete(shared: &Shared, callers: &[Caller], count: usize) -> Outcome<f64> {
+async fn complete(shared: &ServiceContext, callers: &[Caller], count: usize) -> Outcome<f64> {
     fixture::queue(&shared.store, callers, count).await?;
     let started = now();
     let completed = fixture::complete_all(&shared.store, RENDERS).await?;

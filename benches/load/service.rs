@@ -13,7 +13,7 @@ use http::{HeaderMap, HeaderName, HeaderValue};
 use tintype::files::Files;
 use tintype::http::{ApiSettings, ApiState, Readiness, router};
 use tintype::server::{self, ListenerSettings};
-use tintype::service::Shared;
+use tintype::service::ServiceContext;
 use tintype_config::ServerSettings;
 use tintype_store::Store;
 use tintype_store::sqlite;
@@ -26,7 +26,7 @@ use crate::generator::Load;
 
 /// A complete service on the system clock, without limits on callers and without a worker.
 pub struct Service {
-    pub shared: Arc<Shared>,
+    pub shared: Arc<ServiceContext>,
     pub address: SocketAddr,
     _stop: DropGuard,
 }
@@ -40,17 +40,17 @@ pub fn settings(flags: &[&str]) -> Outcome<ServerSettings> {
 }
 
 /// Builds the shared parts of a process on an empty data directory.
-pub fn shared(data: &Path, settings: &ServerSettings) -> Outcome<Arc<Shared>> {
+pub fn shared(data: &Path, settings: &ServerSettings) -> Outcome<Arc<ServiceContext>> {
     let store = Arc::new(sqlite::open(&data.join("tintype.db"), Clock::system())?);
     shared_on(store, data, settings)
 }
 
 /// Builds the shared parts of a process on a store.
-pub fn shared_on(store: Arc<Store>, data: &Path, settings: &ServerSettings) -> Outcome<Arc<Shared>> {
+pub fn shared_on(store: Arc<Store>, data: &Path, settings: &ServerSettings) -> Outcome<Arc<ServiceContext>> {
     let files = data.join("files");
     std::fs::create_dir(&files)?;
     let files = Files::on_disk(&files)?;
-    Ok(Shared::new(settings, Clock::system(), store, files, Vec::new()))
+    Ok(ServiceContext::new(settings, Clock::system(), store, files, Vec::new()))
 }
 
 impl Service {
@@ -60,7 +60,7 @@ impl Service {
     }
 
     /// Starts the service on shared parts.
-    pub async fn start_on(shared: Arc<Shared>, settings: &ServerSettings) -> Outcome<Self> {
+    pub async fn start_on(shared: Arc<ServiceContext>, settings: &ServerSettings) -> Outcome<Self> {
         let listener = TcpListener::bind("127.0.0.1:0").await?;
         let address = listener.local_addr()?;
         let typical_duration = tintype_engines::typical_duration(&settings.worker.engine);

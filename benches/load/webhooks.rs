@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
-use tintype::service::Shared;
+use tintype::service::ServiceContext;
 use tintype::service::webhooks::Deliverer;
 use tintype_domain::endpoint::{AddedBy, SigningSecret};
 use tintype_domain::event::Subscription;
@@ -96,7 +96,12 @@ pub async fn measure(directory: &TempDir, count: usize, report: &mut Report) -> 
 }
 
 /// Ends tasks one after the other; returns the median and the 99th percentile of the time to the arrival, in milliseconds.
-async fn paced(shared: &Arc<Shared>, callers: &[Caller], arrivals: &Arrivals, before: usize) -> Outcome<(f64, f64)> {
+async fn paced(
+    shared: &Arc<ServiceContext>,
+    callers: &[Caller],
+    arrivals: &Arrivals,
+    before: usize,
+) -> Outcome<(f64, f64)> {
     eprintln!("webhooks, one after the other");
     fixture::queue(&shared.store, callers, PACED).await?;
     let mut ended = Vec::new();

@@ -12,7 +12,7 @@ use super::fresh::{JSON, fresh};
 use super::pipeline::error::ApiError;
 use super::state::ApiState;
 use crate::metrics;
-use crate::service::Shared;
+use crate::service::ServiceContext;
 
 /// Whether the server is ready for new requests. It stops being ready some time before it closes its listener.
 #[derive(Debug, Clone)]
@@ -74,7 +74,7 @@ pub(super) async fn ready(
     Ok(fresh(JSON, r#"{"status":"ready"}"#))
 }
 
-pub(super) async fn expose_metrics(State(shared): State<Arc<Shared>>) -> Result<Response<Body>, ApiError> {
+pub(super) async fn expose_metrics(State(shared): State<Arc<ServiceContext>>) -> Result<Response<Body>, ApiError> {
     let depth = shared.store.queue_depth().await?;
     let engines = shared.store.engines().await?;
     shared.metrics.show_waiting_webhooks(shared.store.waiting_deliveries().await?);

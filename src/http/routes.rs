@@ -16,7 +16,7 @@ use super::ops::Readiness;
 use super::state::ApiState;
 use super::{api, docs, files, mcp, openai, ops, pipeline};
 use crate::metrics::Metrics;
-use crate::service::Shared;
+use crate::service::ServiceContext;
 use crate::service::limits::RateLimit;
 use crate::studio::{self, SECOND_FACTOR, Studio, account, create, images, sign_in};
 
@@ -410,7 +410,7 @@ pub fn router(api: Arc<ApiState>, readiness: Readiness) -> Router {
 }
 
 /// The router of the listener for metrics.
-pub fn metrics_router(shared: Arc<Shared>) -> Router {
+pub fn metrics_router(shared: Arc<ServiceContext>) -> Router {
     let served = ROUTES.iter().filter(|route| route.group == RouteGroup::Metrics);
     let routes = served.fold(Router::new(), |router, route| {
         route.count_from_zero(&shared.metrics);

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::docs::openapi;
-use crate::service::Shared;
+use crate::service::ServiceContext;
 use crate::service::encoder::Encoder;
 use crate::service::failures::Failures;
 use crate::service::keyring::Keyring;
@@ -131,7 +131,7 @@ pub struct ApiState {
     /// Settings.
     pub settings: ApiSettings,
     /// Parts that the worker and the sweeper use too.
-    pub shared: Arc<Shared>,
+    pub shared: Arc<ServiceContext>,
     /// How long a task is assumed to take until some were measured.
     pub typical_duration: Duration,
     /// Submits, finds and lists tasks.
@@ -161,7 +161,7 @@ impl ApiState {
     /// A message for the operator.
     pub async fn open(
         settings: ApiSettings,
-        shared: Arc<Shared>,
+        shared: Arc<ServiceContext>,
         typical_duration: Duration,
     ) -> Result<Arc<Self>, String> {
         let LimitSettings { max_unfinished, max_failed_tasks, .. } = settings.limits;

@@ -16,7 +16,7 @@ use tokio::io::AsyncWriteExt as _;
 use tokio::net::UnixListener;
 use tokio_util::sync::CancellationToken;
 
-use crate::service::Shared;
+use crate::service::ServiceContext;
 
 /// The answer of a healthy worker.
 const READY: &str = "ready";
@@ -46,7 +46,7 @@ impl Probe {
     }
 
     /// Answers each caller with a line until the worker stops.
-    pub async fn run(self, shared: Arc<Shared>, stop: CancellationToken) {
+    pub async fn run(self, shared: Arc<ServiceContext>, stop: CancellationToken) {
         let answer = async {
             loop {
                 let Ok((mut caller, _)) = self.0.accept().await else { continue };

@@ -16,7 +16,7 @@ use image::{ImageFormat, ImageReader, ImageResult};
 use tokio::sync::OnceCell;
 
 use crate::files::{FileName, FilesError};
-use crate::service::Shared;
+use crate::service::ServiceContext;
 use crate::service::shares::{Share, Shares};
 use tintype_domain::images_api_request::OutputFormat;
 use tintype_domain::model::Id;
@@ -40,7 +40,7 @@ pub const MAX_WAIT: Duration = Duration::from_secs(60);
 /// Encodes pictures.
 #[derive(Debug)]
 pub struct Encoder {
-    shared: Arc<Shared>,
+    shared: Arc<ServiceContext>,
     state: Arc<Mutex<EncoderState>>,
     slots: Shares,
     memory: Shares,
@@ -98,7 +98,7 @@ impl AsRef<[u8]> for Text {
 
 impl Encoder {
     /// Encodes result files.
-    pub fn new(shared: Arc<Shared>) -> Arc<Self> {
+    pub fn new(shared: Arc<ServiceContext>) -> Arc<Self> {
         let (slots, memory, copies) = (Shares::new(SLOTS), Shares::new(MEMORY), Shares::new(COPIES));
         Arc::new(Self { shared, state: Arc::default(), slots, memory, copies, encoded: AtomicU64::new(0) })
     }

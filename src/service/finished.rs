@@ -8,7 +8,7 @@ use std::time::Duration;
 use quick_cache::sync::Cache;
 use serde_json::value::RawValue;
 
-use crate::service::Shared;
+use crate::service::ServiceContext;
 use tintype_config::FINISHED_TASK_TTL;
 use tintype_domain::model::{Id, Task};
 use tintype_system::clock::Timestamp;
@@ -18,7 +18,7 @@ const MAX_TASKS: usize = 20_000;
 /// Finished tasks, as structs and as JSON.
 #[derive(Debug)]
 pub struct Finished {
-    shared: Arc<Shared>,
+    shared: Arc<ServiceContext>,
     tasks: Cache<Id, CachedTask>,
     /// Callers must check that the account may see a task before they use this cache.
     json: Cache<Id, CachedJson>,
@@ -41,7 +41,7 @@ struct CachedJson {
 
 impl Finished {
     /// An empty cache.
-    pub fn new(shared: Arc<Shared>) -> Self {
+    pub fn new(shared: Arc<ServiceContext>) -> Self {
         Self { shared, tasks: Cache::new(MAX_TASKS), json: Cache::new(MAX_TASKS) }
     }
 

@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use crate::files::FilesError;
-use crate::service::Shared;
+use crate::service::ServiceContext;
 use tintype_config::FileLinks;
 use tintype_system::clock::Timestamp;
 
@@ -12,7 +12,7 @@ use tintype_system::clock::Timestamp;
 #[derive(Debug)]
 pub struct Links {
     kind: FileLinks,
-    shared: Arc<Shared>,
+    shared: Arc<ServiceContext>,
 }
 
 impl Links {
@@ -20,7 +20,7 @@ impl Links {
     ///
     /// # Errors
     /// A message for the operator: the file store cannot sign links, or its signatures expire too early.
-    pub async fn open(kind: FileLinks, shared: Arc<Shared>) -> Result<Self, String> {
+    pub async fn open(kind: FileLinks, shared: Arc<ServiceContext>) -> Result<Self, String> {
         if matches!(kind, FileLinks::Signed(_)) {
             shared.files.check_signing().await?;
         }

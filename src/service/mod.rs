@@ -32,4 +32,4 @@ pub mod usage;
 pub mod waiters;
 pub mod webhooks;
 
-pub use shared::Shared;
+pub use shared::ServiceContext;

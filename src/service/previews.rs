@@ -9,7 +9,7 @@ use bytes::Bytes;
 use tokio::sync::{Notify, mpsc};
 use tokio_util::sync::CancellationToken;
 
-use crate::service::Shared;
+use crate::service::ServiceContext;
 use tintype_domain::model::{Id, Surface};
 use tintype_store::{FoundPreview, SoughtPreview};
 use tintype_system::locked::Locked as _;
@@ -20,7 +20,7 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// Looks for previews.
 #[derive(Debug)]
 pub struct Previews {
-    shared: Arc<Shared>,
+    shared: Arc<ServiceContext>,
     watched: Mutex<Watched>,
     /// Someone waits.
     news: Notify,
@@ -52,7 +52,7 @@ pub struct Watch {
 
 impl Previews {
     /// Looks in the store of this process.
-    pub fn new(shared: Arc<Shared>) -> Arc<Self> {
+    pub fn new(shared: Arc<ServiceContext>) -> Arc<Self> {
         Arc::new(Self { shared, watched: Mutex::default(), news: Notify::new() })
     }
 

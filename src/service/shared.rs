@@ -19,7 +19,7 @@ use tintype_system::disk::Disk;
 
 /// The parts that the API, the worker and the sweeper of one process share.
 #[derive(Debug)]
-pub struct Shared {
+pub struct ServiceContext {
     /// The clock of this process.
     pub clock: Clock,
     /// Accounts, keys, credits, tasks.
@@ -44,7 +44,7 @@ pub struct Shared {
     pub removed_before: RemovedBefore,
 }
 
-impl Shared {
+impl ServiceContext {
     /// Creates the shared parts for an open store. Submits are refused while the disks of `directories` are nearly full,
     /// and while the queue is too long for all workers.
     pub fn new(

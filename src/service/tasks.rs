@@ -7,7 +7,7 @@ use tokio_util::sync::CancellationToken;
 
 use tracing::Instrument as _;
 
-use crate::service::Shared;
+use crate::service::ServiceContext;
 use crate::service::failed_tasks::FailedTasks;
 use crate::service::finished::Finished;
 use crate::service::queue_positions::{QueuePosition, QueuedTask};
@@ -49,7 +49,7 @@ pub struct InvalidCursor;
 /// Submits, finds and lists tasks.
 #[derive(Debug)]
 pub struct Tasks {
-    shared: Arc<Shared>,
+    shared: Arc<ServiceContext>,
     /// Makes the cursors of lists.
     pub cursors: CursorSigner,
     max_unfinished: u32,
@@ -64,7 +64,7 @@ impl Tasks {
     ///
     /// # Errors
     /// [`StoreError`] when the secret of list cursors cannot be read.
-    pub async fn open(shared: Arc<Shared>, max_unfinished: u32, max_failed_tasks: u32) -> Result<Self> {
+    pub async fn open(shared: Arc<ServiceContext>, max_unfinished: u32, max_failed_tasks: u32) -> Result<Self> {
         let cursors = CursorSigner::new(&shared.store.cursor_secret().await?);
         let failed = FailedTasks::new(shared.clock.clone(), max_failed_tasks);
         Ok(Self { finished: Finished::new(shared.clone()), shared, cursors, max_unfinished, failed })

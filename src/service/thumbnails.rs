@@ -6,7 +6,7 @@ use bytes::Bytes;
 use tintype_engine::picture::Picture;
 
 use crate::files::{FileName, FilesError};
-use crate::service::Shared;
+use crate::service::ServiceContext;
 use crate::service::shares::Shares;
 use tintype_domain::model::Id;
 use tintype_system::sandbox::{DecodeError, Decoder};
@@ -21,7 +21,7 @@ const MAX_MAKING: usize = 4;
 /// Makes and serves thumbnails.
 #[derive(Debug)]
 pub struct Thumbnails {
-    shared: Arc<Shared>,
+    shared: Arc<ServiceContext>,
     decoder: Decoder,
     making: Shares,
 }
@@ -42,7 +42,7 @@ pub enum ThumbnailError {
 
 impl Thumbnails {
     /// Makes thumbnails of pictures that `decoder` decodes.
-    pub fn new(shared: Arc<Shared>, decoder: Decoder) -> Self {
+    pub fn new(shared: Arc<ServiceContext>, decoder: Decoder) -> Self {
         Self { shared, decoder, making: Shares::new(MAX_MAKING) }
     }
 

@@ -16,7 +16,7 @@ use tokio::sync::Semaphore;
 use tracing::Instrument as _;
 
 use crate::files::FilesError;
-use crate::service::Shared;
+use crate::service::ServiceContext;
 use crate::service::admission::{Admission, Admitted};
 use crate::service::rejections::Rejections;
 use tintype_config::{MAX_UPLOAD, MAX_UPLOADS, temporary_directory};
@@ -37,7 +37,7 @@ const MAX_DECODING: usize = 2;
 /// Takes uploads.
 #[derive(Debug)]
 pub struct Uploads {
-    shared: Arc<Shared>,
+    shared: Arc<ServiceContext>,
     decoder: Decoder,
     /// The directory that holds the bytes while they arrive, and its disk.
     directory: PathBuf,
@@ -144,7 +144,7 @@ pub struct Incoming {
 
 impl Uploads {
     /// Takes uploads, which `decoder` decodes.
-    pub fn new(shared: Arc<Shared>, decoder: Decoder) -> Arc<Self> {
+    pub fn new(shared: Arc<ServiceContext>, decoder: Decoder) -> Arc<Self> {
         let directory = shared.disk.directory().map_or_else(temporary_directory, Path::to_owned);
         let disk = shared.disk.beside(directory.clone());
         let arriving = Admission::new(MAX_ARRIVING_OF_ACCOUNT, MAX_ARRIVING);

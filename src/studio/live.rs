@@ -12,7 +12,7 @@ use tokio::time::MissedTickBehavior;
 use tokio_util::sync::CancellationToken;
 
 use super::session::Visitor;
-use crate::service::Shared;
+use crate::service::ServiceContext;
 use crate::service::queue_positions::QueuedTask;
 use crate::service::shares::fits;
 use crate::service::tasks::Tasks;
@@ -121,7 +121,7 @@ fn rounded(seconds: u64) -> u64 {
 /// Sends changes to open pages.
 #[derive(Debug)]
 pub(super) struct Live {
-    shared: Arc<Shared>,
+    shared: Arc<ServiceContext>,
     tasks: Arc<Tasks>,
     watched: Mutex<Watched>,
     /// Someone watches, or a task was created.
@@ -168,7 +168,7 @@ pub(super) struct Watcher {
 }
 
 impl Live {
-    pub(super) fn new(shared: Arc<Shared>, tasks: Arc<Tasks>) -> Self {
+    pub(super) fn new(shared: Arc<ServiceContext>, tasks: Arc<Tasks>) -> Self {
         Self { shared, tasks, watched: Mutex::default(), news: Notify::new(), closing: CancellationToken::new() }
     }
 

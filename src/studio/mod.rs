@@ -33,7 +33,7 @@ use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 
-use crate::service::Shared;
+use crate::service::ServiceContext;
 use crate::service::admission::Admission;
 use crate::service::failures::Failures;
 use crate::service::hourly_stats::HourlyStats;
@@ -82,7 +82,7 @@ pub struct RequestContext {
 /// The parts and settings of the studio.
 #[derive(Debug)]
 pub struct Studio {
-    shared: Arc<Shared>,
+    shared: Arc<ServiceContext>,
     tasks: Arc<Tasks>,
     limits: Arc<RateLimits>,
     links: Arc<Links>,
@@ -151,7 +151,7 @@ pub struct StudioParts {
 
 impl Studio {
     /// Builds the studio.
-    pub fn new(shared: Arc<Shared>, parts: StudioParts, settings: StudioSettings) -> Arc<Self> {
+    pub fn new(shared: Arc<ServiceContext>, parts: StudioParts, settings: StudioSettings) -> Arc<Self> {
         let StudioParts { tasks, limits, links, failures, provider, document, uploads, thumbnails, connections } =
             parts;
         Arc::new(Self {

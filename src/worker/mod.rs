@@ -23,7 +23,7 @@ use tracing::field::Empty;
 use tracing::{Instrument as _, Span};
 
 use crate::policy::Policy;
-use crate::service::Shared;
+use crate::service::ServiceContext;
 use crate::service::backlog::Pace;
 use crate::worker::render::Renderer;
 use tintype_config::{POLL_EVERY, PROBE_EVERY, PROGRESS_EVERY, WORKER_REPORT_EVERY, WorkerSettings};
@@ -45,7 +45,7 @@ const PROBE_LIMIT: Duration = Duration::from_secs(5);
 /// A worker: renders a number of tasks at once with one engine, and renews their leases. It claims only tasks that its
 /// engine can do.
 pub struct Worker {
-    shared: Arc<Shared>,
+    shared: Arc<ServiceContext>,
     settings: WorkerSettings,
     policy: Arc<Policy>,
     renderer: Arc<dyn Renderer>,
@@ -69,7 +69,7 @@ impl Worker {
         settings: WorkerSettings,
         engine: &str,
         slot_count: usize,
-        shared: Arc<Shared>,
+        shared: Arc<ServiceContext>,
         policy: Arc<Policy>,
         renderer: Arc<dyn Renderer>,
     ) -> Arc<Self> {

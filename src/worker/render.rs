@@ -12,7 +12,7 @@ use tracing::Instrument as _;
 
 use super::stored_references::{self, TaskImage};
 use crate::policy::{Policy, Subject, Verdict};
-use crate::service::Shared;
+use crate::service::ServiceContext;
 use crate::service::endings::{CANNOT_RENDER, too_many_references};
 use tintype_config::WorkerSettings;
 use tintype_domain::model::{FailureCause, ReferenceProblem, TaskFailure, Violation};
@@ -112,7 +112,7 @@ const REFERENCE_MAX_BYTES: usize = 20 * 1024 * 1024;
 /// Renders with an engine. The content policy judges the prompt, the references and the results.
 #[derive(Debug)]
 pub struct EngineRenderer {
-    shared: Arc<Shared>,
+    shared: Arc<ServiceContext>,
     info: EngineInfo,
     engine: Arc<dyn Engine>,
     policy: Arc<Policy>,
@@ -203,7 +203,7 @@ impl EngineRenderer {
     /// A message for the operator when the downloader of references cannot be built.
     pub fn new(
         settings: &WorkerSettings,
-        shared: Arc<Shared>,
+        shared: Arc<ServiceContext>,
         policy: Arc<Policy>,
         info: EngineInfo,
         engine: Arc<dyn Engine>,

@@ -2,7 +2,7 @@
 
 use super::render::{RenderError, bad_reference};
 use crate::files::FileName;
-use crate::service::Shared;
+use crate::service::ServiceContext;
 use tintype_domain::model::{ReferenceProblem, Status};
 use tintype_domain::stored_reference::StoredReference;
 use tintype_engine::picture::Picture;
@@ -38,7 +38,7 @@ impl TaskImage {
 /// A picture of a task. It may have been removed since the task was accepted: its file stays for as long as the task is
 /// unfinished.
 pub(super) async fn picture(
-    shared: &Shared,
+    shared: &ServiceContext,
     decoder: &Decoder,
     claim: &Claim,
     image: TaskImage,
@@ -59,7 +59,11 @@ pub(super) async fn picture(
 }
 
 /// The name of the file, if the account of the task owns it on the same surface.
-async fn name(shared: &Shared, claim: &Claim, reference: StoredReference) -> Result<Option<String>, StoreError> {
+async fn name(
+    shared: &ServiceContext,
+    claim: &Claim,
+    reference: StoredReference,
+) -> Result<Option<String>, StoreError> {
     match reference {
         StoredReference::Upload(id) => {
             let upload = shared.store.held_upload(claim.account_id, claim.surface, id).await?;

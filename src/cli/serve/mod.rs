@@ -24,7 +24,7 @@ use super::{Failure, Outcome, open_files, operator};
 use crate::http::{ApiSettings, ApiState, Readiness, metrics_router, router};
 use crate::policy::Policy;
 use crate::server::{self, Certificate, Listener, ListenerSettings, Probe};
-use crate::service::Shared;
+use crate::service::ServiceContext;
 use crate::service::file_store;
 use crate::service::sweeper::Sweeper;
 use crate::service::webhooks::Deliverer;
@@ -56,7 +56,7 @@ pub(super) enum Role {
 
 /// The parts of a server process. Each role needs only some of them.
 struct Parts {
-    shared: Arc<Shared>,
+    shared: Arc<ServiceContext>,
     sweeper: Arc<Sweeper>,
     api: Option<Arc<ApiState>>,
     /// In a process with the API.
@@ -273,7 +273,7 @@ async fn open_parts(
     }
     // An API needs no file of an engine, such as a workflow.
     let engines = if role == Role::Api { Vec::new() } else { rendering::choose_at_start(&server.worker, &data.data)? };
-    let shared = Shared::new(server, clock, store, files, directories);
+    let shared = ServiceContext::new(server, clock, store, files, directories);
     let are_all = role == Role::Everything && !shared.store.is_shared();
     rendering::announce(&shared, &engines, are_all);
     shared.presets.check()?;
@@ -317,7 +317,7 @@ async fn open_parts(
 
 /// Refuses a preset or a name of a model with an engine that this installation cannot have. On a shared database another
 /// process may have it.
-async fn check_engines(server: &ServerSettings, shared: &Shared, engines: &[Chosen]) -> Result<(), Failure> {
+async fn check_engines(server: &ServerSettings, shared: &ServiceContext, engines: &[Chosen]) -> Result<(), Failure> {
     let store = &*shared.store;
     let mut known: Vec<String> = engines.iter().map(|chosen| chosen.engine.name.clone()).collect();
     if store.is_shared() {

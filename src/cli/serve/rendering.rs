@@ -10,7 +10,7 @@ use tokio_util::task::AbortOnDropHandle;
 
 use crate::cli::Failure;
 use crate::policy::Policy;
-use crate::service::Shared;
+use crate::service::ServiceContext;
 use crate::worker::Worker;
 use crate::worker::render::EngineRenderer;
 use tintype_config::{EngineTarget, NamedEngine, ServerSettings, WorkerSettings};
@@ -33,7 +33,7 @@ pub(super) struct Chosen {
 pub(super) struct Rendering {
     settings: WorkerSettings,
     data: PathBuf,
-    shared: Arc<Shared>,
+    shared: Arc<ServiceContext>,
     decoder: Decoder,
     pub(super) policy: Arc<Policy>,
     members: Vec<Member>,
@@ -167,7 +167,7 @@ fn choose((engine, model): (NamedEngine, EngineModel), data: &Path) -> Result<Ch
 }
 
 /// Announces the engines to the presets. `are_all` says that the installation has no others.
-pub(super) fn announce(shared: &Shared, engines: &[Chosen], are_all: bool) {
+pub(super) fn announce(shared: &ServiceContext, engines: &[Chosen], are_all: bool) {
     let known = engines.iter().map(|chosen| (chosen.engine.name.clone(), &chosen.choice.info));
     shared.presets.set_engines(known, are_all);
 }
@@ -188,7 +188,7 @@ impl Rendering {
     pub(super) fn open(
         settings: &WorkerSettings,
         data: &Path,
-        shared: &Arc<Shared>,
+        shared: &Arc<ServiceContext>,
         policy: Arc<Policy>,
         engines: Vec<Chosen>,
         are_all: bool,

@@ -13,7 +13,7 @@ use super::ops::Readiness;
 use super::routes::RouteGroup;
 use super::state::ApiState;
 use super::{compression, routes};
-use crate::service::Shared;
+use crate::service::ServiceContext;
 
 pub mod auth;
 mod cors;
@@ -67,7 +67,7 @@ fn options(request: &Request) -> Option<Response> {
 }
 
 /// The steps of a request for metrics, which comes from the operator.
-pub(super) async fn run_metrics(State(shared): State<Arc<Shared>>, request: Request, next: Next) -> Response {
+pub(super) async fn run_metrics(State(shared): State<Arc<ServiceContext>>, request: Request, next: Next) -> Response {
     let answer = async |request| match reserve::refuse_over_limit(&request) {
         None => next.run(request).await,
         Some(refusal) => refusal,

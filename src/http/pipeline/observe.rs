@@ -18,7 +18,7 @@ use tracing::{Instrument as _, Span};
 
 use super::error::{ApiError, ErrorForm, NoAnswer};
 use crate::http::routes::{self, RouteGroup};
-use crate::service::Shared;
+use crate::service::ServiceContext;
 use crate::studio::{PageError, Texts, Written};
 use crate::traces::UNTRACED;
 use tintype_domain::source::Peer;
@@ -68,7 +68,7 @@ pub(in crate::http) async fn wrong_method(request: Request) -> ApiError {
 /// Answers a request within a span that carries its id, and gives every response an id, a written error, a measurement
 /// and a log line, which names the `client` if there is one. A `strict` response tells browsers to use HTTPS only.
 pub(super) async fn observe<F: Future<Output = Response>>(
-    shared: &Shared,
+    shared: &ServiceContext,
     strict: bool,
     client: Option<Peer>,
     mut request: Request,

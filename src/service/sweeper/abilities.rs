@@ -4,7 +4,7 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 use super::{Sweeper, failed};
-use crate::service::Shared;
+use crate::service::ServiceContext;
 use tintype_domain::request::MAX_REFERENCES;
 use tintype_store::{Abilities, StoreError};
 use tintype_system::locked::Locked as _;
@@ -35,7 +35,7 @@ impl Sweeper {
     }
 
     async fn try_to_match_engines(&self) -> Result<(), StoreError> {
-        let Shared { store, endings, .. } = &*self.shared;
+        let ServiceContext { store, endings, .. } = &*self.shared;
         // In this order, so that the engine of a task that has just come is known.
         let waiting = store.waiting_for_engines().await?;
         let engines = store.engines().await?;

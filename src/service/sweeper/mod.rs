@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use crate::service::Shared;
+use crate::service::ServiceContext;
 use crate::service::task_ages::ClockWatch;
 use tintype_config::{
     DELIVERY_LIFE, ERASE_EVERY, FIRST_REMOVAL, ORPHAN_SWEEP_EVERY, REMOVE_EVERY, SWEEP_EVERY, SWEEP_SLACK,
@@ -32,7 +32,7 @@ const REMOVALS: &str = "removals";
 /// Sweeps the database and the result files of this process's installation.
 #[derive(Debug)]
 pub struct Sweeper {
-    shared: Arc<Shared>,
+    shared: Arc<ServiceContext>,
     grace: Mutex<GracePeriod>,
     missing: Missing,
     future: future::Seen,
@@ -65,7 +65,7 @@ struct GracePeriod {
 
 impl Sweeper {
     /// Creates a sweeper with the lease and the retention of these settings.
-    pub fn new(shared: Arc<Shared>, settings: &ServerSettings) -> Arc<Self> {
+    pub fn new(shared: Arc<ServiceContext>, settings: &ServerSettings) -> Arc<Self> {
         let elapsed = shared.clock.elapsed();
         let lease = settings.worker.lease;
         let grace = GracePeriod {

@@ -18,7 +18,7 @@ use tokio::sync::broadcast::error::RecvError;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use crate::service::Shared;
+use crate::service::ServiceContext;
 use crate::service::endings::Ending;
 use tintype_config::POLL_EVERY;
 use tintype_domain::endpoint::{AddedBy, Trouble};
@@ -45,7 +45,7 @@ const HOLD: Duration = Duration::from_secs(1);
 /// Delivers the events of one installation, beside the deliverers of other processes.
 #[derive(Debug)]
 pub struct Deliverer {
-    shared: Arc<Shared>,
+    shared: Arc<ServiceContext>,
     receivers: Receivers,
     slots: Arc<AttemptSlots>,
     /// The endpoint after which the next round begins.
@@ -59,7 +59,7 @@ struct Begun {
 
 impl Deliverer {
     /// Delivers what the store of `shared` holds.
-    pub fn new(shared: Arc<Shared>, receivers: Receivers) -> Arc<Self> {
+    pub fn new(shared: Arc<ServiceContext>, receivers: Receivers) -> Arc<Self> {
         Arc::new(Self { shared, receivers, slots: Arc::default(), served: Mutex::default() })
     }
 

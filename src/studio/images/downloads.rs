@@ -21,7 +21,7 @@ use zip::write::{SimpleFileOptions, ZipWriter};
 use super::gallery::first;
 use super::picture_files::{PNG_HEADER, PictureFile};
 use crate::files::FileName;
-use crate::service::Shared;
+use crate::service::ServiceContext;
 use crate::studio::error::{PageError, PageResult};
 use crate::studio::page::{file, redirect, utc};
 use crate::studio::session::{Form, Visitor};
@@ -67,7 +67,7 @@ struct Chosen {
 
 impl Chosen {
     /// The picture; `None` if its task was deleted.
-    async fn find(&self, shared: &Shared, account: Id) -> io::Result<Option<PictureFile>> {
+    async fn find(&self, shared: &ServiceContext, account: Id) -> io::Result<Option<PictureFile>> {
         let mut pictures = pictures_of(shared, account, self.task).await.map_err(io::Error::other)?;
         let is_there = self.index < pictures.len();
         Ok(is_there.then(|| pictures.swap_remove(self.index)))
@@ -142,7 +142,7 @@ async fn here(visitor: &Visitor) -> io::Result<()> {
 }
 
 /// The bytes of a picture, with its `details` on request; `None` if it was deleted.
-async fn read(shared: &Shared, picture: &PictureFile, details: bool) -> io::Result<Option<Bytes>> {
+async fn read(shared: &ServiceContext, picture: &PictureFile, details: bool) -> io::Result<Option<Bytes>> {
     let Some(stored) = FileName::parse(&picture.stored) else { return Ok(None) };
     let Some(png) = shared.files.read(stored).await.map_err(io::Error::other)? else { return Ok(None) };
     if !details {
@@ -151,7 +151,7 @@ async fn read(shared: &Shared, picture: &PictureFile, details: bool) -> io::Resu
     picture.with_details(&png).map(|png| Some(png.into())).map_err(io::Error::other)
 }
 
-async fn pictures_of(shared: &Shared, account: Id, task: Id) -> tintype_store::Result<Vec<PictureFile>> {
+async fn pictures_of(shared: &ServiceContext, account: Id, task: Id) -> tintype_store::Result<Vec<PictureFile>> {
     let found = shared.store.find_record(account, Surface::Web, task).await?;
     let of = |TaskRecord { task, request, .. }: &TaskRecord| match &task.status {
         Status::Completed(stored) => PictureFile::of(task, request, stored),
@@ -196,7 +196,7 @@ pub async fn picture(
 }
 
 /// A picture that the caller may see: these bytes, and then its file from an offset on.
-pub(super) async fn stream_file(shared: &Shared, name: FileName<'_>, head: Vec<u8>, from: u64) -> PageResult {
+pub(super) async fn stream_file(shared: &ServiceContext, name: FileName<'_>, head: Vec<u8>, from: u64) -> PageResult {
     let rest = shared.files.open(name, (from > 0).then_some(GetRange::Offset(from))).await?;
     let rest = rest.ok_or_else(PageError::not_found)?;
     let length = rest.meta.size - from + head.len() as u64;

@@ -16,7 +16,7 @@ use tintype::files::{Files, WRITE_LIMIT};
 use tintype::http::{ApiSettings, ApiState, Readiness, router};
 use tintype::policy::Policy;
 use tintype::server::{self, Certificate, ListenerSettings};
-use tintype::service::Shared;
+use tintype::service::ServiceContext;
 use tintype::service::sweeper::Sweeper;
 use tintype::service::webhooks::Deliverer;
 use tintype::worker::Worker;
@@ -86,7 +86,7 @@ impl FilesKind {
 
 pub struct Process {
     pub settings: ServerSettings,
-    pub shared: Arc<Shared>,
+    pub shared: Arc<ServiceContext>,
     pub api: Arc<ApiState>,
     pub policy: Arc<Policy>,
     pub worker: Arc<Worker>,
@@ -95,7 +95,7 @@ pub struct Process {
 }
 
 impl Process {
-    async fn build(settings: ServerSettings, api: ApiSettings, shared: Arc<Shared>) -> Self {
+    async fn build(settings: ServerSettings, api: ApiSettings, shared: Arc<ServiceContext>) -> Self {
         let engine = chosen_engine(&settings);
         shared.presets.set_engines(std::iter::once((engine.info.name.clone(), &engine.info)), false);
         let api = ApiState::open(api, shared.clone(), engine.info.typical_duration).await.expect("an API");
@@ -110,7 +110,7 @@ impl Process {
 
     /// A process with the same settings, but a clock, a store and files of its own, that listens nowhere.
     pub async fn beside(&self, clock: Clock, store: Arc<Store>, files: Files) -> Self {
-        let shared = Shared::new(&self.settings, clock, store, files, Vec::new());
+        let shared = ServiceContext::new(&self.settings, clock, store, files, Vec::new());
         Self::build(self.settings.clone(), self.api.settings.clone(), shared).await
     }
 
@@ -168,7 +168,7 @@ fn slots(settings: &ServerSettings) -> usize {
 
 fn worker(
     settings: &ServerSettings,
-    shared: &Arc<Shared>,
+    shared: &Arc<ServiceContext>,
     policy: &Arc<Policy>,
     engine: &str,
     renderer: Arc<dyn Renderer>,
@@ -178,7 +178,7 @@ fn worker(
 
 fn renderer(
     settings: &ServerSettings,
-    shared: &Arc<Shared>,
+    shared: &Arc<ServiceContext>,
     policy: &Arc<Policy>,
     info: EngineInfo,
     engine: Arc<dyn Engine>,
@@ -317,7 +317,7 @@ impl Service {
         let mut api = ApiSettings::new(&settings, &format!("http://{address}")).expect("valid settings");
         change(&mut api.connections);
         let directories = vec![directory.path().to_owned()];
-        let shared = Shared::new(&settings, clock.clone(), store, files, directories);
+        let shared = ServiceContext::new(&settings, clock.clone(), store, files, directories);
         let process = Process::build(settings, api, shared).await;
         let readiness = Readiness::new();
         let stop = CancellationToken::new();

@@ -7,7 +7,7 @@ use http_body_util::Full;
 use hyper::Request;
 use serde_json::Value;
 use tintype::http::ApiSettings;
-use tintype::service::Shared;
+use tintype::service::ServiceContext;
 use tintype::service::links::Links;
 use tintype_config::ServerSettings;
 use tokio::net::TcpStream;
@@ -96,7 +96,8 @@ async fn signed_links_are_refused_without_permanent_bucket_credentials() {
     let service = Service::start_on_s3(&[]).await;
     let settings = ServerSettings::from_flags(["--file-urls", "signed"]).expect("valid flags");
     let build = async |files| {
-        let shared = Shared::new(&settings, service.clock.clone(), service.shared.store.clone(), files, Vec::new());
+        let shared =
+            ServiceContext::new(&settings, service.clock.clone(), service.shared.store.clone(), files, Vec::new());
         let links = ApiSettings::new(&settings, "http://127.0.0.1:1").expect("valid settings").studio.file_links;
         Links::open(links, shared).await.expect_err("a refusal")
     };

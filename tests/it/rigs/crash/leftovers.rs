@@ -5,7 +5,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use tintype::files::Files;
-use tintype::service::Shared;
+use tintype::service::ServiceContext;
 use tintype::service::sweeper::Sweeper;
 use tintype_config::ServerSettings;
 use tintype_store::Rescue;
@@ -24,7 +24,7 @@ pub async fn after_all_sweeps(installation: &Installation) -> Vec<String> {
     let settings = ServerSettings::from_flags([]).expect("valid flags");
     let store = installation.store(clock.clone()).await;
     let files = Files::on_disk(&data.join("files")).expect("a store of files").guarded_by(backup_lock(data));
-    let shared = Shared::new(&settings, clock.clone(), store.clone(), files, vec![data.clone()]);
+    let shared = ServiceContext::new(&settings, clock.clone(), store.clone(), files, vec![data.clone()]);
     let sweeper = Sweeper::new(shared, &settings);
     sweeper.sweep(Rescue::All).await;
     // The first round removes uploads that nobody finished, and the second one their files, after a grace.
