@@ -12,6 +12,7 @@ use tempfile::TempDir;
 use tintype_config::CONFIG_FILE;
 
 use crate::rigs::service::Backend;
+use crate::rigs::wait::until;
 
 pub const TINTYPE: &str = env!("CARGO_BIN_EXE_tintype");
 
@@ -266,14 +267,10 @@ impl Server {
         self.process.try_wait().expect("a child")
     }
 
-    /// Waits for its end. The caller sets a time limit.
+    /// Waits for its end.
     pub async fn until_ended(&mut self) -> ExitStatus {
-        loop {
-            if let Some(status) = self.ended() {
-                return status;
-            }
-            tokio::time::sleep(std::time::Duration::from_millis(5)).await;
-        }
+        until(async || self.ended().is_some()).await;
+        self.process.wait().expect("a child")
     }
 
     pub fn wait(mut self) -> ExitStatus {

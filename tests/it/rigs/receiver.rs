@@ -12,6 +12,7 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 
 pub use super::faulty_http::{Asked, Reply};
 use super::faulty_http::{answer, read};
+use super::wait::in_time;
 
 /// The receiver, until it is dropped.
 #[derive(Clone)]
@@ -75,8 +76,8 @@ impl Receiver {
     /// Waits for `count` requests, and returns all.
     pub async fn hears(&self, count: usize) -> Vec<Asked> {
         let mut heard = self.heard.clone();
-        let all = heard.wait_for(|heard| heard.len() >= count).await.expect("the receiver is there");
-        all.clone()
+        let waiting = heard.wait_for(|heard| heard.len() >= count);
+        in_time(format!("there were not {count} requests"), waiting).await.expect("the receiver is there").clone()
     }
 
     /// The bodies so far, as JSON.

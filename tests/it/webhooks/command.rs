@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use super::{NETWORK, PATIENCE};
+use super::NETWORK;
 use crate::rigs::binary::{Ran as _, Run as _, Server, json, refused, run, tintype};
 use crate::rigs::http::{ended, submit};
 use crate::rigs::packages::{javascript, python};
@@ -41,7 +41,7 @@ async fn endpoints_are_managed_beside_a_running_server_and_without_one() {
     let (id, secret) = add(&data, &receiver.url());
     let task = submit(&server, &key, "a boat").await;
     ended(&server, &key, &task).await;
-    let heard = tokio::time::timeout(PATIENCE, receiver.hears(1)).await.expect("an event");
+    let heard = receiver.hears(1).await;
     verify(&heard[0], &secret).expect("a signature");
     assert_eq!(heard[0].json()["data"]["task_id"], task);
 
@@ -72,7 +72,7 @@ async fn endpoints_are_managed_beside_a_running_server_and_without_one() {
     let replayed = json(data.path(), &["webhook", "replay", text(&first["id"])]);
     assert_eq!((&replayed["state"], &replayed["webhook_id"]), (&json!("waiting"), &first["webhook_id"]));
     let server = Server::start(data.path(), &NETWORK);
-    let heard = tokio::time::timeout(PATIENCE, receiver.hears(5)).await.expect("the event again");
+    let heard = receiver.hears(5).await;
     assert_eq!((heard[4].header("webhook-id"), &heard[4].body), (heard[0].header("webhook-id"), &heard[0].body));
     server.stop();
 
@@ -181,7 +181,7 @@ async fn the_official_libraries_verify_what_is_sent() {
     let rotated = json(data.path(), &["webhook", "rotate", &id]);
     let task = submit(&server, &key, "a boat [[fail]]").await;
     ended(&server, &key, &task).await;
-    let asked = tokio::time::timeout(PATIENCE, receiver.hears(1)).await.expect("an event").remove(0);
+    let asked = receiver.hears(1).await.remove(0);
     server.stop();
     let mut changed = shown(&asked);
     changed["body"] = json!(text(&changed["body"]).replace("task.failed", "task.completed"));
@@ -231,7 +231,7 @@ async fn neither_secrets_nor_prompts_nor_paths_of_urls_are_logged() {
             ended(&server, &key, &task).await;
             let tested = json(&["webhook", "test", id]);
             assert_ne!(tested["state"], "waiting");
-            tokio::time::timeout(PATIENCE, receiver.hears(count)).await.expect("a request");
+            receiver.hears(count).await;
         }
         json(&["webhook", "deliveries", id]);
         server.stop();
