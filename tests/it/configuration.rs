@@ -133,6 +133,8 @@ fn no_message_repeats_the_password_of_a_url() {
         (&["serve", "--file-url", "https://hunter2@a.example/files"], "holds a user name or a password"),
         (&["serve", "--otlp", "http://ada:hunter2@a.example"], "OTEL_EXPORTER_OTLP_HEADERS"),
         (&["serve", "--engine", "openai:http://ada:hunter2@a.example"], "--engine-key-file"),
+        (&["serve", "--acme-directory", "https://ada:hunter2@a.example/directory"], "holds a user name or a password"),
+        (&["serve", "--acme-directory", "a directory"], "not a base URL"),
         (&["serve", "--oidc-client-id", "x", "--oidc-issuer", "https://ada:hunter2@a.example"], "holds a user name"),
         (&["serve", "--cors-origin", "https://ada:hunter2@a.example"], "not an origin"),
         (&["serve", "--files", "s3://ada:hunter2@a.example/x"], "--files must be s3://BUCKET"),

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use super::values::domain;
+use super::values::{base_url, domain};
 
 /// URL of the ACME directory unless `--acme-directory` sets another.
 const LETS_ENCRYPT: &str = "https://acme-v02.api.letsencrypt.org/directory";
@@ -19,9 +19,15 @@ pub struct AcmeSettings {
     #[arg(long, env = "TINTYPE_ACME_CONTACT", value_name = "MAIL", requires = "acme_domain")]
     pub acme_contact: Option<String>,
     /// URL of the ACME directory
-    #[arg(long, env = "TINTYPE_ACME_DIRECTORY", value_name = "URL", default_value = LETS_ENCRYPT)]
+    #[arg(long, env = "TINTYPE_ACME_DIRECTORY", value_name = "URL", default_value = LETS_ENCRYPT, value_parser = directory)]
     pub acme_directory: String,
     /// PEM file with the certificate authority to trust for a private ACME directory
     #[arg(long, env = "TINTYPE_ACME_CA", value_name = "PATH", requires = "acme_domain")]
     pub acme_ca: Option<PathBuf>,
+}
+
+/// Parses the URL of a directory, whose slash at the end counts.
+fn directory(text: &str) -> Result<String, String> {
+    base_url(text)?;
+    url::Url::parse(text).map(String::from).map_err(|error| error.to_string())
 }
