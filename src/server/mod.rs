@@ -99,6 +99,14 @@ pub fn raise_file_limit() {
     if let Err(error) = setrlimit(Resource::Nofile, raised) {
         tracing::warn!(%error, "could not raise the limit on open files; the server accepts fewer connections");
     }
+    let connections = spare_files();
+    if connections < RESERVED_FILE_DESCRIPTORS {
+        tracing::warn!(
+            connections,
+            "the limit on open files leaves room for few connections, and others get 503: raise it (ulimit -n, \
+             LimitNOFILE= of systemd, --ulimit nofile of a container)"
+        );
+    }
 }
 
 /// Number of connections that fit next to the file descriptors that the rest of the process needs.

@@ -182,6 +182,9 @@ fn a_machine_that_cannot_run_a_server_is_reported() {
 
     let stack = ["--stack=131072", TINTYPE, "config", "show"];
     run_with(Path::new("prlimit"), data, [], stack).succeeded();
+    let few = ["--nofile=64", TINTYPE, "serve", "--listen", "127.0.0.1:0"];
+    let said = run_with(Path::new("prlimit"), data, [], few).exited(1).errors();
+    assert!(said.contains("connections=1") && said.contains("ulimit -n"), "{said}");
 
     let directory = TempDir::new().expect("a directory");
     let (source, library) = (directory.path().join("clock.c"), directory.path().join("clock.so"));
