@@ -137,7 +137,12 @@ impl Collector {
     async fn post(&self, body: Vec<u8>) -> Result<(), String> {
         let request = self.client.post(&self.url).headers(self.headers.clone());
         let request = request.header(CONTENT_TYPE, "application/x-protobuf").body(body);
-        let mut response = request.send().await.map_err(|error| describe(&error.without_url()))?;
+        let mut response = request.send().await.map_err(|error| {
+            let cause = describe(&error.without_url());
+            let advice =
+                if cause.contains("invalid HTTP version") { ": if it speaks gRPC, give its port for HTTP" } else { "" };
+            format!("{cause}{advice}")
+        })?;
         let status = response.status();
         // The body is read, so that the connection serves the next batch, unless it is longer than an answer can be.
         let mut read = 0;

@@ -460,13 +460,14 @@ fn a_task_is_fetched_later_and_again() {
     let task_id = generated["task_id"].as_str().unwrap();
     let bare = task_id.strip_prefix("imgmodel-").unwrap();
     let out = tempfile::tempdir().unwrap();
-    // The address needs no scheme.
     let address = host.server.address.to_string();
-    // The second time an image is missing, and the other is there already.
-    for (id, missing) in [(task_id, ""), (bare, "-2.png"), (bare, "-1.png")] {
+    // The second time an image is missing, and the other is there already. The address needs no scheme, and may be an
+    // API's.
+    for (id, missing, path) in [(task_id, "", ""), (bare, "-2.png", "/mcp"), (bare, "-1.png", "/api/v1/")] {
         drop(fs::remove_file(out.path().join(format!("{task_id}{missing}"))));
         let mut get = tintype();
-        get.args(["get", "--url", &address, "--key", &host.key, "--out"]).arg(out.path()).arg(id);
+        let url = format!("{address}{path}");
+        get.args(["get", "--url", &url, "--key", &host.key, "--out"]).arg(out.path()).arg(id);
         let output = get.output().unwrap();
         assert!(output.status.success(), "{output:?}");
         assert_eq!(output.text().lines().count(), 2);

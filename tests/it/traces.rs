@@ -1,6 +1,7 @@
 //! Traces over OTLP: one trace for each task, without keys and prompts, at no cost when the collector is gone.
 
 use std::fs::File;
+use std::io::{Read as _, Write as _};
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 
@@ -120,6 +121,8 @@ async fn a_hosted_collector_gets_its_key_which_is_never_logged() {
     let ((collector, url), directory) = (Collector::start().await, TempDir::new().expect("a directory"));
     let log = directory.path().join("log");
     let mut command = tintype();
+    // Hosted collectors print their URL with the path.
+    let url = format!("{url}/v1/traces");
     command.args(["serve", "--listen", "127.0.0.1:0", "--log", "trace", "--otlp", &url, "--data"]);
     command.arg(directory.path().join("data")).stderr(File::create(&log).expect("a file"));
     command.env("OTEL_EXPORTER_OTLP_HEADERS", "api-key=swallow%2Dkey, authorization=Basic%20c3dhbGxvdw==");
@@ -236,6 +239,26 @@ async fn a_collector_that_is_gone_costs_one_warning_and_nothing_else() {
     assert_eq!(log.matches("the trace collector rejects spans").count(), 1, "{log}");
     assert!(log.contains(&gone.address.to_string()) && log.contains("check --otlp"), "{log}");
     assert!(log.contains("did not accept all spans") && !log.contains("lighthouse"), "{log}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_port_for_grpc_is_recognised() {
+    let (listener, data) = (std::net::TcpListener::bind("127.0.0.1:0").expect("a port"), TempDir::new().expect("one"));
+    let url = format!("http://{}", listener.local_addr().expect("an address"));
+    std::thread::spawn(move || {
+        let mut open = Vec::new();
+        for mut stream in listener.incoming().flatten() {
+            // The settings with which HTTP/2 begins.
+            let _ = stream.read(&mut [0; 4_096]).and_then(|_| stream.write_all(b"\0\0\0\x04\0\0\0\0\0"));
+            open.push(stream);
+        }
+    });
+    let log = data.path().join("log");
+    let server = serve(&data.path().join("data"), &log, &url);
+    send(server.address, "GET", TASKS, "", "").await;
+    server.stop();
+    let log = std::fs::read_to_string(log).expect("a log");
+    assert!(log.contains("give its port for HTTP"), "{log}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -106,5 +106,8 @@ fn issuer(text: &str) -> Result<String, String> {
                 .into(),
         );
     }
+    if text.ends_with("/.well-known/openid-configuration") {
+        return Err("this is the provider's discovery document: give the `issuer` that is written there".into());
+    }
     Ok(text.to_owned())
 }

@@ -108,21 +108,31 @@ pub fn collector_url(text: &str) -> Result<String, String> {
     if url::Url::parse(text).as_ref().is_ok_and(has_credentials) {
         return Err("it holds a user name or a password, which would show in logs: set OTEL_EXPORTER_OTLP_HEADERS to authorization=Basic%20... instead".into());
     }
-    base_url(text)
+    Ok(without(base_url(text)?, &["/v1/traces"]))
 }
 
-/// Parses the URL of a server to call. Without a scheme it means http on this machine and https elsewhere.
+/// Parses the URL of a server to call, or of its API or a page. Without a scheme it means http on this machine and https
+/// elsewhere.
 ///
 /// # Errors
 /// A message for the user.
 pub fn server_url(text: &str) -> Result<String, String> {
-    if text.contains("://") {
-        return base_url(text);
-    }
-    let is_local =
-        |url: url::Url| is_this_machine(&url) || url.domain().is_some_and(|name| name.ends_with(".localhost"));
-    let local = url::Url::parse(&format!("http://{text}")).is_ok_and(is_local);
-    base_url(&format!("{}://{text}", if local { "http" } else { "https" }))
+    let url = if text.contains("://") {
+        base_url(text)?
+    } else {
+        let is_local =
+            |url: url::Url| is_this_machine(&url) || url.domain().is_some_and(|name| name.ends_with(".localhost"));
+        let local = url::Url::parse(&format!("http://{text}")).is_ok_and(is_local);
+        base_url(&format!("{}://{text}", if local { "http" } else { "https" }))?
+    };
+    Ok(without(url, &["/api/v1", "/v1", "/mcp", "/studio", "/docs"]))
+}
+
+/// A base URL without one of these paths, which are added to it: people copy addresses with them.
+fn without(url: String, paths: &[&str]) -> String {
+    // A host may be called like a path.
+    let base = paths.iter().find_map(|path| url.strip_suffix(path)).filter(|base| !base.ends_with('/'));
+    base.map_or_else(|| url.clone(), str::to_owned)
 }
 
 /// Parses `10.0.0.0/8` or a single address.
@@ -143,4 +153,24 @@ pub(super) fn domain(text: &str) -> Result<String, String> {
 /// Parses `512MiB`, `2GB` or `0`.
 pub(super) fn size(text: &str) -> Result<ByteSize, String> {
     text.parse().map_err(|_| format!("{text:?} is not a size such as 512MiB or 2GiB"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::server_url;
+
+    #[test]
+    fn a_server_is_named_by_its_address_or_that_of_its_apis() {
+        for (text, url) in [
+            ("127.0.0.1:8080", "http://127.0.0.1:8080"),
+            ("images.example.com/mcp", "https://images.example.com"),
+            ("https://images.example.com/api/v1/", "https://images.example.com"),
+            ("https://example.com/images/v1", "https://example.com/images"),
+            // The name of a container.
+            ("http://studio", "http://studio"),
+            ("http://mcp/mcp", "http://mcp"),
+        ] {
+            assert_eq!(server_url(text).as_deref(), Ok(url), "{text}");
+        }
+    }
 }

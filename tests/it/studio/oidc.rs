@@ -376,6 +376,7 @@ fn a_provider_has_https_and_a_client_id() {
         ("http://id.example.com", false),
         ("https://ada:secret@id.example.com", false),
         ("https://id.example.com/?a=b", false),
+        ("https://id.example.com/realms/one/.well-known/openid-configuration", false),
         ("id.example.com", false),
     ] {
         let read = ServerSettings::from_flags([&["--oidc-issuer", issuer][..], &id].concat());
