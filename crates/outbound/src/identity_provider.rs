@@ -261,9 +261,11 @@ impl IdentityProvider {
             }
         }
         match answer.get("error") {
-            // Its words may quote the code.
-            Some(serde_json::Value::String(code)) => {
-                Err(ProviderError::Refused(format!("its token endpoint says {}", word(code))))
+            Some(serde_json::Value::String(error)) => {
+                let verifier = authentication.verifier();
+                let secrets = [code, &verifier].into_iter().chain(secret);
+                let description = description(&answer, secrets).map(|words| format!(" ({words})")).unwrap_or_default();
+                Err(ProviderError::Refused(format!("its token endpoint says {}{description}", word(error))))
             }
             Some(error) if !error.is_null() => {
                 Err(ProviderError::Refused(format!("tokens: `error` is {}", kind(Some(error)))))
@@ -396,6 +398,12 @@ fn object(step: &str, status: StatusCode, body: &[u8]) -> Result<Fields, Provide
     // The reason may quote a token.
     let unusable = |_| ProviderError::Unusable(format!("{step}: status {status} without a JSON object"));
     serde_json::from_slice(json).map_err(unusable)
+}
+
+/// The words of an error, unless they quote a secret.
+fn description<'a>(answer: &Fields, mut secrets: impl Iterator<Item = &'a str>) -> Option<String> {
+    let description = answer.get("error_description")?.as_str()?;
+    (!secrets.any(|secret| description.contains(secret))).then(|| words(description))
 }
 
 /// Id and secret in a header (RFC 6749, 2.3.1).

@@ -52,14 +52,17 @@ fn with(mut authorities: RootCertStore, pem: &[u8]) -> Result<Trusted, String> {
     Ok(Trusted { authorities, named })
 }
 
-/// The message about a failed connection, with advice if the certificate of the server is not trusted. `setting` is
-/// where the operator names certificates to trust.
+/// The message about a failed connection, with advice if the certificate of the server is not trusted, or if it does
+/// not speak TLS. `setting` is where the operator names certificates to trust.
 pub fn explain(failure: String, setting: &str) -> String {
     // Self-signed certificates that are authorities end in the second.
-    match ["UnknownIssuer", "CaUsedAsEndEntity"].iter().any(|fault| failure.contains(fault)) {
-        true => format!(
+    if ["UnknownIssuer", "CaUsedAsEndEntity"].iter().any(|fault| failure.contains(fault)) {
+        return format!(
             "{failure}: if it is the right server, name the file with its certificate or that of its authority in {setting}"
-        ),
+        );
+    }
+    match failure.contains("InvalidContentType") {
+        true => format!("{failure}: the server answers without TLS at this port"),
         false => failure,
     }
 }

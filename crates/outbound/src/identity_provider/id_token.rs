@@ -53,7 +53,10 @@ impl Signed {
     pub(super) fn read(token: &str, keys: &[Key]) -> Result<Self, Fault> {
         let parts: Vec<&str> = token.split('.').collect();
         let [header, payload, signature] = parts[..] else {
-            return Err(format!("it has {} parts, and a signed token has 3", parts.len()).into());
+            return Err(match parts.len() {
+                5 => "it is encrypted: let the provider only sign it".to_owned().into(),
+                count => format!("it has {count} parts, and a signed token has 3").into(),
+            });
         };
         let fields = object(header, "its header")?;
         if fields.contains_key("crit") {
@@ -281,6 +284,7 @@ mod tests {
             (header_with(json!({"alg": 5})), Some("`alg` is a number")),
             (header_with(json!({"alg": "RS256", "crit": ["b64"]})), Some("`crit`")),
             (format!("{header}.{payload}"), Some("2 parts")),
+            (format!("{TOKEN}.{payload}.{signature}"), Some("encrypted")),
             ("a.b.c".into(), Some("its header")),
         ] {
             match (Signed::read(&token, &keys).expect_err("forged"), wanted) {
