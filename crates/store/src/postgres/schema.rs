@@ -70,7 +70,22 @@ pub(super) async fn is_current(database: &Database) -> Result<bool, OpenError> {
 pub(super) fn unusable(database: &Database, failure: Failure) -> OpenError {
     // Many managed services have an authority of their own, whose certificate they offer for download.
     let error = trust::explain(cause_of(failure.into()).to_string(), "--database-ca or sslrootcert");
+    let error = format!("{error}{}", advice(&error));
     OpenError::Unusable { name: database.name(), error }
+}
+
+/// Advice about errors of the driver that name no cause: another server answers, or none behind a proxy.
+fn advice(error: &str) -> &'static str {
+    let is_one_of = |errors: &[&str]| errors.iter().any(|one| error.contains(one));
+    if is_one_of(&["does not support TLS"]) {
+        "; turn TLS off with `?sslmode=disable` on a network of your own"
+    } else if is_one_of(&["unknown message tag", "bytes remaining", "connection closed", "early eof", "reset by peer"])
+    {
+        "; check that host and port are PostgreSQL's, that it has started, and that it, or a pooler before it, allows \
+         enough connections"
+    } else {
+        ""
+    }
 }
 
 /// The inner error is about a database that is not migrated and stays as it is.

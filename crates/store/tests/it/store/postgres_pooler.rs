@@ -1,5 +1,6 @@
 //! PostgreSQL as people buy it: behind poolers, with several hosts, and in other encodings.
 
+use std::io::{Read as _, Write as _};
 use std::net::TcpListener;
 
 use tintype_store::postgres;
@@ -140,4 +141,24 @@ async fn a_host_that_accepts_connections_and_is_silent_is_passed_over() {
     }
     let error = open(&url(&frozen.to_string())).await.expect_err("no server").to_string();
     assert!(error.contains("at 127.0.0.1 did not respond for 10 s"), "{error}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_no_postgresql_is_refused_with_advice() {
+    for (server, answer, parameters, advice) in [
+        ("a proxy without a server, PGlite in use", &b""[..], "", "host and port are PostgreSQL's"),
+        ("HTTP", b"HTTP/1.1 400 Bad Request\r\n\r\n", "?sslmode=disable", "host and port are PostgreSQL's"),
+        ("MySQL", b"\x4a\0\0\0\n8.0.36\0", "?sslmode=disable", "host and port are PostgreSQL's"),
+        ("PostgreSQL without TLS", b"N", "?sslmode=require", "`?sslmode=disable`"),
+    ] {
+        let listener = TcpListener::bind(("127.0.0.1", 0)).expect("a free port");
+        let address = listener.local_addr().expect("an address");
+        std::thread::spawn(move || {
+            for mut stream in listener.incoming().flatten() {
+                let _ = stream.read(&mut [0; 1024]).and_then(|_| stream.write_all(answer));
+            }
+        });
+        let error = open(&format!("postgres://tintype@{address}/x{parameters}")).await.expect_err("no database");
+        assert!(error.to_string().contains(advice), "{server}: {error}");
+    }
 }
