@@ -185,6 +185,11 @@ fn describe(error: &RedisError) -> String {
     if text.contains("unknown command 'SCRIPT'") {
         return format!("{text}: give --redis a server that runs scripts, and not its Sentinel");
     }
+    // Another server, or TLS on one side alone.
+    let is_odd = error.is_connection_dropped() || error.kind() == ErrorKind::Parse;
+    if is_odd && !error.is_connection_refusal() {
+        return format!("{text}: check that it is Redis, and write rediss:// if it wants TLS");
+    }
     trust::explain(text, "--redis-ca")
 }
 

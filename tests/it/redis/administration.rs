@@ -116,7 +116,7 @@ fn invalid_redis_settings_are_refused_without_showing_their_values() {
 
 #[tokio::test]
 async fn redis_is_reached_over_tls_with_a_trusted_authority() {
-    let (_directory, data, log) = places();
+    let (directory, data, log) = places();
     std::fs::create_dir(&data).expect("a directory");
     // As `openssl req -x509` makes it.
     let mut signed = rcgen::CertificateParams::new(["localhost".to_owned()]).expect("a name");
@@ -139,6 +139,8 @@ async fn redis_is_reached_over_tls_with_a_trusted_authority() {
     Server::spawn(command).stop();
     let said = read(&log);
     assert!(said.contains("invalid peer certificate") && said.contains("its authority in --redis-ca"), "{said}");
+    let (well, detail) = doctor(&directory, &["--redis", &url.replace("rediss://", "redis://")]);
+    assert!(!well && detail.contains("rediss:// if it wants TLS"), "{detail}");
 }
 
 #[test]
