@@ -10,12 +10,12 @@ use std::sync::{Arc, PoisonError, RwLock};
 use tokio::time::MissedTickBehavior;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::rustls::crypto::ring;
-use tokio_rustls::rustls::pki_types::pem::PemObject as _;
+use tokio_rustls::rustls::pki_types::pem::{self, PemObject as _};
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tokio_rustls::rustls::server::{ClientHello, ResolvesServerCert};
 use tokio_rustls::rustls::sign::CertifiedKey;
 use tokio_rustls::rustls::version::{TLS12, TLS13};
-use tokio_rustls::rustls::{ServerConfig, ServerConnection};
+use tokio_rustls::rustls::{Error, ServerConfig, ServerConnection};
 
 use super::acme::Authority;
 use tintype_config::{AcmeSettings, CERTIFICATE_CHECK_EVERY};
@@ -175,9 +175,17 @@ fn read_pair(cert: &Path, key: &Path) -> Result<Arc<CertifiedKey>, String> {
     let chain: Vec<_> =
         CertificateDer::pem_file_iter(cert).and_then(Iterator::collect).map_err(|error| unusable(cert, &error))?;
     if chain.is_empty() {
-        return Err(unusable(cert, &"the file contains no certificate"));
+        return Err(unusable(cert, &"it has no certificate in PEM"));
     }
-    let der = PrivateKeyDer::from_pem_file(key).map_err(|error| unusable(key, &error))?;
-    let pair = CertifiedKey::from_der(chain, der, &ring::default_provider());
-    pair.map(Arc::new).map_err(|error| unusable(cert, &error))
+    let der = PrivateKeyDer::from_pem_file(key).map_err(|error| match error {
+        pem::Error::NoItemsFound => unusable(key, &"it has no private key in PEM, or one with a passphrase"),
+        error => unusable(key, &error),
+    })?;
+    CertifiedKey::from_der(chain, der, &ring::default_provider()).map(Arc::new).map_err(|error| match error {
+        Error::InconsistentKeys(_) => {
+            unusable(key, &format!("it is not the key of the certificate in {}", cert.display()))
+        }
+        Error::General(_) => unusable(key, &"it must be RSA with 2,048 to 4,096 bits, P-256, P-384 or Ed25519"),
+        error => unusable(cert, &error),
+    })
 }

@@ -13,7 +13,7 @@ use tokio::net::TcpStream;
 use tokio_rustls::client::TlsStream;
 use tokio_rustls::rustls::{self, ProtocolVersion, SupportedProtocolVersion};
 
-use crate::rigs::binary::{Ran as _, Run as _, Server, tintype};
+use crate::rigs::binary::{Ran as _, Run as _, Server, refused, tintype};
 use crate::rigs::certificates::connect_with;
 use crate::rigs::http::{TASKS, exchange};
 use crate::rigs::service::Service;
@@ -127,6 +127,25 @@ async fn a_broken_certificate_keeps_the_old_one() {
     replace(&site.path("cert.pem"), &other.cert.pem());
     tokio::time::sleep(Duration::from_secs(5)).await;
     assert!(connect(&service, &other, BOTH).await.is_ok(), "the pair is whole again");
+}
+
+#[test]
+fn a_certificate_or_a_key_that_cannot_be_used_is_named_with_its_fault() {
+    let site = Site::new();
+    let (cert, key) = (site.path("cert.pem").display().to_string(), site.path("key.pem").display().to_string());
+    let data = site.path("data");
+    let of_kind = |kind: &str| format!("-----BEGIN {kind}-----\nMAA=\n-----END {kind}-----\n");
+    for (text, fault) in [
+        (of_kind("ENCRYPTED PRIVATE KEY"), "no private key in PEM, or one with a passphrase".to_owned()),
+        (of_kind("PRIVATE KEY"), "must be RSA with 2,048".to_owned()),
+        (signed().signing_key.serialize_pem(), format!("not the key of the certificate in {cert}")),
+    ] {
+        replace(&site.path("key.pem"), &text);
+        let said = refused(&data, &["serve", "--listen", "127.0.0.1:0", "--tls-cert", &cert, "--tls-key", &key]);
+        assert!(said.contains(&format!("cannot use {key}: ")) && said.contains(&fault), "{said}");
+    }
+    let said = refused(&data, &["serve", "--listen", "127.0.0.1:0", "--tls-cert", &key, "--tls-key", &key]);
+    assert!(said.contains(&format!("cannot use {key}: it has no certificate")), "{said}");
 }
 
 #[test]
