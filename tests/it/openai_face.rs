@@ -149,8 +149,8 @@ async fn documented_fields_are_taken_and_null_is_absence() {
         &caller,
         json!({
             "prompt": "a boat", "model": "", "n": null, "size": "auto", "quality": "hd", "style": "vivid", "user": "u",
-            "background": "auto", "moderation": "low", "output_format": null, "output_compression": 100,
-            "response_format": "b64_json", "stream": false, "partial_images": 0, "mask": null, "steps": 7
+            "background": "auto", "moderation": "low", "output_format": "", "output_compression": 100,
+            "response_format": "", "stream": false, "partial_images": 0, "mask": null, "steps": 7
         }),
     )
     .await;

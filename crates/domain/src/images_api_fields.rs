@@ -57,10 +57,11 @@ impl Fields {
         Some(self.rest.remove(index).1)
     }
 
+    /// A text. Many programs send one that is empty where they have none.
     pub(super) fn word(&mut self, name: &'static str) -> Result<Option<String>, InvalidCall> {
         match self.take(name) {
             None => Ok(None),
-            Some(Json::String(text)) => Ok(Some(text)),
+            Some(Json::String(text)) => Ok(Some(text).filter(|text| !text.is_empty())),
             Some(_) => invalid(name, "must be a string"),
         }
     }

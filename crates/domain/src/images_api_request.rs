@@ -222,7 +222,7 @@ impl Fields {
     }
 
     fn model(&mut self) -> Result<Option<String>, InvalidCall> {
-        let model = self.word("model")?.filter(|model| !model.is_empty());
+        let model = self.word("model")?;
         if model.as_ref().is_some_and(|model| model.chars().count() > MAX_MODEL_CHARS) {
             return invalid("model", "must have at most 200 characters");
         }
@@ -261,7 +261,7 @@ impl Fields {
 
     /// The size that the call names, with the nearest ratio; `None` leaves it to the service.
     fn size(&mut self) -> Result<Option<(String, AspectRatio)>, InvalidCall> {
-        let Some(text) = self.word("size")?.filter(|text| !text.is_empty() && text != "auto") else { return Ok(None) };
+        let Some(text) = self.word("size")?.filter(|text| text != "auto") else { return Ok(None) };
         let side = |text: &str| {
             let digits = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
             text.parse::<u32>().ok().filter(|side| digits && *side > 0)
