@@ -198,12 +198,8 @@ pub struct AuditEntry {
 }
 
 impl AuditedChange {
-    pub(super) fn of(action: Action, account_id: Id) -> Self {
-        Self { action, account_id: Some(account_id), subject: None, detail: None }
-    }
-
-    pub(super) fn of_queue(action: Action) -> Self {
-        Self { action, account_id: None, subject: None, detail: None }
+    pub(super) fn of(action: Action, account_id: impl Into<Option<Id>>) -> Self {
+        Self { action, account_id: account_id.into(), subject: None, detail: None }
     }
 
     pub(super) fn of_person(action: Action, person: &Person) -> Self {

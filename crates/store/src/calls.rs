@@ -66,13 +66,6 @@ pub struct Origin {
     pub right: Option<Right>,
 }
 
-impl Origin {
-    /// Whether the caller asked for previews.
-    pub fn wants_previews(&self) -> bool {
-        self.call.is_some_and(|call| call.wants_previews)
-    }
-}
-
 impl From<Option<Id>> for Origin {
     fn from(key_id: Option<Id>) -> Self {
         Self { key_id, ..Self::default() }

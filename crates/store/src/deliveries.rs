@@ -451,7 +451,7 @@ impl Store {
             }
             let replayed = send_at_once(begun, id).await?;
             if replayed.is_some() {
-                begun.audit(AuditedChange::of(Action::ReplayDelivery, row.get("account_id")?).about(id)).await?;
+                begun.audit(AuditedChange::of(Action::ReplayDelivery, row.get::<Id>("account_id")?).about(id)).await?;
             }
             Ok(replayed)
         })

@@ -618,11 +618,6 @@ impl Driver {
         }
     }
 
-    /// See [`Transaction::locking`].
-    pub(crate) fn locking(&self, clause: &'static str) -> &'static str {
-        self.either("", clause)
-    }
-
     /// See [`Transaction::among`].
     pub(crate) fn among(&self, number: u32) -> String {
         self.either(among_json(number), among_array(number))

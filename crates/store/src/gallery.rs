@@ -265,7 +265,7 @@ impl Store {
         let among = self.driver.among(1);
         let sql = if starred {
             // Locked, so that no task is erased meanwhile.
-            let locking = self.driver.locking("FOR SHARE");
+            let locking = self.driver.either("", "FOR SHARE");
             format!(
                 "WITH own AS MATERIALIZED (
                      SELECT id FROM tasks WHERE id {among} AND account_id = $2 AND surface = 'web'

@@ -7,7 +7,7 @@
 
 use tokio::try_join;
 
-use super::driver::{Parameter, Store, Transaction, from_row, json, list};
+use super::driver::{Parameter, Store, Transaction, from_row, list};
 use super::{Result, StoreError, deliveries};
 use crate::failure::Done;
 use tintype_domain::event::{self, EventType};
@@ -33,13 +33,6 @@ impl NewEntry<'_> {
     pub fn new(kind: EntryKind, amount: i64) -> Self {
         Self { kind, amount, task_id: None, key_id: None, grant_id: None, note: None }
     }
-}
-
-/// The parts of grants that a task took, for its row in the queue: JSON pairs of grant and credits; `None` if it took
-/// none.
-pub fn to_json(parts: &[Part]) -> Option<String> {
-    let pairs: Vec<(i64, i64)> = parts.iter().map(|part| (part.grant, part.credits)).collect();
-    (!pairs.is_empty()).then(|| json(&pairs))
 }
 
 /// Locks an account until the commit, so that no other transaction charges or refunds it, or adds something that it may
@@ -214,7 +207,7 @@ async fn give_back(
     taken: &str,
     now: Timestamp,
 ) -> Done {
-    // As [`to_json`] has written it, unless the row is damaged.
+    // As the submit has written it, unless the row is damaged.
     let invalid = |error| StoreError::other(format!("queue.taken: {error}"));
     let parts: Vec<(i64, i64)> = serde_json::from_str(taken).map_err(invalid)?;
     let grants: Vec<i64> = parts.iter().map(|(grant, _)| *grant).collect();

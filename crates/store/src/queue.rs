@@ -169,7 +169,7 @@ impl Store {
                 ON CONFLICT (id) DO UPDATE SET paused_at = p.paused_at RETURNING paused_at";
             let now = begun.now();
             let since = begun.find(sql, &[&now], |row| row.get("paused_at")).await?.unwrap_or(now);
-            begun.audit(AuditedChange::of_queue(Action::PauseQueue)).await?;
+            begun.audit(AuditedChange::of(Action::PauseQueue, None)).await?;
             Ok(since)
         })
         .await
@@ -181,7 +181,7 @@ impl Store {
             let sql = "DELETE FROM queue_pause RETURNING paused_at";
             let since = begun.find(sql, &[], |row| row.get("paused_at")).await?;
             if since.is_some() {
-                begun.audit(AuditedChange::of_queue(Action::ResumeQueue)).await?;
+                begun.audit(AuditedChange::of(Action::ResumeQueue, None)).await?;
             }
             Ok(since)
         })

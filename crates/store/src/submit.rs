@@ -7,7 +7,7 @@ use super::ledger::{self, NewEntry};
 use super::{Origin, StartLimit, StoreError, Submission, budgets, calls};
 use crate::failure::Done;
 use tintype_domain::budget::Allowance;
-use tintype_domain::ledger::Debit;
+use tintype_domain::ledger::{Debit, Part};
 use tintype_domain::model::{EntryKind, Id, Status, Surface, Task};
 use tintype_domain::request::GenerateRequest;
 
@@ -110,7 +110,7 @@ impl Order {
                 Transaction::Postgres(..) => Ok(0),
             }
         };
-        let queue = self.queue(begun, id, ledger::to_json(&debit.parts));
+        let queue = self.queue(begun, id, &debit.parts);
         let debit = ledger::debit(begun, self.account_id, debit, &charge, task.updated_at);
         try_join!(biased; self.insert(begun, &task), queue, call, unindexed, count, debit)?;
         Ok(Submission::Accepted(task))
@@ -140,12 +140,16 @@ impl Order {
         begun.execute(sql, &parameters).await
     }
 
-    async fn queue(&self, begun: &Transaction<'_>, id: Id, taken: Option<String>) -> Done<u64> {
+    /// Queues the task with the parts of grants that it took, as JSON pairs of grant and credits; NULL if it took none.
+    async fn queue(&self, begun: &Transaction<'_>, id: Id, parts: &[Part]) -> Done<u64> {
         let sql = "INSERT INTO queue (task_id, account_id, key_id, person_id, reference_count, taken, wants_previews,
             engine) VALUES ($1, $2, $3, $4, CAST($5 AS bigint), $6, $7, $8)";
-        let Origin { key_id, person_id, engine, .. } = &self.origin;
+        let Origin { key_id, person_id, call, engine, .. } = &self.origin;
         let references = self.request.reference_images.len() as i64;
-        let (wants_previews, engine) = (self.origin.wants_previews(), engine.as_deref().unwrap_or_default());
+        let taken: Vec<(i64, i64)> = parts.iter().map(|part| (part.grant, part.credits)).collect();
+        let taken = (!taken.is_empty()).then(|| json(&taken));
+        let wants_previews = call.is_some_and(|call| call.wants_previews);
+        let engine = engine.as_deref().unwrap_or_default();
         let parameters: [&dyn Parameter; 8] =
             [&id, &self.account_id, key_id, person_id, &references, &taken, &wants_previews, &engine];
         begun.execute(sql, &parameters).await
