@@ -83,7 +83,7 @@ async fn paced(store: &Arc<Store>, account: &Account, part: Duration) -> Outcome
         note("complete");
         store.list_tasks(account.id, Surface::Api, None, 20).await?;
         note("list");
-        store.grant(account.id, 2, None).await?;
+        store.grant(account.id, 2, None, None).await?;
         note("grant");
         next += PACE;
         tokio::time::sleep_until(next.into()).await;

@@ -112,7 +112,7 @@ async fn grant(args: GrantArgs, data: &DataSettings) -> Outcome {
     let (store, account) = open_account(data, &args.account).await?;
     let expires_at = args.expires_in.map(|life| store.now().saturating_add(life));
     let note = args.note.as_deref().filter(|note| !note.is_empty());
-    let granted = store.grant_until(account.id, args.amount, note, expires_at).await?;
+    let granted = store.grant(account.id, args.amount, note, expires_at).await?;
     let credits = granted.ok_or("the account no longer exists")?;
     show(args.json, &Balance { account: &account.name, credits }, || {
         let until = expires_at.map(|end| format!(" until {end}")).unwrap_or_default();

@@ -111,7 +111,7 @@ async fn expired_credits_pay_nothing_and_the_sweeper_takes_them() {
     let caller = service.caller("ada", 1).await;
     let store = &service.shared.store;
     let end = service.clock.now().saturating_add(HOUR);
-    store.grant_until(caller.account.id, 4, None, Some(end)).await.expect("a store");
+    store.grant(caller.account.id, 4, None, Some(end)).await.expect("a store");
     caller.submit_prompt("a boat").await;
     service.clock.set(end);
     let answer = caller.post(r#"{"prompt": "a boat"}"#).await;

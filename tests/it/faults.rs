@@ -112,9 +112,9 @@ impl Scene {
         let (store, secret) = (self.service.shared.store.clone(), KeySecret::random());
         attempt(async move { store.rotate_key(key, secret.hash(), &secret.hint(), Duration::ZERO).await }).await;
         let store = self.service.shared.store.clone();
-        attempt(async move { store.grant(account, 10, None).await }).await;
+        attempt(async move { store.grant(account, 10, None, None).await }).await;
         let (store, sweeper) = (self.service.shared.store.clone(), self.service.sweeper.clone());
-        attempt(async move { store.grant_until(account, 10, None, Some(store.now())).await }).await;
+        attempt(async move { store.grant(account, 10, None, Some(store.now())).await }).await;
         attempt(async move { sweeper.lapse_grants().await }).await;
         let store = self.service.shared.store.clone();
         attempt(async move { store.change_account(account, AccountChange::Enable).await }).await;

@@ -81,7 +81,7 @@ pub(super) async fn installation(data: &Path) -> String {
     store.refuse(claim().await, REFUSED, Some(rule)).await.expect("a store");
     store.change_key(bad.id, KeyChange::FlagLeaked).await.expect("a store");
     let end = store.now().saturating_add(LEASE * 10_000);
-    store.grant_until(ada.id, 7, Some("for being nice"), Some(end)).await.expect("a store");
+    store.grant(ada.id, 7, Some("for being nice"), Some(end)).await.expect("a store");
     submit(None.into(), Surface::Api).await;
     let actor = Actor { name: "root".into(), person_id: None, via: Via::Command, source: None };
     store.acting(actor).pause_queue().await.expect("a store");

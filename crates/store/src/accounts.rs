@@ -245,14 +245,11 @@ impl Store {
 
     /// Adds credits and returns the new balance; `None` if the account does not exist. An amount is an error if it is
     /// not positive or would raise the balance above [`MAX_BALANCE`](tintype_domain::model::MAX_BALANCE).
-    pub async fn grant(&self, account_id: Id, amount: i64, note: Option<&str>) -> Result<Option<i64>> {
-        self.grant_until(account_id, amount, note, None).await
-    }
-
-    /// [`Store::grant`] of credits that expire, if there is a time. Tasks spend those that expire soonest first, and
-    /// those that never do last. A refund goes back to its grant; after its expiry, it can be spent for
+    ///
+    /// The credits may expire. Tasks spend those that expire soonest first, and those that never do last. A refund goes
+    /// back to its grant; after its expiry, it can be spent for
     /// [`REFUND_LIFE`](tintype_domain::ledger::REFUND_LIFE), once.
-    pub async fn grant_until(
+    pub async fn grant(
         &self,
         account_id: Id,
         amount: i64,
@@ -265,7 +262,7 @@ impl Store {
         }
     }
 
-    /// [`Store::grant_until`]; with a `newest`, only while the newest grant of the account is this entry, or there is
+    /// [`Store::grant`]; with a `newest`, only while the newest grant of the account is this entry, or there is
     /// none. So a form that names it grants once, however often and to whichever processes it is sent.
     pub async fn grant_after(
         &self,

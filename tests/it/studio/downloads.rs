@@ -164,7 +164,7 @@ async fn downloads_end_with_the_session() {
         tasks.push(ada.completed("Owls", "1").await.to_string());
     }
     for entry in 0..1_000 {
-        service.shared.store.grant(ada.account, 1, Some(&entry.to_string())).await.expect("a store");
+        service.shared.store.grant(ada.account, 1, Some(&entry.to_string()), None).await.expect("a store");
     }
     let mut zip = ada.read(&format!("/studio/gallery.zip?tasks={}", tasks.join("+"))).await;
     let mut csv = ada.read("/studio/credits.csv").await;
@@ -201,7 +201,7 @@ async fn the_ledger_is_downloaded_whole() {
     let service = Service::start().await;
     let ada = service.visitor("ada", 5).await;
     for entry in 0..2_000 {
-        service.shared.store.grant(ada.account, 1, Some(&format!("grant {entry}"))).await.expect("a store");
+        service.shared.store.grant(ada.account, 1, Some(&format!("grant {entry}")), None).await.expect("a store");
     }
     let csv = ada.page("/studio/credits.csv").await;
     let lines: Vec<_> = csv.lines().collect();

@@ -195,7 +195,7 @@ async fn a_key_has_limits_and_rotates_with_the_overlap_that_its_owner_chose() {
 async fn the_ledger_is_downloaded_and_no_note_is_a_formula() {
     let service = Service::start().await;
     let ada = service.visitor("ada", 100).await;
-    service.shared.store.grant(ada.account, 5, Some("=cmd|' /C calc'!A0, \"quoted\"")).await.expect("a store");
+    service.shared.store.grant(ada.account, 5, Some("=cmd|' /C calc'!A0, \"quoted\""), None).await.expect("a store");
     ada.create("a boat").await;
     let csv = ada.page("/studio/credits.csv").await;
     let lines: Vec<_> = csv.lines().collect();

@@ -93,8 +93,8 @@ case!(create_first_account_changes_nothing_if_an_account_exists, async |fx| {
 case!(a_grant_adds_to_the_balance_and_stores_its_note, async |fx| {
     let ada = fx.account("ada", 10).await?;
     fx.clock.advance(MILLISECOND);
-    assert_eq!(fx.store.grant(ada, 5, Some("invoice 7")).await?, Some(15));
-    assert_eq!(fx.store.grant(ada, 1, None).await?, Some(16));
+    assert_eq!(fx.store.grant(ada, 5, Some("invoice 7"), None).await?, Some(15));
+    assert_eq!(fx.store.grant(ada, 1, None, None).await?, Some(16));
     assert_eq!(fx.credits(ada).await?, 16);
     let entries = fx.store.history(ada, None, 2).await?;
     let [second, first] = entries.as_slice() else { panic!("{entries:?}") };
@@ -194,7 +194,7 @@ case!(a_grant_to_a_missing_account_changes_nothing, async |fx| {
     let missing = Fixture::new(fx.backend).account("eve", 0).await?;
     let before = fx.state().await?;
     for amount in [5, i64::MAX] {
-        assert_eq!(fx.store.grant(missing, amount, None).await?, None);
+        assert_eq!(fx.store.grant(missing, amount, None, None).await?, None);
     }
     assert_eq!(fx.state().await?, before);
     assert_eq!(fx.store.history(missing, None, 100).await?, []);
@@ -205,7 +205,7 @@ case!(a_grant_outside_the_allowed_range_is_an_error_and_changes_nothing, async |
     let ada = fx.account("ada", 10).await?;
     let before = fx.state().await?;
     for amount in [-3, 0, MAX_BALANCE - 9, i64::MAX, i64::MIN] {
-        fx.store.grant(ada, amount, None).await.expect_err("no such grant");
+        fx.store.grant(ada, amount, None, None).await.expect_err("no such grant");
         assert_eq!(fx.state().await?, before, "{amount}");
     }
     Ok(())
@@ -214,8 +214,8 @@ case!(a_grant_outside_the_allowed_range_is_an_error_and_changes_nothing, async |
 case!(a_refund_fits_into_an_account_with_the_maximum_balance, async |fx| {
     let ada = fx.account("ada", 8).await?;
     let task = fx.submit_request(ada, Surface::Api, images(4)).await?;
-    assert_eq!(fx.store.grant(ada, MAX_BALANCE, None).await?, Some(MAX_BALANCE));
-    fx.store.grant(ada, 1, None).await.expect_err("no such grant");
+    assert_eq!(fx.store.grant(ada, MAX_BALANCE, None, None).await?, Some(MAX_BALANCE));
+    fx.store.grant(ada, 1, None, None).await.expect_err("no such grant");
     assert!(fx.store.fail_unleased(task.id, FailureCause::Operator, "it sank").await?.is_some());
     assert_eq!(fx.credits(ada).await?, MAX_BALANCE + 8);
     Ok(())
@@ -231,7 +231,7 @@ case!(history_lists_entries_newest_first_with_the_balance_after_each, async |fx|
     let boat = fx.submit_request(ada, Surface::Api, images(2)).await?.id;
     let lease = fx.claim().await?;
     fx.store.fail(lease, FailureCause::Engine, "it sank").await?;
-    fx.store.grant(ada, 5, None).await?;
+    fx.store.grant(ada, 5, None, None).await?;
     let fox = fx.submit_request(ada, Surface::Web, images(1)).await?.id;
     let entries = fx.store.history(ada, None, 100).await?;
     let expected = [
@@ -251,8 +251,8 @@ case!(pages_of_history_have_no_gap_and_no_overlap, async |fx| {
     let ada = fx.account("ada", 1).await?;
     let bob = fx.account("bob", 1).await?;
     for amount in 2..=7 {
-        fx.store.grant(ada, amount, None).await?;
-        fx.store.grant(bob, amount, None).await?;
+        fx.store.grant(ada, amount, None, None).await?;
+        fx.store.grant(bob, amount, None, None).await?;
     }
     let mut amounts = Vec::new();
     let mut before = None;

@@ -46,7 +46,7 @@ case!(changes_to_accounts_and_credits_are_recorded_with_their_actor, async |fixt
     let AccountCreation::Created(ada) = store.create_account_as("ada", 10, Rank::Administrator).await? else {
         panic!("a new name")
     };
-    store.grant(ada.id, 5, Some("for being nice")).await?;
+    store.grant(ada.id, 5, Some("for being nice"), None).await?;
     store.take(ada.id, 2, "a mistake").await?;
     for change in [AccountChange::Disable, AccountChange::Enable, AccountChange::Delete] {
         store.change_account(ada.id, change).await?;
@@ -126,9 +126,9 @@ case!(nothing_is_recorded_of_a_change_that_did_not_happen_or_without_an_actor, a
     let (store, nobody) = (fixture.acting(), Id::floor(fixture.store.now()));
     let account = fixture.account("ada", 2).await?;
     store.create_account("ada", 1).await?;
-    store.grant(nobody, 1, None).await?;
+    store.grant(nobody, 1, None, None).await?;
     store.take(account, 3, "too much").await?;
-    assert!(store.grant(account, i64::MAX, None).await.is_err());
+    assert!(store.grant(account, i64::MAX, None, None).await.is_err());
     store.change_key(nobody, KeyChange::Disable).await?;
     store.rotate_key(nobody, [1; 32], "tt_", DAY).await?;
     store.create_key(nobody, NewKey::new(&KeySecret::random())).await?;
@@ -139,7 +139,7 @@ case!(nothing_is_recorded_of_a_change_that_did_not_happen_or_without_an_actor, a
     fixture.submit(account).await?;
     // It has an unfinished task, so it is not deleted.
     store.change_account(account, AccountChange::Delete).await?;
-    fixture.store.grant(account, 1, None).await?;
+    fixture.store.grant(account, 1, None, None).await?;
     assert_eq!(fixture.actions().await?, []);
     assert_eq!(fixture.store.count_unfinished(account, Surface::Api).await?, 1);
     Ok(())
@@ -149,8 +149,8 @@ case!(the_audit_log_is_read_by_account_and_in_pages_and_old_entries_are_deleted,
     let store = fixture.acting();
     let (ada, eve) = (fixture.account("ada", 0).await?, fixture.account("eve", 0).await?);
     for amount in 1..=3 {
-        store.grant(ada, amount, None).await?;
-        store.grant(eve, amount, None).await?;
+        store.grant(ada, amount, None, None).await?;
+        store.grant(eve, amount, None, None).await?;
         fixture.clock.advance(DAY);
     }
     let of_ada = fixture.store.audit_entries(Some(ada), None, 10).await?;

@@ -11,7 +11,7 @@ use tintype_rigs::database::{Backend, NOON};
 /// Grants credits that expire after some hours.
 async fn grant(fx: &Fixture, account: Id, amount: i64, hours: u32) -> Result<()> {
     let expires_at = fx.clock.now().saturating_add(HOUR * hours);
-    fx.store.grant_until(account, amount, None, Some(expires_at)).await?;
+    fx.store.grant(account, amount, None, Some(expires_at)).await?;
     Ok(())
 }
 

@@ -143,7 +143,7 @@ async fn a_balance_written_after_a_lock_wait_includes_the_entry_of_the_lock_hold
         let store = fx.store.clone();
         let waits = tokio::spawn(async move {
             if is_grant {
-                store.grant(ada.id, 1, None).await.map(|_| ())
+                store.grant(ada.id, 1, None, None).await.map(|_| ())
             } else {
                 store.fail(lease, FailureCause::Engine, "it sank").await.map(|_| ())
             }
@@ -165,7 +165,7 @@ async fn nothing_is_charged_while_the_sequence_is_behind_the_ledger() -> Result<
     fx.submit(ada).await?;
     let schema = schema(fx.directory.path());
     cluster().execute(&format!("ALTER SEQUENCE {schema}.ledger_id_seq RESTART WITH 1"));
-    let error = fx.store.grant(ada, 1, None).await.expect_err("the entry would not be the newest");
+    let error = fx.store.grant(ada, 1, None, None).await.expect_err("the entry would not be the newest");
     assert!(error.to_string().contains("ledger_id_seq"), "{error}");
     assert_eq!(fx.credits(ada).await?, 8);
     cluster().execute(&format!("SELECT setval('{schema}.ledger_id_seq', (SELECT max(id) FROM {schema}.ledger))"));

@@ -350,7 +350,7 @@ async fn account_lookups_read_few_index_entries_despite_an_old_snapshot() -> Res
     }
     let submitted = entries_read(&mut fx, "accounts").await;
     for _ in 0..100 {
-        fx.store.grant(ada, 1, None).await?.expect("the account exists");
+        fx.store.grant(ada, 1, None, None).await?.expect("the account exists");
     }
     let granted = entries_read(&mut fx, "accounts").await;
     for _ in 0..100 {

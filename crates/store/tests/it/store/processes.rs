@@ -101,7 +101,7 @@ case!(a_grant_by_another_process_during_submits_is_not_lost, async |fx| {
     let submits = together((0..50).map(|_| submit(fx.store.clone(), ada, 1, UNLIMITED)));
     let grants = async {
         for _ in 0..5 {
-            elsewhere.grant(ada, 100, None).await?;
+            elsewhere.grant(ada, 100, None, None).await?;
         }
         Ok::<_, tintype_store::StoreError>(())
     };
@@ -118,7 +118,7 @@ case!(a_failed_write_affects_no_other_write_of_its_batch, async |fx| {
         let store = fx.store.clone();
         async move {
             if turn % 3 == 1 {
-                store.grant(ada, -1, None).await.expect_err("no such grant");
+                store.grant(ada, -1, None, None).await.expect_err("no such grant");
             } else {
                 accepted(submit(store, ada, 1, UNLIMITED).await.expect("no store error"));
             }

@@ -74,7 +74,7 @@ async fn lose(fixture: &Fixture, owner: &Owner, loss: &str) -> Result<()> {
 /// Tries one write of each kind, and returns how many of them took place.
 async fn writes(store: &Arc<Store>, account: Id, other: Id) -> usize {
     let outcomes = [
-        store.grant(account, 1, None).await.map(drop),
+        store.grant(account, 1, None, None).await.map(drop),
         store
             .create_person(account, &format!("p{}", Token::random().reveal().to_lowercase()), Role::Member)
             .await
@@ -125,7 +125,8 @@ case!(a_store_with_the_right_of_a_session_writes_only_while_that_holds, async |f
 case!(a_store_with_the_right_of_an_operator_writes_only_while_that_holds, async |fixture| {
     // The first account is an administrator's.
     let (operator, other) = (fixture.owner("ada").await?, fixture.owner("eve").await?);
-    let write = async |owner: &Owner| fixture.store.with_right(owner.right(true)).grant(other.account, 1, None).await;
+    let write =
+        async |owner: &Owner| fixture.store.with_right(owner.right(true)).grant(other.account, 1, None, None).await;
     assert!(write(&operator).await.is_ok());
     assert!(matches!(write(&other).await, Err(StoreError::Revoked)));
     lose(fixture, &operator, "demoted").await?;

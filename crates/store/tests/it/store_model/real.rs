@@ -66,7 +66,7 @@ async fn work(store: &Store, model: &Model, act: Act) -> Outcome {
             let Some(index) = model.account(Some(account)) else { return Outcome::Refused };
             let (account, key) = (model.accounts[index].id, key_id(model, index, order));
             let submits = (0..times).map(|_| store.submit(account, key, surface, order.request(), max_unfinished));
-            let (submissions, granted) = join(try_join_all(submits), store.grant(account, -1, None)).await;
+            let (submissions, granted) = join(try_join_all(submits), store.grant(account, -1, None, None)).await;
             granted.expect_err("credits are not taken away");
             submissions.into()
         }
@@ -121,7 +121,7 @@ async fn administer(store: &Store, model: &Model, act: Act) -> Outcome {
         Act::Grant { account, amount, note, life } => {
             let note = grant_note(note);
             let expires_at = life.map(|life| Timestamp::from_millis(store.now().as_millis() + life));
-            store.grant_until(model.account_id(account), amount, note.as_deref(), expires_at).await.into()
+            store.grant(model.account_id(account), amount, note.as_deref(), expires_at).await.into()
         }
         Act::Take { account, amount } => store.take(model.account_id(account), amount, TAKEN).await.into(),
         Act::Lapse => store.lapse_grants().await.into(),
