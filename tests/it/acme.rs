@@ -20,14 +20,13 @@ use tokio_rustls::rustls::pki_types::pem::PemObject as _;
 
 use crate::rigs::binary::{Killed, Ran as _, Run as _, Server, refused, tintype};
 use crate::rigs::http::{TASKS, exchange};
+use crate::rigs::wait::until_some;
 use crate::rigs::{certificates, debian, network};
 
 const NAME: &str = "images.example.com";
 const AUTHORITY: &str = "127.0.0.1:14000";
 const MANAGEMENT: &str = "127.0.0.1:15000";
 const NAMES: &str = "127.0.0.1:8053";
-/// Time limit of every wait.
-const FOR_EVER: Duration = Duration::from_secs(60);
 
 /// A Pebble server that resolves every name to this machine.
 struct Authority {
@@ -67,7 +66,7 @@ impl Authority {
         let _processes = [names, authority].map(|process| Killed(process.expect("pebble runs")));
         let authority = Self { directory, pair, _processes };
         for address in [AUTHORITY, MANAGEMENT] {
-            until(async || TcpStream::connect(address).await.ok()).await;
+            until_some(async || TcpStream::connect(address).await.ok()).await;
         }
         authority
     }
@@ -93,19 +92,6 @@ impl Authority {
         let answer = exchange(stream, request.expect("a request")).await;
         CertificateDer::from_pem_slice(&answer.body).expect("a certificate")
     }
-}
-
-/// Repeats an attempt until it returns something.
-async fn until<T>(mut attempt: impl AsyncFnMut() -> Option<T>) -> T {
-    let trying = async {
-        loop {
-            if let Some(outcome) = attempt().await {
-                return outcome;
-            }
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
-    };
-    tokio::time::timeout(FOR_EVER, trying).await.expect("the attempt succeeds in time")
 }
 
 /// A TLS connection to a server with a certificate for `name` under `root`.
@@ -139,7 +125,7 @@ async fn a_certificate_is_ordered_once_and_kept() {
     let (root, data) = (authority.root().await, TempDir::new().expect("a directory"));
     let server = authority.serve(data.path());
     let key = server.first_key().expect("a key");
-    let stream = until(async || connect("127.0.0.1:443", NAME, &root).await.ok()).await;
+    let stream = until_some(async || connect("127.0.0.1:443", NAME, &root).await.ok()).await;
     let first = shown(&stream);
     let list = Request::get(TASKS).header("host", NAME).header("authorization", format!("Bearer {key}"));
     let answer = exchange(stream, list.body(Full::<Bytes>::default()).expect("a request")).await;
@@ -172,10 +158,10 @@ async fn a_certificate_is_renewed_without_dropping_connections() {
     let authority = Authority::start(Duration::from_secs(15)).await;
     let (root, data) = (authority.root().await, TempDir::new().expect("a directory"));
     let server = authority.serve(data.path());
-    let mut open = until(async || connect("127.0.0.1:443", NAME, &root).await.ok()).await;
+    let mut open = until_some(async || connect("127.0.0.1:443", NAME, &root).await.ok()).await;
     let first = shown(&open);
     let renewed = async || connect("127.0.0.1:443", NAME, &root).await.ok().filter(|stream| shown(stream) != first);
-    until(renewed).await;
+    until_some(renewed).await;
     assert!(authority.orders() > 1);
     assert!(ask(&mut open).await.starts_with("HTTP/1.1 200 "), "an open connection goes on");
     server.stop();

@@ -12,6 +12,7 @@ use tokio::net::TcpStream;
 
 use crate::rigs::http::{Answer, GENERATE, TASKS};
 use crate::rigs::service::{Caller, Service};
+use crate::rigs::wait::until_some;
 
 /// An answer without the parts that differ between any two answers.
 fn shape(answer: &Answer) -> (u16, Vec<(String, String)>, serde_json::Value) {
@@ -125,16 +126,8 @@ async fn a_real_key_in_a_query_is_flagged_for_rotation() {
     let caller = service.caller("ada", 10).await;
     service.call("GET", &format!("{TASKS}?token={}", caller.key), &[], "").await.assert_error(401, "UNAUTHORIZED");
     // The flag is written in the background. Later writes go through the same writer, so it is there when they return.
-    let flagged = async {
-        loop {
-            let key = service.shared.store.find_key(caller.key_id).await.expect("a store").expect("the key");
-            if let Some(at) = key.leaked_at {
-                break at;
-            }
-            tokio::task::yield_now().await;
-        }
-    };
-    let at = tokio::time::timeout(Duration::from_secs(30), flagged).await.expect("the key is flagged");
+    let key = async || service.shared.store.find_key(caller.key_id).await.expect("a store").expect("the key");
+    let at = until_some(async || key().await.leaked_at).await;
     assert_eq!(at, service.clock.now());
     assert_eq!(caller.get(TASKS).await.status, 200, "the key itself goes on working");
 }

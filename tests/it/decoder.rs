@@ -14,7 +14,7 @@ use tintype_system::sandbox::{COMMAND, CPU_SECONDS, Confinement, DecodeError, De
 use crate::openai_edits::{data_url, png};
 use crate::rigs::binary::TINTYPE;
 use crate::rigs::service::Service;
-use crate::rigs::wait::until;
+use crate::rigs::wait::{until, until_some};
 
 mod bombs;
 mod files;
@@ -180,17 +180,12 @@ async fn a_process_that_hangs_is_killed() {
 
 /// The words of a file that the scripts of a test write, once there are so many.
 async fn words(file: &Path, count: usize) -> Vec<String> {
-    let reading = async {
-        loop {
-            let text = std::fs::read_to_string(file).unwrap_or_default();
-            let words: Vec<String> = text.split_whitespace().map(Into::into).collect();
-            if words.len() >= count {
-                return words;
-            }
-            tokio::task::yield_now().await;
-        }
-    };
-    tokio::time::timeout(Duration::from_secs(60), reading).await.expect("they are written")
+    until_some(async || {
+        let text = std::fs::read_to_string(file).unwrap_or_default();
+        let words: Vec<String> = text.split_whitespace().map(Into::into).collect();
+        (words.len() >= count).then_some(words)
+    })
+    .await
 }
 
 /// Whether a process runs, or waits to be reaped.

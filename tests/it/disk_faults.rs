@@ -1,10 +1,9 @@
 //! The disk is full, read-only or failing.
 
 use std::net::SocketAddr;
-use std::time::Duration;
 
 use crate::rigs::binary::{Ran as _, Server, run};
-use crate::rigs::crowd::{Crowd, MOMENT, integrity};
+use crate::rigs::crowd::{Crowd, integrity};
 use crate::rigs::disk::{self, ALL, Disk, Faults, Names, Survivors};
 use crate::rigs::http::try_send;
 use crate::rigs::wait::until;
@@ -16,15 +15,7 @@ const DAYS: Names = |name| name.len() == 10 && name.starts_with("20");
 
 /// The exit code of a server that ends by itself.
 async fn exit_code(mut server: Server) -> Option<i32> {
-    let ending = async {
-        loop {
-            match server.ended() {
-                Some(status) => return status.code(),
-                None => tokio::time::sleep(MOMENT).await,
-            }
-        }
-    };
-    tokio::time::timeout(Duration::from_secs(60), ending).await.expect("the server ends by itself")
+    server.until_ended().await.code()
 }
 
 async fn readiness(address: SocketAddr) -> u16 {

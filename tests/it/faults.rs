@@ -29,11 +29,8 @@ use tokio_util::sync::CancellationToken;
 
 use crate::rigs::http::{Answer, GENERATE, TASKS, try_send};
 use crate::rigs::service::Service;
-use crate::rigs::wait::until;
+use crate::rigs::wait::{until, until_some};
 use crate::webhooks;
-
-/// Time limit of every wait.
-const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A fault at these effects ends the process, so tests need the real program.
 pub const OF_A_PROCESS: [Effect; 2] = [Effect::Commit, Effect::Checkpoint];
@@ -271,34 +268,26 @@ impl Scene {
     /// Has the worker report the render that it has under way. A render counts as running from its preparation on, but has
     /// progress only once the engine has it.
     async fn report_progress(&self, worker: &Arc<Worker>) {
-        let reporting = async {
-            while self.service.shared.metrics.renders.get() > 0 {
-                let worker = worker.clone();
-                // The fault fails or panics once.
-                if tokio::spawn(async move { worker.report_progress().await }).await.is_ok_and(|reported| reported > 0)
-                {
-                    break;
-                }
-                tokio::task::yield_now().await;
-            }
-        };
-        tokio::time::timeout(PATIENCE, reporting).await.expect("a render has progress or ends");
+        until(async || {
+            let worker = worker.clone();
+            // The fault fails or panics once.
+            let report = async || tokio::spawn(async move { worker.report_progress().await }).await;
+            self.service.shared.metrics.renders.get() == 0 || report().await.is_ok_and(|reported| reported > 0)
+        })
+        .await;
     }
 
     /// Waits until the worker renders, unless it has ended or there is nothing to render.
     async fn renders<T>(&self, worker: &JoinHandle<T>) -> bool {
         let shared = &self.service.shared;
-        let rendering = async {
-            while shared.metrics.renders.get() == 0 {
-                let depth = shared.store.queue_depth().await.expect("a store");
-                if worker.is_finished() || depth.leased + depth.waiting == 0 {
-                    return false;
-                }
-                tokio::time::sleep(Duration::from_millis(2)).await;
+        until_some(async || {
+            if shared.metrics.renders.get() > 0 {
+                return Some(true);
             }
-            true
-        };
-        tokio::time::timeout(PATIENCE, rendering).await.expect("it renders or has nothing to do")
+            let depth = shared.store.queue_depth().await.expect("a store");
+            (worker.is_finished() || depth.leased + depth.waiting == 0).then_some(false)
+        })
+        .await
     }
 
     async fn sweep(&self) {

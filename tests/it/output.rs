@@ -15,6 +15,7 @@ use tempfile::TempDir;
 use crate::rigs::binary::{self, Killed, Ran as _, Run as _, TINTYPE, signal, tintype};
 use crate::rigs::http::send;
 use crate::rigs::ports::Port;
+use crate::rigs::wait::until_some;
 
 /// Time limit of every wait.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -75,36 +76,23 @@ impl Mute {
 
     /// Sends requests until lines were dropped, and returns how many.
     async fn flood(&self) -> u64 {
-        let flooding = async {
-            loop {
-                // Reading the count costs the server far more than the lines of these requests.
-                for _ in 0..100 {
-                    send(self.address, "GET", "/healthz", "", "").await;
-                }
-                let metrics = send(self.metrics, "GET", "/metrics", "", "").await;
-                let metrics = String::from_utf8(metrics.body.to_vec()).expect("text");
-                let dropped = metrics.lines().find_map(|line| line.strip_prefix("tintype_log_lines_dropped_total "));
-                match dropped.expect("a metric").parse().expect("a number") {
-                    0 => {}
-                    dropped => return dropped,
-                }
+        until_some(async || {
+            // Reading the count costs the server far more than the lines of these requests.
+            for _ in 0..100 {
+                send(self.address, "GET", "/healthz", "", "").await;
             }
-        };
-        tokio::time::timeout(PATIENCE, flooding).await.expect("the server answers")
+            let metrics = send(self.metrics, "GET", "/metrics", "", "").await;
+            let metrics = String::from_utf8(metrics.body.to_vec()).expect("text");
+            let dropped = metrics.lines().find_map(|line| line.strip_prefix("tintype_log_lines_dropped_total "));
+            Some(dropped.expect("a metric").parse().expect("a number")).filter(|dropped| *dropped > 0)
+        })
+        .await
     }
 
     /// Sends SIGTERM, and waits for the end.
     async fn stop(&mut self) {
         signal(self.process.id(), "TERM");
-        let ended = async {
-            loop {
-                match self.process.try_wait().expect("a child") {
-                    Some(status) => return status,
-                    None => tokio::time::sleep(Duration::from_millis(5)).await,
-                }
-            }
-        };
-        let status = tokio::time::timeout(PATIENCE, ended).await.expect("it ends");
+        let status = until_some(async || self.process.try_wait().expect("a child")).await;
         assert_eq!(status.code(), Some(0));
     }
 }

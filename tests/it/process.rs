@@ -4,7 +4,6 @@ use std::io::{Read as _, Write as _};
 use std::net::TcpListener;
 use std::path::Path;
 use std::process::{Command, Stdio};
-use std::time::Duration;
 
 use http_body_util::Full;
 use hyper::{Request, StatusCode};
@@ -18,7 +17,7 @@ use crate::rigs::binary::{self, Ran as _, Run as _, Server, TINTYPE, refused, ru
 use crate::rigs::certificates::{certificate, connect};
 use crate::rigs::http::{GENERATE, TASKS, ended, exchange, send, submit, try_send};
 use crate::rigs::ports::Port;
-use crate::rigs::wait::until;
+use crate::rigs::wait::{until, until_some};
 
 /// A library whose wall clock stands still.
 const CLOCK_BEFORE_1970: &str = "
@@ -27,9 +26,6 @@ int clock_gettime(clockid_t clock, struct timespec *now) {
     *now = (struct timespec){ .tv_sec = clock == CLOCK_REALTIME ? -1 : 1 };
     return 0;
 }";
-
-/// Time limit of every wait.
-const PATIENCE: Duration = Duration::from_secs(60);
 
 #[tokio::test]
 async fn the_first_start_creates_everything_and_hands_out_one_key() {
@@ -411,17 +407,13 @@ async fn metrics_have_a_listener_of_their_own() {
     let task_id = submit(&server, &key, "a boat").await;
     ended(&server, &key, &task_id).await;
     // The metric is updated a moment after callers can see the end.
-    let counted = async {
-        loop {
-            let metrics = send(free.address, "GET", "/metrics", "", "").await;
-            assert_eq!(metrics.status, 200);
-            let text = String::from_utf8(metrics.body.to_vec()).expect("text");
-            if text.contains("tintype_tasks_ended_total{status=\"completed\"} 1") {
-                return text;
-            }
-        }
+    let counted = async || {
+        let metrics = send(free.address, "GET", "/metrics", "", "").await;
+        assert_eq!(metrics.status, 200);
+        let text = String::from_utf8(metrics.body.to_vec()).expect("text");
+        text.contains("tintype_tasks_ended_total{status=\"completed\"} 1").then_some(text)
     };
-    let text = tokio::time::timeout(PATIENCE, counted).await.expect("the end of the task is counted");
+    let text = until_some(counted).await;
     for line in [
         "tintype_tasks_submitted_total 1",
         "tintype_credits_charged_total 2",

@@ -15,6 +15,7 @@ use crate::rigs::cluster::Site;
 use crate::rigs::cluster::node::Part;
 use crate::rigs::http::send;
 use crate::rigs::s3::{SECRET_KEY, variables};
+use crate::rigs::wait::until_some;
 
 /// Time limit of every wait.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -306,15 +307,7 @@ async fn with_json_every_line_is_json() {
         let whole = text.rfind('\n').map_or("", |end| &text[..end]);
         whole.lines().map(|line| serde_json::from_str(line).unwrap_or_else(|_| panic!("no JSON: {line}"))).collect()
     };
-    let started = async {
-        loop {
-            if let Some(event) = lines().into_iter().find(|line| line["message"] == "started") {
-                return event;
-            }
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
-    };
-    let started = tokio::time::timeout(PATIENCE, started).await.expect("it starts");
+    let started = until_some(async || lines().into_iter().find(|line| line["message"] == "started")).await;
     assert_eq!(started["version"], env!("CARGO_PKG_VERSION"));
     let path = data.join("tintype.db").display().to_string();
     assert_eq!(started["database"], format!("SQLite database {path}"));

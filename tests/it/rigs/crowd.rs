@@ -17,7 +17,7 @@ const CREDITS: i64 = 1_000;
 /// Limit of unfinished tasks of one caller.
 const MAX_OPEN: usize = 3;
 /// Interval between two checks of a condition.
-pub const MOMENT: Duration = Duration::from_millis(5);
+const MOMENT: Duration = Duration::from_millis(5);
 
 pub struct Caller {
     account: String,

@@ -28,12 +28,21 @@ pub async fn in_time<T>(failure: impl Display, work: impl Future<Output = T>) ->
     }
 }
 
-/// Waits until a condition holds, and panics with the caller's line if it never does or never says.
+/// The first value that `attempt` returns. Panics with the caller's line if it never returns one.
 #[track_caller]
-pub fn until(mut is_so: impl AsyncFnMut() -> bool) -> impl Future<Output = ()> {
+pub fn until_some<T>(mut attempt: impl AsyncFnMut() -> Option<T>) -> impl Future<Output = T> {
     in_time(format!("{}: the condition did not hold", Location::caller()), async move {
-        while !is_so().await {
+        loop {
+            if let Some(found) = attempt().await {
+                return found;
+            }
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     })
+}
+
+/// Waits until a condition holds, and panics with the caller's line if it never does or never says.
+#[track_caller]
+pub fn until(mut is_so: impl AsyncFnMut() -> bool) -> impl Future<Output = ()> {
+    until_some(async move || is_so().await.then_some(()))
 }
