@@ -43,32 +43,30 @@ async fn unknown_paths_are_404() {
 
 #[tokio::test]
 async fn a_path_that_is_almost_right_is_answered_with_the_right_one() {
+    const PLACES: &str = "MCP at /mcp; /docs/ describes them.";
     let service = Service::start().await;
     let caller = service.caller("ada", 10).await;
-    for (path, meant) in [
-        ("/v1//images/generations", Some("/v1/images/generations")),
-        ("/v1/images/generations/", Some("/v1/images/generations")),
-        ("/v1/v1/images/edits", Some("/v1/images/edits")),
-        ("/images/generations", Some("/v1/images/generations")),
-        ("/models/sketch", Some("/v1/models/{id}")),
-        ("//api/v1/images/task", Some(TASKS)),
-        ("/images/task/imgmodel-AAAAAAAAAAAAAAAAAAAAA/", Some("/api/v1/images/task/{id}")),
-        ("/mcp/mcp/", None),
-        ("/v1/mcp", Some("/mcp")),
-        ("/sse", None),
-        ("/.well-known/oauth-protected-resource", None),
-        ("/chat/completions", None),
-        ("/v1/chat/completions", None),
+    for (path, hint) in [
+        ("/v1//images/generations", "path. Did you mean /v1/images/generations?"),
+        ("/v1/images/generations/", "path. Did you mean /v1/images/generations?"),
+        ("/v1/v1/images/edits", "path. Did you mean /v1/images/edits?"),
+        ("/images/generations", "path. Did you mean /v1/images/generations?"),
+        ("/models/sketch", "path. Did you mean /v1/models/{id}?"),
+        ("//api/v1/images/task", "path. Did you mean /api/v1/images/task?"),
+        ("/images/task/imgmodel-AAAAAAAAAAAAAAAAAAAAA/", "path. Did you mean /api/v1/images/task/{id}?"),
+        ("/v1/mcp", "path. Did you mean /mcp?"),
+        ("/v1/chat/completions", "it has only images and models."),
+        ("/register", "send a valid API key as \"Authorization: Bearer <API_KEY>\"."),
+        ("/mcp/mcp/", PLACES),
+        ("/sse", PLACES),
+        ("/.well-known/oauth-protected-resource", PLACES),
+        ("/chat/completions", PLACES),
+        ("/nope", PLACES),
     ] {
         let answer = caller.get(path).await;
         assert_eq!(answer.status, 404, "{path}");
         let message = answer.json()["error"]["message"].as_str().unwrap_or_default().to_owned();
-        assert_eq!(
-            message.split_once("Did you mean ").map(|(_, hint)| hint),
-            meant.map(|meant| format!("{meant}?")).as_deref(),
-            "{path}"
-        );
-        assert_eq!(message.contains("/v1/images, and MCP at /mcp; /docs/"), meant.is_none(), "{path}: {message}");
+        assert!(message.ends_with(hint), "{path}: {message}");
     }
 }
 

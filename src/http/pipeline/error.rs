@@ -37,7 +37,7 @@ pub enum ErrorCode {
 }
 
 /// What callers of a path with nothing for them look for.
-const PLACES: &str =
+pub(super) const PLACES: &str =
     "The API is under /api/v1, OpenAI's image API under /v1/images, and MCP at /mcp; /docs/ describes them.";
 
 /// An error response. Handlers put it into the extensions of a response; the outermost layer, which knows the request
@@ -172,10 +172,9 @@ impl ApiError {
         Self::of_status(StatusCode::NOT_FOUND)
     }
 
-    /// 404 for a path without a route, whose caller may mean the pattern `similar`.
-    pub fn no_route(similar: Option<&str>) -> Self {
+    /// 404 for a path without a route.
+    pub fn no_route(advice: &str) -> Self {
         let not_found = Self::not_found();
-        let advice = similar.map_or_else(|| PLACES.into(), |path| format!("Did you mean {}?", path.replace("{*", "{")));
         Self { message: format!("{} {advice}", not_found.message), ..not_found }
     }
 

@@ -16,7 +16,7 @@ use futures::FutureExt as _;
 use tracing::field::Empty;
 use tracing::{Instrument as _, Span};
 
-use super::error::{ApiError, ErrorForm, NoAnswer};
+use super::error::{ApiError, ErrorForm, NoAnswer, PLACES};
 use crate::http::routes::{self, RouteGroup};
 use crate::service::ServiceContext;
 use crate::studio::{PageError, Texts, Written};
@@ -52,9 +52,19 @@ impl fmt::Display for RequestId {
 }
 
 /// The answer to a path without a route. Most callers who get here set a base URL with a slash or a `/v1` too many or
-/// too few, so the answer names the path that they probably mean.
+/// too few, so the answer names the path that they probably mean. Others chat with a model that `/v1/models` lists. Clients
+/// of MCP without a valid key try to register, and show the answer.
 pub(in crate::http) async fn no_route(uri: Uri) -> ApiError {
-    ApiError::no_route(routes::similar(uri.path()))
+    match (routes::similar(uri.path()), uri.path()) {
+        (Some(pattern), _) => ApiError::no_route(&format!("Did you mean {}?", pattern.replace("{*", "{"))),
+        (None, "/register") => ApiError::no_route(
+            "This server has no OAuth: let your program send a valid API key as \"Authorization: Bearer <API_KEY>\".",
+        ),
+        (None, path) if path.starts_with("/v1/") => {
+            ApiError::no_route("This server makes images: of OpenAI's API, it has only images and models.")
+        }
+        (None, _) => ApiError::no_route(PLACES),
+    }
 }
 
 /// The answer to a method that a path does not have.
