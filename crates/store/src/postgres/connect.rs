@@ -79,9 +79,13 @@ pub(super) const BY_INDEX: &str = "SET enable_seqscan = off; SET enable_bitmapsc
 
 /// Host and database of a configuration, for people.
 pub(super) fn describe(config: &Config) -> String {
-    let hosts = config.get_hosts().iter().map(|host| match host {
-        Host::Tcp(name) => name.clone(),
-        Host::Unix(path) => path.display().to_string(),
+    let hosts = config.get_hosts().iter().enumerate().map(|(index, host)| {
+        let port = config.get_ports().get(index).or(config.get_ports().first());
+        match (host, port) {
+            (Host::Tcp(name), Some(port)) if *port != 5_432 => format!("{name}:{port}"),
+            (Host::Tcp(name), _) => name.clone(),
+            (Host::Unix(path), _) => path.display().to_string(),
+        }
     });
     let hosts: Vec<String> = hosts.collect();
     let database = config.get_dbname().or(config.get_user()).unwrap_or_default();
