@@ -105,6 +105,8 @@ fn a_try_without_a_file_takes_the_first_free_name() {
     let blank = tintype().args(["engine", "try", "sketch", " "]).current_dir(folder.path()).ran();
     assert!(blank.exited(2).errors().contains("a prompt must not be empty"), "{blank:?}");
     assert!(!folder.path().join("try-4.png").exists());
+    let piped = tintype().args(["engine", "try", "sketch", "a boat", "--out", "-"]).current_dir(folder.path()).ran();
+    assert!(piped.failed().contains("--out takes a file") && !folder.path().join("-").exists(), "{piped:?}");
 }
 
 #[tokio::test]
