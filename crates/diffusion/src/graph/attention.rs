@@ -31,7 +31,7 @@ pub const MOST_OF_A_HEAD: usize = 1024;
 
 /// The rows to which a row attends.
 #[derive(Debug, Clone, Copy)]
-pub enum Mask<'a> {
+pub enum AttentionMask<'a> {
     /// All.
     All,
     /// Itself and those before it. The scores of these and the numbers that are given are added up: one number for each.
@@ -50,7 +50,13 @@ pub struct Rotation {
 impl Builder<'_> {
     /// Attention of the rows of `query` to those of `key` and `value`. These have `shared` heads, each for as many heads of
     /// `query`. The runtime works on one head after the other on each core, so that the scores of a few are in memory.
-    pub fn attend(&mut self, [query, key, value]: [&Node; 3], heads: Heads, shared: usize, mask: Mask<'_>) -> Node {
+    pub fn attend(
+        &mut self,
+        [query, key, value]: [&Node; 3],
+        heads: Heads,
+        shared: usize,
+        mask: AttentionMask<'_>,
+    ) -> Node {
         let ([all, width], [all_seen, others]) = (query.matrix(), key.matrix());
         debug_assert_eq!((width, others), (heads.count * heads.size, shared * heads.size));
         let batch = self.batch;
@@ -58,7 +64,7 @@ impl Builder<'_> {
         let query = self.reshape(query, &[batch, rows, width]);
         let key = self.reshape(key, &[batch, seen, others]);
         let value = self.reshape(value, &[batch, seen, others]);
-        if let Mask::Causal(scores) = mask {
+        if let AttentionMask::Causal(scores) = mask {
             let attributes =
                 [("q_num_heads", Int(heads.count as i64)), ("kv_num_heads", Int(shared as i64)), ("is_causal", Int(1))];
             // ONNX Runtime does not repeat a mask for each row by itself.
@@ -259,7 +265,7 @@ mod tests {
         let shapes = [HEADS.count, 1, 1].map(|heads| [ROWS, heads * HEADS.size]);
         let names = ["query", "key", "value"];
         let [query, key, value] = [0, 1, 2].map(|at| b.input(names[at], &shapes[at]));
-        let mixed = b.attend([&query, &key, &value], HEADS, 1, Mask::All);
+        let mixed = b.attend([&query, &key, &value], HEADS, 1, AttentionMask::All);
         b.output("mixed", &mixed);
         let session = Runtime::Rten.load(b.finish(|_| true).expect("a graph")).expect("a session");
         let mut noise = Noise::new(1);

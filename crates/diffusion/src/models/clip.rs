@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use crate::Result;
 use crate::config::Config;
-use crate::graph::attention::Mask;
+use crate::graph::attention::AttentionMask;
 use crate::graph::blocks::{Activation, Heads};
 use crate::graph::{Builder, Graph};
 use crate::weights::Weights;
@@ -115,7 +115,7 @@ impl Clip {
             let query = b.linear(&h, &format!("{name}.self_attn.q_proj"), width, true)?;
             let key = b.linear(&h, &format!("{name}.self_attn.k_proj"), width, true)?;
             let value = b.linear(&h, &format!("{name}.self_attn.v_proj"), width, true)?;
-            let mixed = b.attend([&query, &key, &value], self.heads, self.heads.count, Mask::Causal(None));
+            let mixed = b.attend([&query, &key, &value], self.heads, self.heads.count, AttentionMask::Causal(None));
             let mixed = b.linear(&mixed, &format!("{name}.self_attn.out_proj"), width, true)?;
             x = b.add(&x, &mixed);
             let h = b.layer_norm(&x, &format!("{name}.layer_norm2"), self.epsilon)?;

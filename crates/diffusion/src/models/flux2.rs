@@ -3,7 +3,7 @@
 use serde_json::json;
 
 use crate::config::Config;
-use crate::graph::attention::{MOST_OF_A_HEAD, Mask, Rotation, angles};
+use crate::graph::attention::{AttentionMask, MOST_OF_A_HEAD, Rotation, angles};
 use crate::graph::blocks::{Activation, Heads, ROWS_AT_A_TIME, parts};
 use crate::graph::{Builder, Graph, Node};
 use crate::models::time::waves;
@@ -190,7 +190,7 @@ impl Part<'_, '_> {
         let heads = self.model.heads;
         let query = self.b.rotate(query, &self.rotation, heads.size);
         let key = self.b.rotate(key, &self.rotation, heads.size);
-        self.b.attend([&query, &key, value], heads, heads.count, Mask::All)
+        self.b.attend([&query, &key, value], heads, heads.count, AttentionMask::All)
     }
 
     fn gated(&mut self, x: &Node, gate: &Node, h: &Node) -> Node {

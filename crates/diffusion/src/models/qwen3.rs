@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use crate::config::Config;
-use crate::graph::attention::{MOST_OF_A_HEAD, Mask, angles};
+use crate::graph::attention::{AttentionMask, MOST_OF_A_HEAD, angles};
 use crate::graph::blocks::{Activation, Heads};
 use crate::graph::{Builder, Graph};
 use crate::weights::Weights;
@@ -118,7 +118,7 @@ impl Qwen3 {
             let query = b.head_norm(&query, &format!("{name}.self_attn.q_norm"), size, self.epsilon)?;
             let key = b.head_norm(&key, &format!("{name}.self_attn.k_norm"), size, self.epsilon)?;
             let (query, key) = (b.rotate(&query, &rotation, size), b.rotate(&key, &rotation, size));
-            let mixed = b.attend([&query, &key, &value], self.heads, self.shared, Mask::Causal(Some(&mask)));
+            let mixed = b.attend([&query, &key, &value], self.heads, self.shared, AttentionMask::Causal(Some(&mask)));
             let mixed = b.linear(&mixed, &format!("{name}.self_attn.o_proj"), self.width, false)?;
             x = b.add(&x, &mixed);
             let h = b.rms_norm(&x, &format!("{name}.post_attention_layernorm"), self.epsilon)?;

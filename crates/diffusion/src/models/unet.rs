@@ -5,7 +5,7 @@ use serde_json::json;
 use super::resnet::{Norm, residual};
 use super::time::waves;
 use crate::config::Config;
-use crate::graph::attention::Mask;
+use crate::graph::attention::AttentionMask;
 use crate::graph::blocks::{Activation, Heads};
 use crate::graph::{Builder, Graph, Node};
 use crate::weights::Weights;
@@ -394,7 +394,7 @@ impl Part<'_, '_> {
         let query = self.b.linear(x, &format!("{name}.to_q"), width, false)?;
         let key = self.b.linear(seen, &format!("{name}.to_k"), width, false)?;
         let value = self.b.linear(seen, &format!("{name}.to_v"), width, false)?;
-        let mixed = self.b.attend([&query, &key, &value], heads, heads.count, Mask::All);
+        let mixed = self.b.attend([&query, &key, &value], heads, heads.count, AttentionMask::All);
         self.b.linear(&mixed, &format!("{name}.to_out.0"), width, true)
     }
 }

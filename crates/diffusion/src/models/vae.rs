@@ -5,7 +5,7 @@ use serde_json::json;
 use super::resnet::{Norm, residual};
 use crate::Result;
 use crate::config::Config;
-use crate::graph::attention::Mask;
+use crate::graph::attention::AttentionMask;
 use crate::graph::blocks::{Activation, Heads};
 use crate::graph::{Builder, Graph, Node};
 use crate::weights::Weights;
@@ -170,7 +170,7 @@ impl Vae {
         let query = b.linear(&rows, &format!("{name}.{}", names[0]), channels, true)?;
         let key = b.linear(&rows, &format!("{name}.{}", names[1]), channels, true)?;
         let value = b.linear(&rows, &format!("{name}.{}", names[2]), channels, true)?;
-        let mixed = b.attend([&query, &key, &value], Heads::split(channels, 1)?, 1, Mask::All);
+        let mixed = b.attend([&query, &key, &value], Heads::split(channels, 1)?, 1, AttentionMask::All);
         let mixed = b.linear(&mixed, &format!("{name}.{}", names[3]), channels, true)?;
         let h = b.to_map(&mixed, height, width);
         Ok(b.add(x, &h))

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use crate::config::Config;
-use crate::graph::attention::{MOST_OF_A_HEAD, Mask, Rotation, angles};
+use crate::graph::attention::{AttentionMask, MOST_OF_A_HEAD, Rotation, angles};
 use crate::graph::blocks::{Activation, Heads, ROWS_AT_A_TIME, parts};
 use crate::graph::{Builder, Graph, Node};
 use crate::models::time::waves;
@@ -268,7 +268,7 @@ impl Part<'_, '_> {
         let key = self.b.head_norm(&key, &format!("{name}.norm_k"), heads.size, HEAD_EPSILON)?;
         let query = self.b.rotate(&query, rotation, heads.size);
         let key = self.b.rotate(&key, rotation, heads.size);
-        let mixed = self.b.attend([&query, &key, &value], heads, heads.count, Mask::All);
+        let mixed = self.b.attend([&query, &key, &value], heads, heads.count, AttentionMask::All);
         self.b.linear(&mixed, &format!("{name}.to_out.0"), width, false)
     }
 }

@@ -108,7 +108,7 @@ impl Scheduler for Dpm {
         self.pictures.truncate(self.order - 1);
         self.pictures.push_front(foreseen);
         let order = self.order(at);
-        let leap = StepCoefficients::new(self, at, order);
+        let coefficients = StepCoefficients::new(self, at, order);
         if order == 1
             && let Some(groups) = &mut self.groups
         {
@@ -117,8 +117,8 @@ impl Scheduler for Dpm {
         let random = if self.has_noise { noise.normal(answer.len()) } else { vec![0.0; answer.len()] };
         for (number, x) in sample.iter_mut().enumerate() {
             let from = self.groups.as_ref().map_or(*x, |groups| groups.first[number]);
-            let next = leap.next(f64::from(from), |age| f64::from(self.pictures[age][number]));
-            *x = (next + leap.spread * f64::from(random[number])) as f32;
+            let next = coefficients.next(f64::from(from), |age| f64::from(self.pictures[age][number]));
+            *x = (next + coefficients.spread * f64::from(random[number])) as f32;
         }
     }
 }
@@ -130,9 +130,9 @@ struct StepCoefficients {
     factors: [f64; 4],
     /// The deviation of new noise.
     spread: f64,
-    /// How many steps ago the leap begins.
+    /// How many steps ago the step begins.
     begin: usize,
-    /// Other pictures that count, by age, and how far away they are, in lengths of the leap.
+    /// Other pictures that count, by age, and how far away they are, in lengths of the step.
     others: Vec<(usize, f64)>,
     /// Only the furthest of two other pictures counts.
     is_straight: bool,
