@@ -262,8 +262,8 @@ impl Store {
         }
     }
 
-    /// [`Store::grant`]; with a `newest`, only while the newest grant of the account is this entry, or there is
-    /// none. So a form that names it grants once, however often and to whichever processes it is sent.
+    /// [`Store::grant`], but at most once for a form that names the newest grant it has seen: `Some(Some(id))` grants
+    /// only while that entry is the newest grant, `Some(None)` only while there is none, and `None` always.
     pub async fn grant_after(
         &self,
         account_id: Id,

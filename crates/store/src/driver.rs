@@ -65,7 +65,7 @@ pub(crate) fn json(value: &(impl Serialize + ?Sized)) -> String {
     serde_json::to_string(value).expect("texts and numbers are always JSON")
 }
 
-/// A list, for `among`.
+/// A list: JSON for SQLite, an array for PostgreSQL.
 pub(crate) fn list<T: Serialize>(values: &[T]) -> Each<String, &[T]> {
     Each { sqlite: json(values), postgres: values }
 }

@@ -155,7 +155,7 @@ pub enum Cancellation {
     NotFound,
 }
 
-/// The tasks that a rescue changed.
+/// Tasks that lost their lease or were given up.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Rescued {
     /// Number of tasks that were queued again.

@@ -124,7 +124,7 @@ impl StartLimit {
 pub enum Submission {
     /// The task was charged and queued.
     Accepted(Task),
-    /// Refused by a rule about credits.
+    /// Refused before it was charged, for this reason.
     NotCharged(NotCharged),
     /// Nothing happened: too many tasks of the account have failed lately. The service decides this, never the store.
     TooManyFailed {

@@ -219,7 +219,7 @@ from_row! { fn session(row) -> Session {
     id: row.get("session_id")?, person: person(row)?, seen_at, expires_at, agent, by_provider,
 } }
 
-/// The condition for the session of the token $1 that has not ended at the time $2.
+/// The condition for a session with the hash $1 that has not ended at the time $2.
 pub(crate) const LIVE: &str = "s.hash = $1 AND s.expires_at > $2";
 
 async fn begun_session(begun: &Transaction<'_>, new: &NewSession) -> Done<Option<Session>> {
@@ -511,6 +511,7 @@ impl Store {
                     begun.execute(sql, &[&person_id, &id]).await?
                 }
                 EndSessions::AllExcept(id) => {
+                    // This also locks the person, which must come first.
                     let sql = "UPDATE people SET sessions_ended_at = $2 WHERE id = $1";
                     begun.execute(sql, &[&person_id, &begun.now()]).await?;
                     second_factor::end_sessions(begun, person_id, Some(id)).await?

@@ -60,7 +60,7 @@ from_row! { fn unfinished(row) -> Unfinished {
     task_id, account_id, image_to_image, is_leased, attempt: of_attempt(row)?, preview,
 } }
 
-/// The latest previews of tasks that `elements` gives as JSON, on the surface $1, of those that are due and not yet seen.
+/// The latest previews of tasks that `elements` gives as JSON, on the surface $1, that are due and not yet seen.
 fn previews_of(elements: &str) -> String {
     format!(
         "SELECT sought.place, p.number, p.png FROM (

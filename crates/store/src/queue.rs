@@ -102,8 +102,8 @@ impl Store {
     pub async fn retry(&self, lease: Lease, delay: Duration, last_error: &str) -> Result<Retry> {
         let loss = Loss::attempt(last_error, delay);
         self.write(Effect::Retry, async move |begun| {
-            let rescued = loss.give_up(begun, LEASED, &[&lease.task_id, &lease.epoch]).await?;
-            Ok(match rescued {
+            let given_up = loss.give_up(begun, LEASED, &[&lease.task_id, &lease.epoch]).await?;
+            Ok(match given_up {
                 Rescued { queued: 1.., .. } => Retry::Queued,
                 Rescued { failed, .. } if !failed.is_empty() => Retry::Failed,
                 _ => Retry::Lost,
@@ -116,8 +116,8 @@ impl Store {
     pub async fn fail(&self, lease: Lease, cause: FailureCause, error: &str) -> Result<LeaseWrite> {
         let loss = Loss::now(cause, error);
         self.write(Effect::Fail, async move |begun| {
-            let rescued = loss.give_up(begun, LEASED, &[&lease.task_id, &lease.epoch]).await?;
-            Ok(done_if(!rescued.failed.is_empty()))
+            let given_up = loss.give_up(begun, LEASED, &[&lease.task_id, &lease.epoch]).await?;
+            Ok(done_if(!given_up.failed.is_empty()))
         })
         .await
     }
@@ -126,8 +126,8 @@ impl Store {
     pub async fn fail_unleased(&self, id: Id, cause: FailureCause, error: &str) -> Result<Option<Ended>> {
         let (loss, error) = (Loss::now(cause, error), error.to_owned());
         self.write(Effect::FailUnleased, async move |begun| {
-            let rescued = loss.give_up(begun, "q.task_id = $1", &[&id]).await?;
-            let Some(ended) = rescued.failed.into_iter().next() else { return Ok(None) };
+            let given_up = loss.give_up(begun, "q.task_id = $1", &[&id]).await?;
+            let Some(ended) = given_up.failed.into_iter().next() else { return Ok(None) };
             if let Transaction::Postgres(..) = begun {
                 postgres::notify_ending(begun, id).await?;
             }

@@ -455,7 +455,9 @@ fn refusal_of(visitor: &Visitor, refused: &Submission, cost: i64) -> String {
     let t = visitor.texts;
     match refused {
         Submission::NotCharged(NotCharged::TooManyUnfinished) => t.get("too-many").into_owned(),
-        Submission::NotCharged(_) => t.word("no-credits", &cost.to_string()).into_owned(),
+        Submission::NotCharged(NotCharged::InsufficientCredits { .. } | NotCharged::OverBudget { .. }) => {
+            t.word("no-credits", &cost.to_string()).into_owned()
+        }
         Submission::TooManyFailed { wait } => t.count("too-many-failed", wait.as_secs() + 1).into_owned(),
         Submission::Overloaded { excess } => t.count("overloaded", excess.as_secs().max(1)).into_owned(),
         Submission::NoReference { index } => t.count("no-reference", *index as u64 + 1).into_owned(),

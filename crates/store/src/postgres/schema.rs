@@ -78,11 +78,10 @@ pub(super) fn unusable(database: &Database, failure: Failure) -> OpenError {
 fn advice(error: &str) -> &'static str {
     let is_one_of = |errors: &[&str]| errors.iter().any(|one| error.contains(one));
     if is_one_of(&["does not support TLS"]) {
-        "; turn TLS off with `?sslmode=disable` on a network of your own"
+        "; turn TLS off with `?sslmode=disable` if the network is private"
     } else if is_one_of(&["unknown message tag", "bytes remaining", "connection closed", "early eof", "reset by peer"])
     {
-        "; check that host and port are PostgreSQL's, that it has started, and that it, or a pooler before it, allows \
-         enough connections"
+        "; is PostgreSQL running at this host and port, and do the server and any pooler allow enough connections?"
     } else {
         ""
     }

@@ -70,7 +70,7 @@ async fn no_statement_about_one_account_reads_the_rows_of_all() {
     let sent = sent().get(&path).cloned().unwrap_or_default();
     let of_account = |sql: &&String| {
         let text = sql.split_whitespace().collect::<Vec<_>>().join(" ");
-        ["account_id = ?", "account_id = $", "account_id = :", "account_id IN (SELECT value"]
+        ["account_id = ?", "account_id = $", "account_id = :", "account_id = sought.", "account_id IN (SELECT value"]
             .iter()
             .any(|scope| text.contains(scope))
     };

@@ -1,7 +1,7 @@
 //! The conformance suite of `Store`: each driver passes every case.
 //!
-//! A case gets an empty database, whose ledger is audited when it returns. Where it is written, `case!` makes a test of
-//! it on each backend.
+//! A case gets an empty database, whose ledger is audited when it returns. `case!` turns it into one test for each
+//! backend.
 
 /// A case, as the tests `NAME::sqlite` and `NAME::postgres`.
 macro_rules! case {

@@ -12,8 +12,8 @@ use tintype_domain::person::Role;
 use tintype_domain::request::GenerateRequest;
 use tintype_store::{
     Acceptance, AccountChange, AccountCreation, BoardWrite, Cancellation, EntryFilter, GalleryFilter, NewEndpoint,
-    NewInvitation, NewKey, NewSharedLink, NewUpload, Newcomer, Result, Store, Submission, Target, TaskState,
-    UploadedPicture, UsageBy, UsageFilter,
+    NewInvitation, NewKey, NewSharedLink, NewUpload, Newcomer, Result, SoughtPreview, Store, Submission, Target,
+    TaskState, UploadedPicture, UsageBy, UsageFilter,
 };
 
 const MINUTE: Duration = Duration::from_secs(60);
@@ -118,6 +118,8 @@ async fn tasks(store: &Store, account: Id, key: Id) -> Result<[Id; 2]> {
     stops(store, account).await?;
     store.count_unfinished(account, Surface::Api).await?;
     store.unfinished(&[account], Surface::Api).await?;
+    let sought = SoughtPreview { account_id: account, task_id: ids[0], shown: 0, from: 0.5 };
+    store.find_previews(Surface::Api, &[sought]).await?;
     let claims = store.claim(9, MINUTE).await?;
     for claim in &claims {
         match claim.lease.task_id {

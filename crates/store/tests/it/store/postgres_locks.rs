@@ -1,5 +1,7 @@
 //! Rows that another transaction has locked on a PostgreSQL server.
 
+use std::time::Duration;
+
 use tempfile::TempDir;
 use tintype_domain::endpoint::DeliveryState;
 use tintype_domain::key::KeySecret;
@@ -105,7 +107,7 @@ async fn a_renewal_does_not_wait_for_a_locked_task() -> Result<()> {
     }
     let leases: Vec<Lease> = fx.store.claim(3, LEASE).await?.iter().map(|claim| claim.lease).collect();
     let [ending, lost, kept] = leases[..] else { panic!("{leases:?}") };
-    fx.store.release(lost, std::time::Duration::ZERO).await?;
+    fx.store.release(lost, Duration::ZERO).await?;
     let holder = cluster().session().await;
     let table = format!("{}.queue", schema(fx.directory.path()));
     holder.batch_execute(&format!("BEGIN; DELETE FROM {table} WHERE task_id = '{}'", ending.task_id)).await.unwrap();

@@ -144,11 +144,16 @@ async fn a_host_that_accepts_connections_and_is_silent_is_passed_over() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_no_postgresql_is_refused_with_advice() {
+async fn a_server_that_is_not_postgresql_is_refused_with_advice() {
     for (server, answer, parameters, advice) in [
-        ("a proxy without a server, PGlite in use", &b""[..], "", "host and port are PostgreSQL's"),
-        ("HTTP", b"HTTP/1.1 400 Bad Request\r\n\r\n", "?sslmode=disable", "host and port are PostgreSQL's"),
-        ("MySQL", b"\x4a\0\0\0\n8.0.36\0", "?sslmode=disable", "host and port are PostgreSQL's"),
+        ("a proxy without a server, PGlite in use", &b""[..], "", "is PostgreSQL running at this host and port"),
+        (
+            "HTTP",
+            b"HTTP/1.1 400 Bad Request\r\n\r\n",
+            "?sslmode=disable",
+            "is PostgreSQL running at this host and port",
+        ),
+        ("MySQL", b"\x4a\0\0\0\n8.0.36\0", "?sslmode=disable", "is PostgreSQL running at this host and port"),
         ("PostgreSQL without TLS", b"N", "?sslmode=require", "`?sslmode=disable`"),
     ] {
         let listener = TcpListener::bind(("127.0.0.1", 0)).expect("a free port");
