@@ -262,8 +262,9 @@ impl IdentityProvider {
         }
         match answer.get("error") {
             Some(serde_json::Value::String(error)) => {
-                let verifier = authentication.verifier();
-                let secrets = [code, &verifier].into_iter().chain(secret);
+                let forms = secret.map(|secret| forms(client_id, secret));
+                let secrets =
+                    [code.to_owned(), authentication.verifier()].into_iter().chain(forms.into_iter().flatten());
                 let description = description(&answer, secrets).map(|words| format!(" ({words})")).unwrap_or_default();
                 Err(ProviderError::Refused(format!("its token endpoint says {}{description}", word(error))))
             }
@@ -401,17 +402,26 @@ fn object(step: &str, status: StatusCode, body: &[u8]) -> Result<Fields, Provide
 }
 
 /// The words of an error, unless they quote a secret.
-fn description<'a>(answer: &Fields, mut secrets: impl Iterator<Item = &'a str>) -> Option<String> {
+fn description(answer: &Fields, mut secrets: impl Iterator<Item = String>) -> Option<String> {
     let description = answer.get("error_description")?.as_str()?;
-    (!secrets.any(|secret| description.contains(secret))).then(|| words(description))
+    (!secrets.any(|secret| description.contains(&secret))).then(|| words(description))
+}
+
+/// The forms in which requests hold the secret of a client.
+fn forms(id: &str, secret: &str) -> [String; 3] {
+    [secret.to_owned(), encoded(secret), pair(id, secret)]
 }
 
 /// Id and secret in a header (RFC 6749, 2.3.1).
 fn basic(id: &str, secret: &str) -> HeaderValue {
-    let pair = BASE64_STANDARD.encode(format!("{}:{}", encoded(id), encoded(secret)));
-    let mut value = HeaderValue::try_from(format!("Basic {pair}")).unwrap_or_else(|_| HeaderValue::from_static(""));
+    let mut value =
+        HeaderValue::try_from(format!("Basic {}", pair(id, secret))).unwrap_or_else(|_| HeaderValue::from_static(""));
     value.set_sensitive(true);
     value
+}
+
+fn pair(id: &str, secret: &str) -> String {
+    BASE64_STANDARD.encode(format!("{}:{}", encoded(id), encoded(secret)))
 }
 
 /// The words of an error (`error_description` of RFC 6749, 4.1.2.1) for a log: only the characters that it allows.
@@ -422,4 +432,23 @@ pub fn words(description: &str) -> String {
 /// The code of an error (RFC 6749), without anything else that a stranger may write into a log.
 pub fn word(code: &str) -> String {
     code.chars().filter(|char| char.is_ascii_alphanumeric() || *char == '_').take(60).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn an_error_that_quotes_the_secret_in_any_form_is_not_repeated() {
+        let described = |text: &str| {
+            let answer = json!({ "error_description": text });
+            description(answer.as_object().expect("an object"), forms("tintype", "a+b/c").into_iter())
+        };
+        for quoted in ["a+b/c", "client_secret=a%2Bb%2Fc", "Basic dGludHlwZTphJTJCYiUyRmM="] {
+            assert_eq!(described(&format!("bad: {quoted}")), None, "{quoted}");
+        }
+        assert_eq!(described("wrong redirect URI").as_deref(), Some("wrong redirect URI"));
+    }
 }

@@ -54,7 +54,7 @@ impl Signed {
         let parts: Vec<&str> = token.split('.').collect();
         let [header, payload, signature] = parts[..] else {
             return Err(match parts.len() {
-                5 => "it is encrypted: let the provider only sign it".to_owned().into(),
+                5 => "it is encrypted: set the provider to sign ID tokens without encrypting them".to_owned().into(),
                 count => format!("it has {count} parts, and a signed token has 3").into(),
             });
         };
