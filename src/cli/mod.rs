@@ -242,8 +242,8 @@ pub fn main() -> ExitCode {
         return diffusion::main(arguments.get(2..).unwrap_or_default());
     }
     let without_allocator = allocator::set_up(&arguments);
-    let read = on_large_stack(|| read(&arguments)).unwrap_or_else(|error| {
-        output::complain(&format!("tintype: cannot start a thread: {error}"));
+    let read = on_large_stack(|| read(&arguments)).unwrap_or_else(|message| {
+        output::complain(&format!("tintype: {message}"));
         Err(ExitCode::FAILURE)
     });
     let (read, cli) = match read {
@@ -309,10 +309,11 @@ fn read(arguments: &[OsString]) -> Result<(CommandLine, Cli), ExitCode> {
 
 /// Does some work on a thread whose stack is as large as the usual one of the main thread, which `ulimit -s` may have
 /// made smaller than the parser of the settings needs.
-fn on_large_stack<T: Send>(work: impl FnOnce() -> T + Send) -> io::Result<T> {
+fn on_large_stack<T: Send>(work: impl FnOnce() -> T + Send) -> Result<T, String> {
     const BYTES: usize = 8 << 20;
     thread::scope(|scope| {
-        let thread = thread::Builder::new().name("tintype".into()).stack_size(BYTES).spawn_scoped(scope, work)?;
+        let thread = thread::Builder::new().name("tintype".into()).stack_size(BYTES).spawn_scoped(scope, work);
+        let thread = thread.map_err(|error| format!("cannot start a thread: {error}"))?;
         Ok(thread.join().unwrap_or_else(|panic| resume_unwind(panic)))
     })
 }
@@ -351,11 +352,13 @@ fn explain(error: SettingsError, arguments: &[OsString]) -> ExitCode {
 
 /// The error without what comes before the host of a URL, which may be a password.
 fn without_credentials(mut error: clap::Error) -> clap::Error {
-    if let Some(ContextValue::String(value)) = error.get(ContextKind::InvalidValue)
-        && let Some((_, host)) = value.rsplit_once('@').filter(|(before, _)| before.contains(':'))
-    {
-        let shown = ContextValue::String(format!("********@{host}"));
-        error.insert(ContextKind::InvalidValue, shown);
+    for kind in [ContextKind::InvalidValue, ContextKind::InvalidArg, ContextKind::InvalidSubcommand] {
+        if let Some(ContextValue::String(value)) = error.get(kind)
+            && let Some((_, host)) = value.rsplit_once('@')
+        {
+            let shown = ContextValue::String(format!("********@{host}"));
+            error.insert(kind, shown);
+        }
     }
     error
 }

@@ -276,7 +276,7 @@ async fn remove(args: OneEndpointArgs, data: &DataSettings) -> Outcome {
 async fn test(args: OneEndpointArgs, data: &DataSettings) -> Outcome {
     let store = open_store(data).await?;
     check_can_send(&store, args.id).await?;
-    let id = store.test_endpoint(args.id).await?.ok_or("the endpoint was disabled meanwhile")?;
+    let id = store.test_endpoint(args.id).await?.ok_or("the endpoint was disabled or removed meanwhile")?;
     let mut waited = Duration::ZERO;
     let delivery = loop {
         let found = store.find_delivery(id).await?.ok_or("the endpoint was removed meanwhile")?;
@@ -324,7 +324,7 @@ async fn replay(args: ReplayArgs, data: &DataSettings) -> Outcome {
     let missing = || format!("there is no delivery {}; see `tintype webhook deliveries ID`", args.delivery);
     let found = store.find_delivery(args.delivery).await?.ok_or_else(missing)?;
     check_can_send(&store, found.endpoint_id).await?;
-    let id = store.replay_delivery(args.delivery).await?.ok_or("the endpoint was disabled meanwhile")?;
+    let id = store.replay_delivery(args.delivery).await?.ok_or("the endpoint was disabled or removed meanwhile")?;
     let delivery = store.find_delivery(id).await?.ok_or("the endpoint was removed meanwhile")?;
     show(args.json, &delivery_json(&delivery), || {
         format!("Delivery {id} is sent now: `tintype webhook deliveries {}` shows the result.", delivery.endpoint_id)

@@ -304,6 +304,7 @@ async fn save_all(client: &Client, task_id: &TaskId, args: &FollowArgs, report: 
         let downloaded = downloaded.await;
         bar.finish_and_clear();
         let saved = match downloaded {
+            Ok(image) if args.is_to_stdout() => write_to_stdout(image).await,
             Ok(image) => args.save(&path, &image, &mut report.files),
             Err(error) => Err(format!("cannot download image {}: {error}", position + 1)),
         };
@@ -313,6 +314,16 @@ async fn save_all(client: &Client, task_id: &TaskId, args: &FollowArgs, report: 
         None => Ok(()),
         Some(reason) => Err(Stop(exit::NOT_SAVED, format!("{reason}; {}", report.where_images_are()))),
     }
+}
+
+/// Writes on a thread of its own, because a reader that waits must not keep the command from being interrupted.
+async fn write_to_stdout(image: impl AsRef<[u8]> + Send + 'static) -> Result<(), String> {
+    let write = move || {
+        let mut output = io::stdout().lock();
+        output.write_all(image.as_ref()).and_then(|()| output.flush())
+    };
+    let written = tokio::task::spawn_blocking(write).await.map_err(io::Error::other).flatten();
+    written.map_err(|error| format!("cannot write standard output: {error}"))
 }
 
 /// The path of a file until it is whole.
@@ -367,7 +378,7 @@ impl FollowArgs {
             () if images > 1 => refused("give a directory for several"),
             () if self.json => refused("leave out --json, which prints there too"),
             () if self.open => refused("leave out --open, which needs a file"),
-            () if io::stdout().is_terminal() => refused("send that to a file or a program, such as with > image.png"),
+            () if io::stdout().is_terminal() => refused("redirect it to a file, such as > image.png, or to a program"),
             () => Ok(()),
         }
     }
@@ -377,11 +388,6 @@ impl FollowArgs {
     }
 
     fn save(&self, path: &Path, image: &[u8], files: &mut Vec<String>) -> Result<(), String> {
-        if self.is_to_stdout() {
-            let mut output = io::stdout().lock();
-            let written = output.write_all(image).and_then(|()| output.flush());
-            return written.map_err(|error| format!("cannot write standard output: {error}"));
-        }
         save(path, image).map_err(|error| format!("cannot save {}: {error}", path.display()))?;
         self.present(path, image);
         files.push(path.to_string_lossy().into_owned());

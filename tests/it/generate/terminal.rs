@@ -39,7 +39,7 @@ fn terminals_that_can_show_images_do() {
     let command = format!("{TINTYPE} generate fox --url {url} --out -");
     script.args(["--quiet", "--return", "--command", &command, "/dev/null"]).stdin(Stdio::null());
     let said = script.env("TINTYPE_KEY", &host.key).output().unwrap().exited(2).text();
-    assert!(said.contains("send that to a file or a program"), "{said}");
+    assert!(said.contains("redirect it to a file"), "{said}");
 }
 
 #[test]
