@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use super::values::{base_url, domain};
+use super::values::{domain, has_credentials};
 
 /// URL of the ACME directory unless `--acme-directory` sets another.
 const LETS_ENCRYPT: &str = "https://acme-v02.api.letsencrypt.org/directory";
@@ -26,8 +26,15 @@ pub struct AcmeSettings {
     pub acme_ca: Option<PathBuf>,
 }
 
-/// Parses the URL of a directory, whose slash at the end counts.
+/// Parses the URL of a directory, which is used to the letter (RFC 8555, 7.1.1). A message does not repeat it: it may hold
+/// a password.
 fn directory(text: &str) -> Result<String, String> {
-    base_url(text)?;
-    url::Url::parse(text).map(String::from).map_err(|error| error.to_string())
+    let is_web = |url: &url::Url| matches!(url.scheme(), "http" | "https");
+    let Some(url) = url::Url::parse(text).ok().filter(is_web) else {
+        return Err("it is not a URL such as https://acme.example.com/directory".into());
+    };
+    if has_credentials(&url) {
+        return Err("it holds a user name or a password, which ACME does not use: leave them out".into());
+    }
+    Ok(text.to_owned())
 }

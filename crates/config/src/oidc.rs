@@ -107,7 +107,7 @@ fn issuer(text: &str) -> Result<String, String> {
         );
     }
     if text.ends_with("/.well-known/openid-configuration") {
-        return Err("this is the provider's discovery document: give the `issuer` that is written there".into());
+        return Err("this is the provider's discovery document: give its `issuer`".into());
     }
     Ok(text.to_owned())
 }

@@ -81,7 +81,7 @@ pub fn base_url(text: &str) -> Result<String, String> {
     Ok(text.trim_end_matches('/').to_owned())
 }
 
-fn has_credentials(url: &url::Url) -> bool {
+pub(super) fn has_credentials(url: &url::Url) -> bool {
     !url.username().is_empty() || url.password().is_some()
 }
 
@@ -131,7 +131,7 @@ pub fn server_url(text: &str) -> Result<String, String> {
 /// A base URL without one of these paths, which are added to it: people copy addresses with them.
 fn without(url: String, paths: &[&str]) -> String {
     // A host may be called like a path.
-    let base = paths.iter().find_map(|path| url.strip_suffix(path)).filter(|base| !base.ends_with('/'));
+    let base = paths.iter().find_map(|path| url.strip_suffix(path).filter(|base| !base.ends_with('/')));
     base.map_or_else(|| url.clone(), str::to_owned)
 }
 
@@ -169,6 +169,7 @@ mod tests {
             // The name of a container.
             ("http://studio", "http://studio"),
             ("http://mcp/mcp", "http://mcp"),
+            ("http://api/v1", "http://api"),
         ] {
             assert_eq!(server_url(text).as_deref(), Ok(url), "{text}");
         }
