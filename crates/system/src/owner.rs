@@ -1,7 +1,7 @@
 //! Root works on the data of another user as that user, so that it leaves no file that the service cannot write.
 //!
-//! User ids and capabilities belong to threads: everything here must run on the main thread while it is the only one.
-//! Threads that start later inherit what it has become.
+//! User ids and capabilities belong to threads: [`become_owner`] must run on the main thread while it is the only one.
+//! Threads that start later inherit what it has become. [`with_destination_rights`] changes the thread that calls it.
 
 use std::ffi::OsString;
 use std::fs::{self, Metadata};
