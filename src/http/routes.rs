@@ -417,7 +417,7 @@ pub fn metrics_router(shared: Arc<ServiceContext>) -> Router {
         router.route(route.pattern, on(route.filter(), ops::expose_metrics))
     });
     routes
-        .fallback(pipeline::observe::no_route)
+        .fallback(async || pipeline::error::ApiError::not_found())
         .layer(from_fn_with_state(shared.clone(), pipeline::run_metrics))
         .with_state(shared)
 }

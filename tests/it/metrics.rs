@@ -126,6 +126,8 @@ async fn a_process_shows_its_build_and_the_resources_that_it_uses() {
     // A scrape of a metrics listener is itself counted from zero.
     let scrapes = "tintype_http_requests_total{method=\"GET\",route=\"/metrics\",status=\"200\"}";
     assert_eq!(value(&text, scrapes), Some(0.0), "{text}");
+    let message = send(free.address, "GET", "/", "", "").await.assert_error(404, "NOT_FOUND");
+    assert!(!message.contains("/docs/"), "{message}");
     let again = send(free.address, "GET", "/metrics", "", "").await;
     let again = String::from_utf8(again.body.to_vec()).expect("text");
     assert_eq!(value(&again, scrapes), Some(1.0), "{again}");

@@ -36,7 +36,7 @@ pub enum ErrorCode {
     InternalError,
 }
 
-/// What callers of a path with nothing for them look for.
+/// Where the APIs are, for callers of a path that has nothing.
 pub(super) const PLACES: &str =
     "The API is under /api/v1, OpenAI's image API under /v1/images, and MCP at /mcp; /docs/ describes them.";
 
