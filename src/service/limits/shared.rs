@@ -185,10 +185,10 @@ fn describe(error: &RedisError) -> String {
     if text.contains("unknown command 'SCRIPT'") {
         return format!("{text}: give --redis a server that runs scripts, and not its Sentinel");
     }
-    // Another server, or TLS on one side alone.
+    // Another server, TLS on one side alone, or a Redis that has just stopped.
     let is_odd = error.is_connection_dropped() || error.kind() == ErrorKind::Parse;
     if is_odd && !error.is_connection_refusal() {
-        return format!("{text}: check that it is Redis, and write rediss:// if it wants TLS");
+        return format!("{text}: if this stays, check that it is Redis, and write rediss:// only if it uses TLS");
     }
     trust::explain(text, "--redis-ca")
 }
