@@ -9,6 +9,7 @@ use std::time::Duration;
 use base64::Engine as _;
 use base64::prelude::{BASE64_STANDARD, BASE64_URL_SAFE_NO_PAD};
 use reqwest::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderValue};
+use reqwest::redirect::{Action, Attempt, Policy};
 use reqwest::{RequestBuilder, StatusCode};
 use sha2::{Digest as _, Sha256};
 use tokio::sync::Mutex;
@@ -34,6 +35,7 @@ mod metadata;
 const ANSWER_LIMIT: Duration = Duration::from_secs(10);
 /// Most bytes of one answer.
 const MAX_ANSWER_BYTES: usize = 1 << 20;
+const MAX_REDIRECTS: usize = 3;
 /// Time for which the endpoints and keys of the provider are kept. An unknown key is looked for at once.
 const METADATA_LIFE: Duration = Duration::from_secs(10 * 60);
 /// Time for which a provider that could not be reached is not asked again.
@@ -110,7 +112,8 @@ impl IdentityProvider {
         let proxies = if is_plain { Proxies::None } else { Proxies::FromEnvironment };
         let builder = client_builder(registration.provider.authorities.as_deref(), proxies);
         let builder = builder.map_err(|error| format!("--oidc-ca: {error}"))?;
-        let client = builder.timeout(ANSWER_LIMIT).build().map_err(|error| format!("HTTP client: {error}"))?;
+        let client = builder.timeout(ANSWER_LIMIT).redirect(Policy::custom(within_origin)).build();
+        let client = client.map_err(|error| format!("HTTP client: {error}"))?;
         Ok(Self { registration, client, clock, cached: Mutex::default(), wants_other_place: AtomicBool::default() })
     }
 
@@ -392,6 +395,12 @@ impl IdentityProvider {
         let document = self.document("keys", endpoints.keys.as_str()).await?;
         Ok(Arc::new(Metadata { keys: keys::read(&document).map_err(unusable("keys"))?, endpoints }))
     }
+}
+
+/// Follows a few redirects within one origin: Nextcloud moves its discovery document so.
+fn within_origin(attempt: Attempt<'_>) -> Action {
+    let is_same = attempt.previous().iter().all(|url| url.origin() == attempt.url().origin());
+    if is_same && attempt.previous().len() <= MAX_REDIRECTS { attempt.follow() } else { attempt.stop() }
 }
 
 fn object(step: &str, status: StatusCode, body: &[u8]) -> Result<Fields, ProviderError> {

@@ -62,6 +62,13 @@ server.listen(0, '127.0.0.1', () => {
       response.writeHead(401, { 'content-type': 'application/json' });
       return response.end(JSON.stringify({ error: 'invalid_client' }));
     }
+    // A strict one moves its discovery document as Nextcloud does.
+    const moved = strict && request.url.endsWith('/.well-known/openid-configuration');
+    if (moved && !request.url.startsWith('/index.php/')) {
+      response.writeHead(301, { location: `/index.php${request.url}` });
+      return response.end();
+    }
+    if (moved) request.url = request.url.slice('/index.php'.length);
     if (!request.url.startsWith('/interaction/')) return answer(request, response);
     const { prompt } = await provider.interactionDetails(request, response);
     const refused = person() === 'nobody' && { error: 'access_denied' };

@@ -1,5 +1,7 @@
 //! Signing in at an OpenID Connect provider, over HTTP and with a real provider.
 
+use std::io::{Read as _, Write as _};
+use std::net::TcpListener;
 use std::time::Duration;
 
 use base64::Engine as _;
@@ -340,6 +342,25 @@ async fn a_provider_that_cannot_be_used_is_told_plainly() {
     let answer = service.call("GET", "/studio/oidc", &[], "").await;
     refused(&answer, StatusCode::SERVICE_UNAVAILABLE, "is not responding");
     assert!(!text(&answer).contains("127.0.0.1"), "{answer:?}");
+}
+
+#[tokio::test]
+async fn a_provider_redirects_within_its_origin_alone() {
+    let bind = || TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let url = |listener: &TcpListener| format!("http://{}", listener.local_addr().expect("an address"));
+    let (provider, elsewhere) = (bind(), bind());
+    let issuer = url(&provider);
+    let answer = format!("HTTP/1.1 302 Found\r\nlocation: {}/\r\ncontent-length: 0\r\n\r\n", url(&elsewhere));
+    std::thread::spawn(move || {
+        for mut stream in provider.incoming().flatten() {
+            let _ = stream.read(&mut [0; 4_096]).and_then(|_| stream.write_all(answer.as_bytes()));
+        }
+    });
+    let service = Service::start_with(&["--oidc-issuer", &issuer, "--oidc-client-id", "tintype"]).await;
+    let answer = service.call("GET", "/studio/oidc", &[], "").await;
+    refused(&answer, StatusCode::SERVICE_UNAVAILABLE, "is not responding");
+    elsewhere.set_nonblocking(true).expect("a socket");
+    assert!(elsewhere.accept().is_err(), "another origin was asked");
 }
 
 #[tokio::test]
