@@ -9,11 +9,12 @@ use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use serde_json::{Value, json};
 use tintype_engine::Picture;
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpStream;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 pub use super::faulty_http::{Asked, Reply};
 use super::faulty_http::{answer, read};
+use super::wait::listen_again;
 
 /// The documents that the server is written from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -57,7 +58,7 @@ impl ImagesServer {
 
     /// A server at this address, where one may have listened before.
     pub async fn on(address: SocketAddr, dialect: Dialect, key: Option<&'static str>) -> Self {
-        let listener = TcpListener::bind(address).await.expect("a port");
+        let listener = listen_again(address).await;
         let stop = CancellationToken::new();
         let address = listener.local_addr().expect("an address");
         let state: Arc<Mutex<State>> = Arc::default();

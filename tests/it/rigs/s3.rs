@@ -18,6 +18,7 @@ use tokio::task::{JoinHandle, JoinSet};
 use tokio_rustls::TlsAcceptor;
 
 use crate::rigs::ports::Port;
+use crate::rigs::wait::listen_again;
 
 pub const ACCESS_KEY: &str = "AKIATINTYPETESTS0000";
 pub const SECRET_KEY: &str = "swallow-the-secret-of-the-bucket-0123456";
@@ -72,7 +73,7 @@ impl S3Server {
 
     /// Listens on its port again.
     pub async fn come_back(&mut self) {
-        let listener = TcpListener::bind(self.address).await.expect("its port is free");
+        let listener = listen_again(self.address).await;
         self.serving = Some(tokio::spawn(serve(listener, self.tls.clone(), self.proxy, self.service.clone())));
     }
 

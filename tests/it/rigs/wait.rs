@@ -1,10 +1,12 @@
 //! Waiting for what other tasks and processes bring about.
 
 use std::fmt::Display;
+use std::net::SocketAddr;
 use std::panic::Location;
 use std::sync::LazyLock;
 use std::time::Duration;
 
+use tokio::net::TcpListener;
 use tokio::runtime::{Builder, Runtime};
 
 /// Far longer than anything takes on a busy machine.
@@ -45,4 +47,11 @@ pub fn until_some<T>(mut attempt: impl AsyncFnMut() -> Option<T>) -> impl Future
 #[track_caller]
 pub fn until(mut is_so: impl AsyncFnMut() -> bool) -> impl Future<Output = ()> {
     until_some(async move || is_so().await.then_some(()))
+}
+
+/// Listens at an address where this process may have listened before. A child that another test forks has that listener
+/// too, until it becomes another program.
+#[track_caller]
+pub fn listen_again(address: SocketAddr) -> impl Future<Output = TcpListener> {
+    until_some(async move || TcpListener::bind(address).await.ok())
 }

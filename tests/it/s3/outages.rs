@@ -11,6 +11,7 @@ use tokio::net::TcpListener;
 
 use crate::rigs::s3::{S3Server, SECRET_KEY, variables};
 use crate::rigs::service::{NOON, Service};
+use crate::rigs::wait::listen_again;
 
 /// The time limit of a write in tests that see it fail.
 const SOON: Duration = Duration::from_millis(200);
@@ -25,7 +26,7 @@ async fn an_attempt_survives_a_short_bucket_outage() {
     let worker = service.worker.clone();
     let step = tokio::spawn(async move { worker.step().await });
     // The bucket comes back at the first request.
-    let waiting = TcpListener::bind(s3.address).await.expect("its port is free");
+    let waiting = listen_again(s3.address).await;
     drop(waiting.accept().await.expect("a request"));
     drop(waiting);
     assert_eq!(caller.task(&task_id).await["status"], "processing");

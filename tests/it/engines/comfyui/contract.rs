@@ -9,7 +9,7 @@ use futures::SinkExt as _;
 use serde_json::{Value, json};
 use tintype_engine::Picture;
 use tokio::io::AsyncWriteExt as _;
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpStream;
 use tokio::sync::{mpsc, watch};
 use tokio_tungstenite::WebSocketStream;
 use tokio_tungstenite::tungstenite::Message;
@@ -17,6 +17,7 @@ use tokio_tungstenite::tungstenite::protocol::Role;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use crate::rigs::faulty_http::{Asked, Reply, answer, read};
+use crate::rigs::wait::listen_again;
 
 pub const STEPS: u32 = 4;
 
@@ -91,7 +92,7 @@ impl Contract {
 
     /// A server at this address, where one may have listened before.
     pub async fn on(address: SocketAddr, age: Age) -> Self {
-        let listener = TcpListener::bind(address).await.expect("a port");
+        let listener = listen_again(address).await;
         let address = listener.local_addr().expect("an address");
         let state = Arc::new(Mutex::new(State {
             age,
