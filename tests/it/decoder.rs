@@ -65,8 +65,8 @@ fn proc_line(path: &Path, name: &str) -> Option<String> {
     Some(line.split_whitespace().collect::<Vec<_>>().join(" "))
 }
 
-#[test]
-fn the_process_is_confined_before_it_reads() {
+#[tokio::test]
+async fn the_process_is_confined_before_it_reads() {
     let mut child = Command::new(TINTYPE)
         .args([COMMAND, "64"])
         .env_clear()
@@ -76,10 +76,11 @@ fn the_process_is_confined_before_it_reads() {
         .unwrap();
     let proc = Path::new("/proc").join(child.id().to_string());
     // The filter is installed last; the process then waits for its input.
-    while proc_line(&proc.join("status"), "Seccomp:").as_deref() != Some("2") {
+    until(async || {
         assert!(child.try_wait().unwrap().is_none(), "it ended");
-        std::thread::yield_now();
-    }
+        proc_line(&proc.join("status"), "Seccomp:").as_deref() == Some("2")
+    })
+    .await;
     assert_eq!(proc_line(&proc.join("status"), "NoNewPrivs:").unwrap(), "1");
     assert_eq!(proc_line(&proc.join("status"), "Threads:").unwrap(), "1");
     for (limit, expected) in [

@@ -228,8 +228,8 @@ fn root_reads_nothing_for_a_user_who_closes_a_directory_of_their_own() {
     }
 }
 
-#[test]
-fn the_doctor_changes_nothing() {
+#[tokio::test]
+async fn the_doctor_changes_nothing() {
     let places = Places::new();
     let missing = places.directory.path().join("missing");
     assert_eq!(run(&missing, ["doctor"]).status.code(), Some(1));
@@ -256,9 +256,7 @@ fn the_doctor_changes_nothing() {
     let server = Server::spawn(places.serve());
     server.signal("STOP");
     // The kernel stops the threads of a process one after the other.
-    while !server.is_stopped() {
-        std::thread::yield_now();
-    }
+    until(async || server.is_stopped()).await;
     untouched("a service that runs");
     server.signal("CONT");
     server.stop();

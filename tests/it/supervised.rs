@@ -15,7 +15,7 @@ use crate::rigs::cluster::Site;
 use crate::rigs::cluster::node::Part;
 use crate::rigs::http::send;
 use crate::rigs::s3::{SECRET_KEY, variables};
-use crate::rigs::wait::until_some;
+use crate::rigs::wait::{in_time, until_some};
 
 /// Time limit of every wait.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -320,9 +320,13 @@ async fn with_json_every_line_is_json() {
     let body = json!({ "prompt": "a boat [[panic]]" }).to_string();
     let headers = send(address, "POST", "/api/v1/images/generate", key.trim(), &body).await;
     let task = format!("/api/v1/images/task/{}", headers.json()["data"]["task_id"].as_str().expect("a task_id"));
-    while send(address, "GET", &task, key.trim(), "").await.json()["data"]["status"] == "processing" {
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
+    in_time("the task does not end", async {
+        // Slower than `until`, which the limit on reads would stop.
+        while send(address, "GET", &task, key.trim(), "").await.json()["data"]["status"] == "processing" {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    })
+    .await;
     signal(process.id(), "TERM");
     assert_eq!(process.wait().expect("a child").code(), Some(0));
     assert_eq!(std::fs::read_to_string(output).expect("the output"), "");

@@ -23,7 +23,7 @@ use crate::rigs::binary::{Ran as _, TINTYPE, run};
 use crate::rigs::faulty_http::Reply;
 use crate::rigs::ports::Port;
 use crate::rigs::service::Service;
-use crate::rigs::wait::until;
+use crate::rigs::wait::{in_time, until};
 
 /// A workflow and its mapping in files, as people have them for Open WebUI.
 pub struct Files(TempDir);

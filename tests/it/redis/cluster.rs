@@ -4,6 +4,7 @@ use tempfile::TempDir;
 
 use super::administration::doctor;
 use crate::rigs::redis::RedisServer;
+use crate::rigs::wait::until;
 
 const OPTIONS: [&str; 2] = ["--cluster-enabled", "yes"];
 
@@ -11,8 +12,8 @@ fn ask(node: &RedisServer, words: &[&str]) -> String {
     redis::cmd("CLUSTER").arg(words).query(&mut node.connection()).expect("an answer")
 }
 
-#[test]
-fn a_cluster_is_refused_by_name() {
+#[tokio::test]
+async fn a_cluster_is_refused_by_name() {
     let data = TempDir::new().expect("a directory");
     let nodes = [RedisServer::start_with(&OPTIONS), RedisServer::start_with(&OPTIONS)];
     let refusal = |url: &str| {
@@ -26,9 +27,7 @@ fn a_cluster_is_refused_by_name() {
     ask(&nodes[1], &["ADDSLOTSRANGE", "8192", "16383"]);
     ask(&nodes[0], &["MEET", "127.0.0.1", &nodes[1].port().to_string()]);
     for node in &nodes {
-        while !ask(node, &["INFO"]).contains("cluster_state:ok") {
-            std::thread::yield_now();
-        }
+        until(async || ask(node, &["INFO"]).contains("cluster_state:ok")).await;
     }
     for node in &nodes {
         let detail = refusal(&node.url());

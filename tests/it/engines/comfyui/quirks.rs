@@ -43,7 +43,7 @@ async fn a_server_that_is_silent_while_it_loads_a_model_is_waited_for() {
                 tokio::time::sleep(Duration::from_millis(5)).await;
             }
         };
-        let (outcome, ()) = tokio::join!(rendering, loading);
+        let (outcome, ()) = in_time("the render does not end", async { tokio::join!(rendering, loading) }).await;
         assert_eq!(outcome.expect("a picture").len(), 1, "{age:?}");
         assert_eq!(server.graphs().len(), 1, "{age:?}: it was queued once");
     }
