@@ -101,6 +101,16 @@ pub fn raise_file_limit() {
     }
 }
 
+/// Warns if the limit on open files leaves room for few connections.
+pub fn check_file_limit() {
+    if spare_files() < RESERVED_FILE_DESCRIPTORS {
+        tracing::warn!(
+            "the limit on open files leaves room for few connections, and others get 503: raise it (ulimit -n, \
+             LimitNOFILE= of systemd, --ulimit nofile of a container)"
+        );
+    }
+}
+
 /// Number of connections that fit next to the file descriptors that the rest of the process needs.
 fn spare_files() -> usize {
     let files =
@@ -110,12 +120,6 @@ fn spare_files() -> usize {
 
 /// Serves `router` on all listeners until `stop`, then waits for open requests to finish.
 pub async fn serve(listeners: Vec<Listener>, router: Router, settings: ListenerSettings, stop: CancellationToken) {
-    if spare_files() < RESERVED_FILE_DESCRIPTORS {
-        tracing::warn!(
-            "the limit on open files leaves room for few connections, and others get 503: raise it (ulimit -n, \
-             LimitNOFILE= of systemd, --ulimit nofile of a container)"
-        );
-    }
     let exempt = [&settings.trusted_proxies[..], &settings.balancers].concat();
     let acceptor = ConnectionAcceptor {
         slots: Arc::new(ConnectionSlots::new(&settings.limits, spare_files(), exempt)),

@@ -216,6 +216,9 @@ async fn start(
         ));
     }
     server::raise_file_limit();
+    if role != Role::Worker {
+        server::check_file_limit();
+    }
     data_dir::create(&data.data)?;
     data_dir::keep_private(&data.data, database.path())?;
     let lock = match &database {
