@@ -140,7 +140,7 @@ async fn redis_is_reached_over_tls_with_a_trusted_authority() {
     let said = read(&log);
     assert!(said.contains("invalid peer certificate") && said.contains("its authority in --redis-ca"), "{said}");
     let (well, detail) = doctor(&directory, &["--redis", &url.replace("rediss://", "redis://")]);
-    assert!(!well && detail.contains("rediss:// if it wants TLS"), "{detail}");
+    assert!(!well && detail.contains("write rediss:// only if it uses TLS"), "{detail}");
 }
 
 #[test]
