@@ -108,11 +108,11 @@ pub fn collector_url(text: &str) -> Result<String, String> {
     if url::Url::parse(text).as_ref().is_ok_and(has_credentials) {
         return Err("it holds a user name or a password, which would show in logs: set OTEL_EXPORTER_OTLP_HEADERS to authorization=Basic%20... instead".into());
     }
-    Ok(without(base_url(text)?, &["/v1/traces"]))
+    Ok(without_path(base_url(text)?, &["/v1/traces"]))
 }
 
-/// Parses the URL of a server to call, or of its API or a page. Without a scheme it means http on this machine and https
-/// elsewhere.
+/// Parses the URL of a server to call, or of its API or a page. Without a scheme it means http on this machine and
+/// https elsewhere.
 ///
 /// # Errors
 /// A message for the user.
@@ -125,11 +125,11 @@ pub fn server_url(text: &str) -> Result<String, String> {
         let local = url::Url::parse(&format!("http://{text}")).is_ok_and(is_local);
         base_url(&format!("{}://{text}", if local { "http" } else { "https" }))?
     };
-    Ok(without(url, &["/api/v1", "/v1", "/mcp", "/studio", "/docs"]))
+    Ok(without_path(url, &["/api/v1", "/v1", "/mcp", "/studio", "/docs"]))
 }
 
 /// A base URL without one of these paths, which are added to it: people copy addresses with them.
-fn without(url: String, paths: &[&str]) -> String {
+fn without_path(url: String, paths: &[&str]) -> String {
     // A host may be called like a path.
     let base = paths.iter().find_map(|path| url.strip_suffix(path).filter(|base| !base.ends_with('/')));
     base.map_or_else(|| url.clone(), str::to_owned)

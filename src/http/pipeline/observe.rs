@@ -52,8 +52,8 @@ impl fmt::Display for RequestId {
 }
 
 /// The answer to a path without a route. Most callers who get here set a base URL with a slash or a `/v1` too many or
-/// too few, so the answer names the path that they probably mean. Others chat with a model that `/v1/models` lists. Clients
-/// of MCP without a valid key try to register, and show the answer.
+/// too few, so the answer names the path that they probably mean. Others chat with a model that `/v1/models` lists. MCP
+/// clients without a valid key try to register, and show the answer.
 pub(in crate::http) async fn no_route(uri: Uri) -> ApiError {
     match (routes::similar(uri.path()), uri.path()) {
         (Some(pattern), _) => ApiError::no_route(&format!("Did you mean {}?", pattern.replace("{*", "{"))),
