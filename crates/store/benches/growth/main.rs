@@ -39,7 +39,7 @@ pub struct Options {
     #[arg(long, default_value_t = 3600)]
     seconds: u64,
     /// Finished tasks in the database; the table goes on from the last two
-    #[arg(long, value_delimiter = ',', default_values_t = [100_000, 1_000_000])]
+    #[arg(long, value_delimiter = ',', default_values_t = [1_000_000, 10_000_000])]
     tasks: Vec<u64>,
     /// Where SQLite's file of the month is; time is simulated, so it may be in memory [default: on the disk]
     #[arg(long)]
