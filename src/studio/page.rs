@@ -176,7 +176,7 @@ pub(super) fn month(t: &Texts, utc: DateTime) -> Option<String> {
 
 /// A time on the calendar in UTC.
 pub(super) fn utc(at: Timestamp) -> Option<DateTime> {
-    Some(jiff::Timestamp::from_millisecond(at.as_millis()).ok()?.to_zoned(TimeZone::UTC).datetime())
+    Some(jiff::Timestamp::from_millisecond(at.as_millis()).ok()?.to_zoned_datetime(TimeZone::UTC).datetime())
 }
 
 fn local(at: &Timestamp, in_utc: &str) -> String {

@@ -30,7 +30,7 @@ impl Period {
     /// The start of the period that contains `at`, and the start of the next one.
     pub fn around(self, at: Timestamp) -> (Timestamp, Timestamp) {
         let bounds = || {
-            let day = jiff::Timestamp::from_millisecond(at.as_millis()).ok()?.to_zoned(TimeZone::UTC).date();
+            let day = jiff::Timestamp::from_millisecond(at.as_millis()).ok()?.to_zoned_datetime(TimeZone::UTC).date();
             let (first, length) = match self {
                 Self::Day => (day, 1.day()),
                 Self::Week => {
@@ -46,7 +46,7 @@ impl Period {
 }
 
 fn midnight(day: Date) -> Option<Timestamp> {
-    let midnight = day.to_zoned(TimeZone::UTC).ok()?.timestamp();
+    let midnight = day.to_zoned_datetime(TimeZone::UTC).ok()?.timestamp();
     Some(Timestamp::from_millis(midnight.as_millisecond()))
 }
 

@@ -27,7 +27,7 @@ impl Timestamp {
 
     /// Midnight UTC at the start of a day such as `2026-11-21`; `None` if the text is not a date.
     pub fn of_day(day: &str) -> Option<Self> {
-        let midnight = day.parse::<jiff::civil::Date>().ok()?.to_zoned(jiff::tz::TimeZone::UTC).ok()?;
+        let midnight = day.parse::<jiff::civil::Date>().ok()?.to_zoned_datetime(jiff::tz::TimeZone::UTC).ok()?;
         Some(Self(midnight.timestamp().as_millisecond()))
     }
 
