@@ -12,13 +12,13 @@ use hyper::Request;
 use rcgen::{CertifiedKey, KeyPair};
 use serde_json::json;
 use tempfile::TempDir;
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio_rustls::client::TlsStream;
 use tokio_rustls::rustls::pki_types::CertificateDer;
 use tokio_rustls::rustls::pki_types::pem::PemObject as _;
 
 use crate::rigs::binary::{Killed, Ran as _, Run as _, Server, refused, tintype};
+use crate::rigs::certificates::ask;
 use crate::rigs::http::{TASKS, exchange};
 use crate::rigs::wait::until_some;
 use crate::rigs::{certificates, debian, network};
@@ -101,13 +101,6 @@ async fn connect(address: &str, name: &str, root: &CertificateDer<'_>) -> std::i
 
 fn shown(stream: &TlsStream<TcpStream>) -> CertificateDer<'static> {
     stream.get_ref().1.peer_certificates().expect("certificates")[0].clone().into_owned()
-}
-
-async fn ask(stream: &mut TlsStream<TcpStream>) -> String {
-    stream.write_all(b"GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n").await.expect("an open connection");
-    let mut buffer = [0; 4_096];
-    let read = stream.read(&mut buffer).await.expect("an answer");
-    String::from_utf8_lossy(&buffer[..read]).into_owned()
 }
 
 fn kept(data: &Path) -> PathBuf {

@@ -88,7 +88,7 @@ async fn step(worker: &Arc<Worker>) -> usize {
     worker.step().await.expect("a store")
 }
 
-async fn lost_leases(caller: &Caller<'_>, task_id: &str) -> Option<u32> {
+pub async fn lost_leases(caller: &Caller<'_>, task_id: &str) -> Option<u32> {
     let TaskId(id) = task_id.parse().expect("a task_id");
     let record = caller.service.shared.store.inspect_task(id).await.expect("a store");
     record.expect("the task exists").lost_leases

@@ -12,13 +12,13 @@ use tintype_domain::reference_url::ReferenceUrl;
 use tintype_outbound::SetupError;
 use tintype_outbound::references::{FaultKind, ReferenceFault, ReferenceOptions, References, TrustedTestHost};
 use tintype_system::sandbox::Decoder;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::AsyncWriteExt;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Barrier;
 use tokio_rustls::TlsAcceptor;
 
 use crate::rigs::binary::TINTYPE;
-use crate::rigs::certificates::certificate;
+use crate::rigs::certificates::{accept, certificate};
 use crate::rigs::service::Service;
 
 pub const HOST: &str = "images.example.com";
@@ -66,8 +66,8 @@ pub fn answer(status: &str, headers: &str, body: &[u8]) -> Vec<u8> {
 
 /// A TLS server for [`HOST`], with an authority of its own.
 pub struct Server {
-    address: SocketAddr,
-    ca_pem: String,
+    pub address: SocketAddr,
+    pub ca_pem: String,
     /// The request heads so far.
     heads: Arc<Mutex<Vec<String>>>,
 }
@@ -129,13 +129,7 @@ async fn converse(
     replies: Arc<HashMap<String, Reply>>,
     heads: Arc<Mutex<Vec<String>>>,
 ) {
-    let Ok(mut stream) = tls.accept(stream).await else { return };
-    let mut head = Vec::new();
-    while !head.ends_with(b"\r\n\r\n") {
-        let Ok(byte) = stream.read_u8().await else { return };
-        head.push(byte);
-    }
-    let head = String::from_utf8(head).unwrap();
+    let Some((mut stream, head)) = accept(stream, &tls).await else { return };
     let path = head.split(' ').nth(1).unwrap().to_owned();
     heads.lock().unwrap().push(head);
     let reply = replies.get(&path).cloned().unwrap_or_else(|| Reply::Whole(answer("404 Not Found", "", b"no")));

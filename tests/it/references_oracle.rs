@@ -14,12 +14,12 @@ use tintype_domain::reference_url::ReferenceUrl;
 use tintype_outbound::public::Lookup;
 use tintype_outbound::references::{FaultKind, ReferenceFault, ReferenceOptions, References, TrustedTestHost};
 use tintype_system::sandbox::Decoder;
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::io::AsyncWriteExt as _;
 use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::TlsAcceptor;
 
 use crate::rigs::binary::TINTYPE;
-use crate::rigs::certificates::certificate_with;
+use crate::rigs::certificates::{accept, certificate_with};
 use crate::rigs::network;
 
 const A: &str = "93.184.215.14";
@@ -121,14 +121,8 @@ fn connections_made() -> u64 {
 
 async fn converse(stream: TcpStream, tls: TlsAcceptor, heads: Arc<Mutex<Vec<String>>>) {
     let port = stream.local_addr().unwrap().port();
-    let Ok(mut stream) = tls.accept(stream).await else { return };
-    let mut head = Vec::new();
-    while !head.ends_with(b"\r\n\r\n") {
-        let Ok(byte) = stream.read_u8().await else { return };
-        head.push(byte);
-    }
+    let Some((mut stream, head)) = accept(stream, &tls).await else { return };
     let sni = stream.get_ref().1.server_name().unwrap_or("none").to_owned();
-    let head = String::from_utf8(head).unwrap();
     heads.lock().unwrap().push(format!("{sni} {head}"));
     let path = head.split(' ').nth(1).unwrap();
     let answer = match path.strip_prefix("/to?") {

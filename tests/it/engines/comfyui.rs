@@ -378,25 +378,6 @@ async fn a_server_that_cannot_run_the_workflow_is_found_by_a_probe_with_the_reas
     }
 }
 
-#[tokio::test]
-async fn the_commands_list_check_and_try_the_engine() {
-    let (server, files) = (Contract::start(Age::New).await, Files::new());
-    let out = files.0.path().join("out.png");
-    let flags = files.flags(&server.url(), &[]);
-    let (target, workflow) = (flags[1].clone(), flags[2..].to_vec());
-    let saved = ["--out".to_owned(), out.display().to_string()];
-    let words = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>();
-    for command in [
-        [words(&["engine", "list"]), flags].concat(),
-        [words(&["engine", "check", &target]), workflow.clone()].concat(),
-        [words(&["engine", "try", &target, "a boat"]), workflow, saved.to_vec()].concat(),
-    ] {
-        let data = files.0.path().to_owned();
-        tokio::task::spawn_blocking(move || run(&data, command)).await.expect("no panic").succeeded();
-    }
-    Picture::decode(&std::fs::read(&out).expect("a file")).expect("a PNG");
-}
-
 #[test]
 fn an_engine_whose_workflow_cannot_be_used_says_what_it_needs() {
     let settings = ServerSettings::from_flags(["--engine", "comfyui:http://127.0.0.1:1"]).expect("valid flags");
@@ -411,7 +392,7 @@ fn an_engine_whose_workflow_cannot_be_used_says_what_it_needs() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn try_and_check_show_the_devices_of_the_server() {
+async fn the_commands_list_check_and_try_the_engine_and_show_its_devices() {
     let (server, files) = (Contract::start(Age::New).await, Files::new());
     let out = files.0.path().join("boat.png");
     let flags = files.flags(&server.url(), &[]);
@@ -427,6 +408,7 @@ async fn try_and_check_show_the_devices_of_the_server() {
         serde_json::from_str(&ask(&["engine", "try", engine, "a boat", "--out", out, "--json"])).expect("JSON");
     assert_eq!(tried["devices"], json!([device]));
     assert!(Picture::decode(&std::fs::read(out).expect("a file")).is_ok());
+    ask(&["engine", "list", "--engine", engine]);
     let said = ask(&["engine", "check", engine]);
     assert!(said.contains("device: cuda:0 A GPU[31m, 24.0 GiB of memory, 21.0 GiB free"), "{said}");
 }

@@ -139,15 +139,12 @@ fn expected(model: &Path, prompt: &str, seed: u64) -> Picture {
 
 fn processes(model: &Path) -> Vec<Pid> {
     let name = model.to_str().expect("text").to_owned();
-    let entries = fs::read_dir("/proc").expect("/proc").flatten();
-    let ids = entries.filter_map(|entry| Pid::from_raw(entry.file_name().to_str()?.parse().ok()?));
-    ids.filter(|id| {
-        let line = fs::read(format!("/proc/{}/cmdline", id.as_raw_nonzero())).unwrap_or_default();
+    crate::rigs::binary::processes(|process| {
+        let line = fs::read(process.join("cmdline")).unwrap_or_default();
         let line = String::from_utf8_lossy(&line).into_owned();
         let mut words = line.split('\0').skip(1);
         words.next() == Some("render-diffusion") && words.next().is_some_and(|setup| setup.contains(&name))
     })
-    .collect()
 }
 
 #[tokio::test]

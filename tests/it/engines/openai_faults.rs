@@ -1,6 +1,7 @@
 //! Every way in which a server with the Images API misbehaves: the operator's line, the caller's message, the attempts
 //! and the refund.
 
+use std::fmt::Debug;
 use std::time::Duration;
 
 use serde_json::json;
@@ -35,8 +36,22 @@ impl Meaning {
         }
     }
 
+    /// Asserts what a fault of this meaning does to the task of a caller who had 10 credits. Returns how often the server
+    /// was to be asked, unless the task waits.
+    pub async fn assert_outcome(self, caller: &Caller<'_>, task_id: &str, fault: &impl Debug) -> Option<usize> {
+        let (task, credits) = (caller.task(task_id).await, caller.credits().await);
+        if let Some((message, asked)) = self.ending() {
+            assert!(task["error"].as_str().is_some_and(|error| error.contains(message)), "{fault:?}: {task}");
+            assert_eq!(credits, 10, "{fault:?}");
+            return Some(asked);
+        }
+        assert_eq!((task["status"].as_str(), credits), (Some("processing"), 8), "{fault:?}: {task}");
+        assert_eq!(lost_leases(caller, task_id).await, Some(0), "{fault:?}");
+        None
+    }
+
     /// The message for the caller, and how often the server is asked.
-    pub fn ending(self) -> Option<(&'static str, usize)> {
+    fn ending(self) -> Option<(&'static str, usize)> {
         match self {
             Self::Refused => Some(("was refused by the content policy", 1)),
             Self::Permanent => Some(("The images could not be generated. The credits were refunded.", 1)),
@@ -127,10 +142,6 @@ fn nonsense() -> Vec<(Reply, Meaning, &'static str)> {
     ]
 }
 
-async fn outcome(caller: &Caller<'_>, task_id: &str) -> (serde_json::Value, i64) {
-    (caller.task(task_id).await, caller.credits().await)
-}
-
 #[tokio::test]
 async fn each_fault_of_a_server_has_a_line_for_the_operator_without_the_prompt() {
     for (reply, meaning, line) in errors().into_iter().chain(nonsense()) {
@@ -145,8 +156,15 @@ async fn each_fault_of_a_server_has_a_line_for_the_operator_without_the_prompt()
 }
 
 #[tokio::test]
-async fn each_fault_of_a_server_ends_its_task_with_a_plain_message_and_a_refund_or_leaves_it_waiting() {
-    for (reply, meaning, _) in errors().into_iter().chain(nonsense()) {
+async fn each_meaning_of_a_fault_ends_its_task_with_a_plain_message_and_a_refund_or_leaves_it_waiting() {
+    for (reply, meaning) in [
+        (openai(400, "invalid_request_error", Some("content_policy_violation")), Meaning::Refused),
+        (Reply::json(400, &json!({ "detail": "a boat of secrets" })), Meaning::Permanent),
+        (html(500), Meaning::Temporary),
+        (Reply::HangUp, Meaning::Temporary),
+        (html(502), Meaning::NotAvailable),
+        (Reply::Whole(307, vec![("location", "http://10.0.0.1/".into())], Vec::new()), Meaning::NotAvailable),
+    ] {
         let server = ImagesServer::start(Dialect::Sglang).await;
         server.always(reply.clone());
         server.fail_probes(true);
@@ -154,18 +172,12 @@ async fn each_fault_of_a_server_ends_its_task_with_a_plain_message_and_a_refund_
         let caller = service.caller("ada", 10).await;
         let task_id = caller.submit_prompt("a boat").await;
         service.work().await;
-        let (task, credits) = outcome(&caller, &task_id).await;
-        match meaning.ending() {
-            Some((message, asked)) => {
-                assert!(task["error"].as_str().is_some_and(|error| error.contains(message)), "{reply:?}: {task}");
-                assert_eq!((credits, server.asked().len()), (10, asked), "{reply:?}");
-            }
-            None => {
-                assert_eq!((task["status"].as_str(), credits), (Some("processing"), 8), "{reply:?}: {task}");
-                assert_eq!(lost_leases(&caller, &task_id).await, Some(0), "{reply:?}");
-                assert_eq!(server.asked().len(), 1, "{reply:?}: nothing more is claimed");
-            }
-        }
+        let asked = meaning.assert_outcome(&caller, &task_id, &reply).await;
+        assert_eq!(
+            server.asked().len(),
+            asked.unwrap_or(1),
+            "{reply:?}: of a task that waits, nothing more is claimed"
+        );
     }
 }
 
@@ -199,9 +211,7 @@ async fn a_server_that_hangs_or_drips_costs_an_attempt_when_the_time_limit_has_p
             assert_eq!(stepped.expect("a store"), 1, "{reply:?}");
             service.clock.advance(Duration::from_secs(5));
         }
-        let (task, credits) = outcome(&caller, &task_id).await;
-        assert!(task["error"].as_str().is_some_and(|error| error.contains("after several attempts")), "{task}");
-        assert_eq!(credits, 10);
+        Meaning::Temporary.assert_outcome(&caller, &task_id, &reply).await;
     }
 }
 

@@ -21,8 +21,8 @@ use tower_service::Service as _;
 
 use super::answers::awaits;
 use crate::openai_edits::data_url;
-use crate::openai_edits::hostile::{FORM, status_of};
-use crate::rigs::http::Answer;
+use crate::openai_edits::hostile::FORM;
+use crate::rigs::http::{Answer, status_of};
 use crate::rigs::service::Service;
 use crate::rigs::visitor::{Visitor, text};
 use crate::studio::guesses::PASSWORD;

@@ -135,6 +135,6 @@ async fn attempts_at_webhooks() {
         service.work().await;
         alive.hears(count).await;
     }
-    assert_eq!(dead.heard().len(), share, "its share of the attempts at a time");
+    assert_eq!(dead.asked().len(), share, "its share of the attempts at a time");
     running.abort();
 }

@@ -12,7 +12,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
 use super::{EDITS, data_url, error, form, png};
-use crate::rigs::http::Answer;
+use crate::rigs::http::{Answer, status_of};
 use crate::rigs::service::{Caller, Service};
 
 pub const FORM: &str = "multipart/form-data; boundary=b-1";
@@ -43,12 +43,6 @@ impl Caller<'_> {
         sending.await.expect("it ends");
         status
     }
-}
-
-pub async fn status_of(stream: &mut (impl tokio::io::AsyncRead + Unpin)) -> u16 {
-    let mut line = [0; 12];
-    stream.read_exact(&mut line).await.expect("an answer");
-    std::str::from_utf8(&line[9..]).ok().and_then(|status| status.parse().ok()).expect("a status")
 }
 
 /// Nothing is left of the calls of this account.

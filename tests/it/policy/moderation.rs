@@ -1,59 +1,31 @@
 //! A moderation endpoint in the format of OpenAI's, called over real HTTP.
 
-use std::net::SocketAddr;
-use std::sync::{Arc, Mutex};
+use std::ops::Deref;
 
-use axum::Router;
-use axum::body::Bytes;
-use axum::extract::State;
-use axum::http::{HeaderMap, StatusCode};
-use axum::response::{IntoResponse as _, Response};
-use axum::routing::post;
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::net::TcpListener;
 
 use super::*;
-use crate::rigs::certificates::certificate;
+use crate::references_fetch::{self, HOST, Server};
+use crate::rigs::faulty_http::{Asked, Double, Reply};
 use crate::rigs::ports::Port;
 
-const HOST: &str = "pictures.example.com";
 /// The time limit of the endpoint in tests that let it pass.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Mood {
-    /// Flags texts that say "forbidden", and pictures that are mostly red, as "violence".
-    Judging,
-    Failing,
-    Redirecting,
-    Babbling,
-    Endless,
-    Silent,
-    /// An answer without results.
-    Empty,
-}
+struct Endpoint(Double);
 
-#[derive(Clone)]
-struct Endpoint {
-    address: SocketAddr,
-    mood: Arc<Mutex<Mood>>,
-    asked: Arc<Mutex<Vec<(HeaderMap, Value)>>>,
+impl Deref for Endpoint {
+    type Target = Double;
+
+    fn deref(&self) -> &Double {
+        &self.0
+    }
 }
 
 impl Endpoint {
     async fn start() -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
-        let address = listener.local_addr().expect("an address");
-        let endpoint = Self { address, mood: Arc::new(Mutex::new(Mood::Judging)), asked: Arc::default() };
-        let routes = Router::new().route("/v1/moderations", post(answer)).with_state(endpoint.clone());
-        tokio::spawn(axum::serve(listener, routes).into_future());
-        endpoint
-    }
-
-    fn be(&self, mood: Mood) {
-        *self.mood.lock().unwrap() = mood;
+        Self(Double::start(judged).await)
     }
 
     fn policy(&self, more: &str) -> PolicyFile {
@@ -62,15 +34,12 @@ impl Endpoint {
         file
     }
 
-    fn asked(&self) -> Vec<(HeaderMap, Value)> {
-        std::mem::take(&mut *self.asked.lock().unwrap())
-    }
-
     /// Runs something while no request is answered: the clock passes the time limit as soon as one arrives.
     async fn wasting_time<T>(&self, outcome: impl Future<Output = T>) -> T {
+        let before = self.asked().len();
         let wasting = async {
             for questions in 1.. {
-                while self.asked.lock().unwrap().len() < questions {
+                while self.asked().len() < before + questions {
                     tokio::task::yield_now().await;
                 }
                 tokio::time::pause();
@@ -86,25 +55,16 @@ impl Endpoint {
     }
 }
 
-async fn answer(State(endpoint): State<Endpoint>, headers: HeaderMap, body: Bytes) -> Response {
-    let asked: Value = serde_json::from_slice(&body).expect("JSON");
-    endpoint.asked.lock().unwrap().push((headers, asked.clone()));
-    let mood = *endpoint.mood.lock().unwrap();
-    match mood {
-        Mood::Judging => {
-            let flagged = asked["input"].as_array().expect("inputs").iter().any(flagged);
-            let categories = json!({ "violence": flagged, "hate": false, "illicit": null });
-            let result =
-                json!({ "flagged": flagged, "categories": categories, "category_scores": { "violence": 0.5 } });
-            json!({ "id": "modr-1", "model": asked["model"], "results": [result] }).to_string().into_response()
-        }
-        Mood::Failing => (StatusCode::INTERNAL_SERVER_ERROR, "{\"results\":[{\"flagged\":false}]}").into_response(),
-        Mood::Redirecting => (StatusCode::FOUND, [("location", "/v1/elsewhere")]).into_response(),
-        Mood::Babbling => "no json".into_response(),
-        Mood::Endless => " ".repeat(2 * 1024 * 1024).into_response(),
-        Mood::Silent => std::future::pending().await,
-        Mood::Empty => "{\"results\":[]}".into_response(),
+/// Flags texts that say "forbidden", and pictures that are mostly red, as "violence".
+fn judged(asked: &Asked) -> Reply {
+    if asked.path != "/v1/moderations" {
+        return Reply::status(404);
     }
+    let asked = asked.json();
+    let flagged = asked["input"].as_array().expect("inputs").iter().any(flagged);
+    let categories = json!({ "violence": flagged, "hate": false, "illicit": null });
+    let result = json!({ "flagged": flagged, "categories": categories, "category_scores": { "violence": 0.5 } });
+    Reply::json(200, &json!({ "id": "modr-1", "model": asked["model"], "results": [result] }))
 }
 
 fn flagged(input: &Value) -> bool {
@@ -140,11 +100,11 @@ async fn a_flagged_prompt_is_refused_and_the_endpoint_gets_the_documented_reques
     assert_eq!(ada.credits().await, 10);
     assert_eq!(outcome(&ada, "a boat").await["status"], "completed");
     let asked = endpoint.asked();
-    let texts: Vec<_> = asked.iter().map(|(_, body)| body["input"][0]["text"].clone()).collect();
+    let texts: Vec<_> = asked.iter().map(|asked| asked.json()["input"][0]["text"].clone()).collect();
     assert_eq!(texts, ["a forbidden boat", "a boat"]);
-    assert_eq!(asked[0].1["model"], "judge-1");
-    assert_eq!(asked[0].0["authorization"], "Bearer sk-secret");
-    assert_eq!(asked[0].0["content-type"], "application/json");
+    assert_eq!(asked[0].json()["model"], "judge-1");
+    assert_eq!(asked[0].header("authorization"), Some("Bearer sk-secret"));
+    assert_eq!(asked[0].header("content-type"), Some("application/json"));
     assert!(metrics(&service).contains("tintype_tasks_refused_total{kind=\"moderation\"} 1"));
 }
 
@@ -170,7 +130,14 @@ async fn forbidden_words_are_refused_without_a_call_to_the_endpoint() {
 
 #[tokio::test]
 async fn an_endpoint_without_an_answer_fails_closed_or_open_as_configured() {
-    let moods = [Mood::Failing, Mood::Redirecting, Mood::Babbling, Mood::Endless, Mood::Silent, Mood::Empty];
+    let replies = [
+        Reply::Whole(500, Vec::new(), b"{\"results\":[{\"flagged\":false}]}".to_vec()),
+        Reply::Whole(302, vec![("location", "/v1/elsewhere".into())], Vec::new()),
+        Reply::Whole(200, Vec::new(), b"no json".to_vec()),
+        Reply::Endless,
+        Reply::Silence,
+        Reply::json(200, &json!({ "results": [] })),
+    ];
     for (unreachable, status, tries, unmoderated) in [("closed", "failed", 3, 0), ("open", "completed", 1, 1)] {
         let endpoint = Endpoint::start().await;
         let timeout = PATIENCE.as_secs();
@@ -178,20 +145,21 @@ async fn an_endpoint_without_an_answer_fails_closed_or_open_as_configured() {
             format!("unreachable = \"{unreachable}\"\ncheck = [\"prompt\"]\ntimeout = \"{timeout}s\"\n{STRIKES}");
         let service = endpoint.policy(&more).service(&[]).await;
         let ada = service.caller("ada", 100).await;
-        for mood in moods {
-            endpoint.be(mood);
-            let task = match mood {
-                Mood::Silent => endpoint.wasting_time(outcome(&ada, "a boat")).await,
+        for reply in &replies {
+            let before = endpoint.asked().len();
+            endpoint.always(reply.clone());
+            let task = match reply {
+                Reply::Silence => endpoint.wasting_time(outcome(&ada, "a boat")).await,
                 _ => outcome(&ada, "a boat").await,
             };
-            assert_eq!(task["status"], status, "{unreachable} {mood:?}: {task}");
+            assert_eq!(task["status"], status, "{unreachable} {reply:?}: {task}");
             assert_ne!(task["error"], REFUSED, "the task failed without a refusal");
-            assert_eq!(endpoint.asked().len(), tries, "{unreachable} {mood:?}");
+            assert_eq!(endpoint.asked().len() - before, tries, "{unreachable} {reply:?}");
         }
         let counted = metrics(&service);
-        let expected = format!("tintype_unmoderated_total {}", unmoderated * moods.len());
+        let expected = format!("tintype_unmoderated_total {}", unmoderated * replies.len());
         assert!(counted.contains(&expected), "{counted}");
-        endpoint.be(Mood::Judging);
+        endpoint.always(Reply::Documented);
         service.clock.advance(Duration::from_secs(1));
         assert_eq!(ada.get(TASKS).await.status, 200, "an endpoint in trouble is no strike");
         assert_refused(&outcome(&ada, "a forbidden boat").await);
@@ -225,8 +193,8 @@ async fn results_are_moderated_before_their_files_are_written() {
     assert_eq!(ada.task(task["task_id"].as_str().unwrap()).await["status"], "completed");
     let asked = endpoint.asked();
     assert_eq!(asked.len(), 2, "each picture, and no prompt");
-    assert!(asked.iter().all(|(_, body)| body["input"][0]["type"] == "image_url"));
-    endpoint.be(Mood::Failing);
+    assert!(asked.iter().all(|asked| asked.json()["input"][0]["type"] == "image_url"));
+    endpoint.always(Reply::status(500));
     let files = || {
         std::fs::read_dir(service.directory.path().join("files"))
             .unwrap()
@@ -239,33 +207,14 @@ async fn results_are_moderated_before_their_files_are_written() {
     assert_eq!((before, files()), (2, 2));
 }
 
-/// A TLS server for [`HOST`] that answers everything with a picture; its address and its authority in PEM.
-async fn picture_server(picture: Vec<u8>) -> (SocketAddr, String) {
-    let (tls, ca_pem) = certificate(HOST);
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let address = listener.local_addr().unwrap();
-    tokio::spawn(async move {
-        while let Ok((stream, _)) = listener.accept().await {
-            let Ok(mut stream) = tls.accept(stream).await else { continue };
-            let mut head = [0; 4096];
-            if stream.read(&mut head).await.is_ok() {
-                let answer = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n", picture.len());
-                drop(stream.write_all(&[answer.as_bytes(), &picture].concat()).await);
-                drop(stream.shutdown().await);
-            }
-        }
-    });
-    (address, ca_pem)
-}
-
 #[tokio::test]
 async fn a_flagged_or_blocked_reference_is_refused() {
-    let (address, ca_pem) = picture_server(red()).await;
+    let pictures = Server::start([("/red.png", references_fetch::Reply::ok(&red()))]).await;
     let endpoint = Endpoint::start().await;
     let file = endpoint.policy("unreachable = \"closed\"\n");
-    file.write("ca.pem", &ca_pem);
+    file.write("ca.pem", &pictures.ca_pem);
     let ca = file.0.path().join("ca.pem");
-    let trusted = format!("{HOST}={address}");
+    let trusted = format!("{HOST}={}", pictures.address);
     let flags = ["--test-reference-host", &trusted, "--test-reference-ca", ca.to_str().unwrap()];
     let service = file.service(&flags).await;
     let ada = service.caller("ada", 10).await;

@@ -7,6 +7,7 @@ use std::ops::{Deref, DerefMut};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, ExitStatus, Output, Stdio};
 
+use rustix::process::Pid;
 use serde_json::Value;
 use tempfile::TempDir;
 use tintype_config::CONFIG_FILE;
@@ -291,6 +292,13 @@ impl Drop for Server {
         drop(self.process.wait());
         drop(self.stdout.read_to_string(&mut String::new()));
     }
+}
+
+/// The processes whose folder in `/proc` fits.
+pub fn processes(fits: impl Fn(&Path) -> bool) -> Vec<Pid> {
+    let entries = std::fs::read_dir("/proc").expect("/proc").flatten();
+    let found = entries.filter(|entry| fits(&entry.path()));
+    found.filter_map(|entry| Pid::from_raw(entry.file_name().to_str()?.parse().ok()?)).collect()
 }
 
 pub fn signal(process: u32, name: &str) {

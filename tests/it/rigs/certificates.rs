@@ -3,13 +3,14 @@
 use std::sync::Arc;
 
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio_rustls::client::TlsStream;
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use tokio_rustls::rustls::{
     ClientConfig, DEFAULT_VERSIONS, RootCertStore, ServerConfig, SupportedProtocolVersion, crypto,
 };
-use tokio_rustls::{TlsAcceptor, TlsConnector};
+use tokio_rustls::{TlsAcceptor, TlsConnector, server};
 
 /// A certificate for `host`, and the PEM of the authority that signed it.
 pub fn certificate(host: &str) -> (TlsAcceptor, String) {
@@ -57,4 +58,22 @@ pub async fn connect_with(
         .with_no_client_auth();
     let name = ServerName::try_from(name.to_owned()).expect("a name");
     TlsConnector::from(Arc::new(config)).connect(name, stream).await
+}
+
+/// Asks for the health of a server, and returns what comes first.
+pub async fn ask(stream: &mut TlsStream<TcpStream>) -> String {
+    stream.write_all(b"GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n").await.expect("an open connection");
+    let mut buffer = [0; 4_096];
+    let read = stream.read(&mut buffer).await.expect("an answer");
+    String::from_utf8_lossy(&buffer[..read]).into_owned()
+}
+
+/// Accepts TLS, and reads the head of a request; `None` if the caller goes early.
+pub async fn accept(stream: TcpStream, tls: &TlsAcceptor) -> Option<(server::TlsStream<TcpStream>, String)> {
+    let mut stream = tls.accept(stream).await.ok()?;
+    let mut head = Vec::new();
+    while !head.ends_with(b"\r\n\r\n") {
+        head.push(stream.read_u8().await.ok()?);
+    }
+    Some((stream, String::from_utf8(head).expect("a head in ASCII")))
 }

@@ -1,11 +1,19 @@
 //! HTTP by hand, for servers that misbehave: they can break off anywhere.
 
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex};
+
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
+use tokio::sync::watch;
 use tokio::time::Instant;
+use tokio_util::sync::{CancellationToken, DropGuard};
+
+use super::wait::{in_time, listen_again};
 
 /// The next thing that a server does with a request.
 #[derive(Debug, Clone)]
@@ -27,6 +35,11 @@ pub enum Reply {
 }
 
 impl Reply {
+    /// An answer with this status and no body.
+    pub fn status(status: u16) -> Self {
+        Self::Whole(status, Vec::new(), Vec::new())
+    }
+
     pub fn json(status: u16, body: &Value) -> Self {
         Self::Whole(status, vec![("content-type", "application/json".into())], body.to_string().into_bytes())
     }
@@ -83,6 +96,87 @@ impl Asked {
     pub fn files(&self) -> Vec<(String, Vec<u8>)> {
         let files = self.parts().into_iter().filter(|(_, file, _)| file.is_some());
         files.map(|(name, _, bytes)| (name, bytes)).collect()
+    }
+}
+
+/// A server, until it is dropped. It writes down what it is asked, and answers as it is told or else as its documents say.
+#[derive(Clone)]
+pub struct Double {
+    pub address: SocketAddr,
+    asked: watch::Receiver<Vec<Asked>>,
+    replies: Arc<Mutex<Replies>>,
+    _stop: Arc<DropGuard>,
+}
+
+/// Replies to requests with POST.
+#[derive(Default)]
+struct Replies {
+    next: VecDeque<Reply>,
+    usual: Option<Reply>,
+}
+
+impl Replies {
+    fn to(&mut self, asked: &Asked) -> Reply {
+        if asked.method != "POST" {
+            return Reply::Documented;
+        }
+        self.next.pop_front().or_else(|| self.usual.clone()).unwrap_or(Reply::Documented)
+    }
+}
+
+impl Double {
+    pub async fn start(documented: impl Fn(&Asked) -> Reply + Send + Sync + 'static) -> Self {
+        Self::on("127.0.0.1:0".parse().expect("an address"), documented).await
+    }
+
+    /// A server at this address, where one may have listened before.
+    pub async fn on(address: SocketAddr, documented: impl Fn(&Asked) -> Reply + Send + Sync + 'static) -> Self {
+        let listener = listen_again(address).await;
+        let (stop, (notes, asked)) = (CancellationToken::new(), watch::channel(Vec::new()));
+        let server = Self {
+            address: listener.local_addr().expect("an address"),
+            asked,
+            replies: Arc::default(),
+            _stop: Arc::new(stop.clone().drop_guard()),
+        };
+        let parts = Arc::new((server.replies.clone(), notes, documented));
+        tokio::spawn(stop.run_until_cancelled_owned(async move {
+            loop {
+                let (mut stream, _) = listener.accept().await.expect("a connection");
+                let parts = parts.clone();
+                tokio::spawn(async move {
+                    let (replies, notes, documented) = &*parts;
+                    let Some(asked) = read(&mut stream).await else { return };
+                    let told = replies.lock().unwrap().to(&asked);
+                    let reply = if matches!(told, Reply::Documented) { documented(&asked) } else { told };
+                    notes.send_modify(|all| all.push(asked));
+                    answer(stream, reply).await;
+                });
+            }
+        }));
+        server
+    }
+
+    /// The next replies to requests with POST, in order.
+    pub fn reply(&self, replies: impl IntoIterator<Item = Reply>) {
+        self.replies.lock().unwrap().next.extend(replies);
+    }
+
+    /// The reply to all further requests with POST.
+    pub fn always(&self, reply: Reply) {
+        self.replies.lock().unwrap().usual = Some(reply);
+    }
+
+    /// All requests so far.
+    pub fn asked(&self) -> Vec<Asked> {
+        self.asked.borrow().clone()
+    }
+
+    /// Waits for `count` requests, and returns all.
+    pub async fn hears(&self, count: usize) -> Vec<Asked> {
+        let mut asked = self.asked.clone();
+        let waiting = asked.wait_for(|asked| asked.len() >= count);
+        in_time(format!("there were not {count} requests"), waiting).await.expect("the server is there").clone()
     }
 }
 

@@ -8,6 +8,7 @@ use http_body_util::{BodyExt as _, Full};
 use hyper::{HeaderMap, Request, StatusCode};
 use hyper_util::rt::TokioIo;
 use serde_json::{Value, json};
+use tokio::io::AsyncReadExt as _;
 use tokio::net::TcpStream;
 
 use super::binary::Server;
@@ -130,4 +131,11 @@ impl Answer {
         assert_eq!(extra, expected, "{body}");
         message.to_owned()
     }
+}
+
+/// The status of an answer of which nothing was read.
+pub async fn status_of(stream: &mut (impl tokio::io::AsyncRead + Unpin)) -> u16 {
+    let mut line = [0; 12];
+    stream.read_exact(&mut line).await.expect("an answer");
+    std::str::from_utf8(&line[9..]).ok().and_then(|status| status.parse().ok()).expect("a status")
 }

@@ -1,20 +1,17 @@
 //! A server with OpenAI's Images API, written from the documents of its profiles: it answers as they say, refuses what
 //! they refuse, and misbehaves on demand.
 
-use std::collections::VecDeque;
 use std::net::SocketAddr;
+use std::ops::Deref;
 use std::sync::{Arc, Mutex};
 
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use serde_json::{Value, json};
 use tintype_engine::Picture;
-use tokio::net::TcpStream;
-use tokio_util::sync::{CancellationToken, DropGuard};
 
+use super::faulty_http::Double;
 pub use super::faulty_http::{Asked, Reply};
-use super::faulty_http::{answer, read};
-use super::wait::listen_again;
 
 /// The documents that the server is written from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -25,25 +22,41 @@ pub enum Dialect {
     LocalAi,
 }
 
-/// The server, until it is dropped.
+/// The server, until it is dropped. It is told what to reply to requests for pictures.
 #[derive(Clone)]
 pub struct ImagesServer {
-    pub address: SocketAddr,
+    double: Double,
     state: Arc<Mutex<State>>,
-    _stop: Arc<DropGuard>,
 }
 
 #[derive(Default)]
 struct State {
-    asked: Vec<Asked>,
-    replies: VecDeque<Reply>,
-    /// The reply when there is none in the queue.
-    usual: Option<Reply>,
     /// The reply to requests whose body contains this.
     poison: Option<(&'static str, Reply)>,
     probes_fail: bool,
     /// The reply at `/health`, of servers that have this route.
     health: Option<Reply>,
+}
+
+impl State {
+    fn reply(&self, asked: &Asked) -> Option<Reply> {
+        let posted = asked.method == "POST";
+        let has = |word: &str| asked.body.windows(word.len()).any(|bytes| bytes == word.as_bytes());
+        match (&self.poison, &self.health) {
+            (Some((word, reply)), _) if posted && has(word) => Some(reply.clone()),
+            (_, Some(reply)) if asked.path == "/health" => Some(reply.clone()),
+            _ if !posted && self.probes_fail => Some(Reply::json(503, &json!({ "detail": "loading" }))),
+            _ => None,
+        }
+    }
+}
+
+impl Deref for ImagesServer {
+    type Target = Double;
+
+    fn deref(&self) -> &Double {
+        &self.double
+    }
 }
 
 impl ImagesServer {
@@ -58,18 +71,14 @@ impl ImagesServer {
 
     /// A server at this address, where one may have listened before.
     pub async fn on(address: SocketAddr, dialect: Dialect, key: Option<&'static str>) -> Self {
-        let listener = listen_again(address).await;
-        let stop = CancellationToken::new();
-        let address = listener.local_addr().expect("an address");
         let state: Arc<Mutex<State>> = Arc::default();
-        let server = Self { address, state: state.clone(), _stop: Arc::new(stop.clone().drop_guard()) };
-        tokio::spawn(stop.run_until_cancelled_owned(async move {
-            loop {
-                let (stream, _) = listener.accept().await.expect("a connection");
-                tokio::spawn(serve(stream, state.clone(), dialect, key));
-            }
-        }));
-        server
+        let of_server = state.clone();
+        let double = Double::on(address, move |asked| {
+            let told = of_server.lock().unwrap().reply(asked);
+            told.unwrap_or_else(|| documented(dialect, key, asked))
+        });
+        let double = double.await;
+        Self { double, state }
     }
 
     pub fn engine(&self) -> String {
@@ -78,16 +87,6 @@ impl ImagesServer {
 
     pub fn url(&self) -> String {
         format!("http://{}/v1", self.address)
-    }
-
-    /// The next replies to requests for pictures, in order.
-    pub fn reply(&self, replies: impl IntoIterator<Item = Reply>) {
-        self.state.lock().unwrap().replies.extend(replies);
-    }
-
-    /// The reply to all further requests for pictures.
-    pub fn always(&self, reply: Reply) {
-        self.state.lock().unwrap().usual = Some(reply);
     }
 
     pub fn to_prompts_with(&self, word: &'static str, reply: Reply) {
@@ -106,78 +105,45 @@ impl ImagesServer {
 
     /// The requests for pictures so far.
     pub fn asked(&self) -> Vec<Asked> {
-        let state = self.state.lock().unwrap();
-        state.asked.iter().filter(|asked| asked.method == "POST").cloned().collect()
+        self.all().into_iter().filter(|asked| asked.method == "POST").collect()
     }
 
     /// All requests so far.
     pub fn all(&self) -> Vec<Asked> {
-        self.state.lock().unwrap().asked.clone()
+        self.double.asked()
     }
-}
-
-async fn serve(mut stream: TcpStream, state: Arc<Mutex<State>>, dialect: Dialect, key: Option<&'static str>) {
-    let Some(asked) = read(&mut stream).await else { return };
-    let posted = asked.method == "POST";
-    let reply = {
-        let mut state = state.lock().unwrap();
-        state.asked.push(asked.clone());
-        let has = |word: &str| asked.body.windows(word.len()).any(|bytes| bytes == word.as_bytes());
-        let poison = state.poison.as_ref().filter(|(word, _)| posted && has(word)).map(|(_, reply)| reply.clone());
-        match (posted, state.probes_fail) {
-            _ if poison.is_some() => poison.unwrap_or(Reply::Documented),
-            (true, _) => state.replies.pop_front().or(state.usual.clone()).unwrap_or(Reply::Documented),
-            (false, _) if asked.path == "/health" && state.health.is_some() => {
-                state.health.clone().unwrap_or(Reply::Documented)
-            }
-            (false, true) => Reply::json(503, &json!({ "detail": "loading" })),
-            (false, false) => Reply::Documented,
-        }
-    };
-    let reply = match reply {
-        Reply::Documented => {
-            let (status, headers, body) = documented(dialect, key, &asked);
-            Reply::Whole(status, headers, body)
-        }
-        reply => reply,
-    };
-    answer(stream, reply).await;
-}
-
-type Answer = (u16, Vec<(&'static str, String)>, Vec<u8>);
-
-fn json_answer(status: u16, body: &Value) -> Answer {
-    (status, vec![("content-type", "application/json".into())], body.to_string().into_bytes())
 }
 
 pub fn openai_error(message: &str, kind: &str, param: Option<&str>, code: Option<&str>) -> Value {
     json!({ "error": { "message": message, "type": kind, "param": param, "code": code } })
 }
 
-fn documented(dialect: Dialect, key: Option<&'static str>, asked: &Asked) -> Answer {
+fn documented(dialect: Dialect, key: Option<&str>, asked: &Asked) -> Reply {
     let expected = key.map(|key| format!("Bearer {key}"));
     if expected.is_some() && asked.header("authorization") != expected.as_deref() {
         let error = openai_error("Incorrect API key.", "invalid_request_error", None, Some("invalid_api_key"));
-        return json_answer(401, &error);
+        return Reply::json(401, &error);
     }
     match (asked.method.as_str(), asked.path.as_str()) {
-        ("GET", "/health") if matches!(dialect, Dialect::VllmOmni | Dialect::Sglang) => (200, Vec::new(), Vec::new()),
+        ("GET", "/health") if matches!(dialect, Dialect::VllmOmni | Dialect::Sglang) => Reply::status(200),
         ("GET", "/v1/models") => {
-            json_answer(200, &json!({ "object": "list", "data": [{ "id": "m", "object": "model" }] }))
+            Reply::json(200, &json!({ "object": "list", "data": [{ "id": "m", "object": "model" }] }))
         }
-        ("GET", "/v1/files/moved.png") => (302, vec![("location", "red.png".into())], Vec::new()),
-        ("GET", "/v1/files/red.png") => (200, vec![("content-type", "image/png".into())], painted(64, 64, 0)),
+        ("GET", "/v1/files/moved.png") => Reply::Whole(302, vec![("location", "red.png".into())], Vec::new()),
+        ("GET", "/v1/files/red.png") => {
+            Reply::Whole(200, vec![("content-type", "image/png".into())], painted(64, 64, 0))
+        }
         ("POST", "/v1/images/generations") => generated(dialect, &asked.json(), &[]),
         ("POST", "/v1/images/edits") if dialect == Dialect::LocalAi => {
-            json_answer(404, &json!({ "error": "not found" }))
+            Reply::json(404, &json!({ "error": "not found" }))
         }
         ("POST", "/v1/images/edits") => generated(dialect, &asked.fields(), &asked.files()),
-        _ => json_answer(404, &json!({ "detail": "Not Found" })),
+        _ => Reply::json(404, &json!({ "detail": "Not Found" })),
     }
 }
 
 /// Pictures as the documents of the dialect say; of one colour, which the seed chooses.
-fn generated(dialect: Dialect, body: &Value, files: &[(String, Vec<u8>)]) -> Answer {
+fn generated(dialect: Dialect, body: &Value, files: &[(String, Vec<u8>)]) -> Reply {
     if let Err(answer) = check(dialect, body, files) {
         return answer;
     }
@@ -191,17 +157,17 @@ fn generated(dialect: Dialect, body: &Value, files: &[(String, Vec<u8>)]) -> Ans
     let seed = number("seed").unwrap_or(0);
     let png = |index| BASE64_STANDARD.encode(painted(width, height, seed + index));
     let data: Vec<_> = (0..n).map(|index| json!({ "b64_json": png(index) })).collect();
-    json_answer(200, &json!({ "created": 1_795_262_400, "data": data, "usage": { "total_tokens": 1 } }))
+    Reply::json(200, &json!({ "created": 1_795_262_400, "data": data, "usage": { "total_tokens": 1 } }))
 }
 
-fn check(dialect: Dialect, body: &Value, files: &[(String, Vec<u8>)]) -> Result<(), Answer> {
+fn check(dialect: Dialect, body: &Value, files: &[(String, Vec<u8>)]) -> Result<(), Reply> {
     let names: Vec<_> = files.iter().map(|(name, _)| name.as_str()).collect();
     let openai = |message: &str, param: &str, code: &str| {
-        Err(json_answer(400, &openai_error(message, "invalid_request_error", Some(param), Some(code))))
+        Err(Reply::json(400, &openai_error(message, "invalid_request_error", Some(param), Some(code))))
     };
     let fastapi = |field: &str, message: &str| {
         let fault = json!({ "loc": ["body", field], "msg": message, "type": "value_error", "input": body["prompt"] });
-        Err(json_answer(422, &json!({ "detail": [fault] })))
+        Err(Reply::json(422, &json!({ "detail": [fault] })))
     };
     match dialect {
         Dialect::OpenAi => {
@@ -224,13 +190,13 @@ fn check(dialect: Dialect, body: &Value, files: &[(String, Vec<u8>)]) -> Result<
             fastapi("image", "field required")
         }
         Dialect::VllmOmni if !body["model"].is_null() && body["model"] != "m" => {
-            Err(json_answer(400, &json!({ "detail": "model mismatch" })))
+            Err(Reply::json(400, &json!({ "detail": "model mismatch" })))
         }
         Dialect::Sglang if names.iter().any(|name| !["image", "image[]"].contains(name)) => {
             fastapi("image", "field required")
         }
         Dialect::LocalAi if body["model"].is_null() => {
-            Err(json_answer(500, &openai_error("Bad Request", "", None, None)))
+            Err(Reply::json(500, &openai_error("Bad Request", "", None, None)))
         }
         Dialect::VllmOmni | Dialect::Sglang | Dialect::LocalAi => Ok(()),
     }

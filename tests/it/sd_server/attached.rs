@@ -4,21 +4,15 @@ use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use serde_json::json;
 use tintype_config::LEASE;
-use tintype_domain::model::TaskId;
 use tintype_engine::{LoraSource, Mask, Stage};
 
 use super::contract::{Contract, Mood, colour};
 use super::*;
-use crate::rigs::service::{Caller, Service};
+use crate::engines::lost_leases;
+use crate::rigs::service::Service;
 
 async fn service(server: &Contract) -> Service {
     Service::start_with(&["--engine", &server.engine(), "--engine-sizes", "64x64"]).await
-}
-
-async fn lost_leases(caller: &Caller<'_>, task_id: &str) -> Option<u32> {
-    let TaskId(id) = task_id.parse().expect("a task_id");
-    let record = caller.service.shared.store.inspect_task(id).await.expect("a store");
-    record.expect("the task exists").lost_leases
 }
 
 #[tokio::test]
@@ -231,20 +225,6 @@ async fn a_full_queue_costs_no_attempt_and_a_lost_job_costs_one() {
     assert_eq!(service.worker.step().await.expect("a store"), 1);
     assert_eq!(caller.task(&task_id).await["status"], "completed");
     assert_eq!(caller.credits().await, 98);
-}
-
-#[tokio::test]
-async fn a_server_that_always_loses_its_jobs_fails_the_task_and_refunds_it() {
-    let server = Contract::start(Mood::Forgetting).await;
-    let service = service(&server).await;
-    let caller = service.caller("ada", 100).await;
-    let task_id = caller.submit_prompt("a boat").await;
-    for _ in 0..3 {
-        assert_eq!(service.worker.step().await.expect("a store"), 1);
-        service.clock.advance(LEASE);
-    }
-    assert_eq!(caller.task(&task_id).await["status"], "failed");
-    assert_eq!(caller.credits().await, 100);
 }
 
 #[tokio::test]

@@ -3,7 +3,7 @@
 //!
 //! usage: program --picture FILE [--words TEXT] [--end] --listen-ip 127.0.0.1 --listen-port PORT
 //!
-//! FILE holds a picture in base64. In a prompt, "crash" makes it abort, "hang" paints for ever, and "again" paints
+//! FILE holds a picture in base64. In a prompt, "crash" makes it abort, "hang" never ends its first step, and "again" paints
 //! in four steps like any other prompt. It prints every prompt to standard output, as sd-server does when verbose.
 
 use std::collections::HashMap;
@@ -90,12 +90,12 @@ fn paint(body: &str, jobs: &Jobs, id: String) {
         eprintln!("[ERROR] GGML_ASSERT(false) failed");
         std::process::abort();
     }
-    while body.contains("hang") {
-        std::thread::sleep(Duration::from_secs(1));
-    }
     for step in 1..=4 {
         print!("\r  |=====>      | {step}/4 - 10.00it/s\x1b[K");
         std::io::stdout().flush().expect("standard output");
+        while body.contains("hang") {
+            std::thread::sleep(Duration::from_secs(1));
+        }
     }
     jobs.lock().expect("jobs").insert(id, true);
 }

@@ -5,12 +5,13 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
+use rustix::process::{Signal, kill_process};
 use tempfile::TempDir;
 use tintype_engine::{Mask, Stage};
 use tokio::time::Instant;
 
 use super::*;
-use crate::rigs::binary::Killed;
+use crate::rigs::binary::{Killed, processes};
 
 /// Side of a picture that the tiny model paints in about 15 s on two cores.
 const SLOW: u32 = 512;
@@ -196,32 +197,28 @@ async fn a_supervised_server_reports_steps_and_is_replaced_when_it_overruns_or_d
     assert!(matches!(progress.latest(), Some(Stage::Step { of: 8, .. })), "{:?}", progress.latest());
     let cancel = CancellationToken::new();
     let slow = with_side(SLOW, brief("a boat", &[1]));
+    let progress = Progress::default();
     let cancelling = async {
-        tokio::time::sleep(Duration::from_secs(2)).await;
+        until(async || progress.latest().is_some()).await;
         cancel.cancel();
     };
-    let (outcome, ()) = tokio::join!(engine.render(slow.clone(), Progress::default(), cancel.clone()), cancelling);
+    let (outcome, ()) = tokio::join!(engine.render(slow.clone(), progress.clone(), cancel.clone()), cancelling);
     assert!(outcome.is_err());
     until(async || engine.probe().await.is_err()).await;
     until_ready(&engine, "a server that overran was replaced after").await;
+    let progress = Progress::default();
     let killing = async {
-        tokio::time::sleep(Duration::from_secs(2)).await;
-        let killed = Command::new("sh").arg("-c").arg(format!("kill -9 {}", process_of(&program()))).status();
-        assert!(killed.expect("a shell").success());
+        until(async || progress.latest().is_some()).await;
+        let program = program();
+        let found =
+            processes(|process| std::fs::read_link(process.join("exe")).is_ok_and(|exe| exe == Path::new(&program)));
+        kill_process(found[0], Signal::KILL).expect("a process");
     };
-    let (outcome, ()) = tokio::join!(render(&engine, slow), killing);
+    let rendering = engine.render(slow, progress.clone(), CancellationToken::new());
+    let (outcome, ()) = tokio::join!(rendering, killing);
     assert!(matches!(&outcome, Err(EngineError::Temporary(_))), "{outcome:?}");
     until_ready(&engine, "a server that was killed was replaced after").await;
     render(&engine, brief("a boat", &[1])).await.expect("a picture");
-}
-
-fn process_of(program: &str) -> String {
-    let entries = std::fs::read_dir("/proc").expect("/proc").flatten();
-    let runs = |entry: &std::fs::DirEntry| {
-        std::fs::read_link(entry.path().join("exe")).is_ok_and(|exe| exe.to_str() == Some(program))
-    };
-    let found = entries.into_iter().find(runs).expect("a process");
-    found.file_name().into_string().expect("a number")
 }
 
 #[tokio::test]

@@ -4,6 +4,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::LazyLock;
 
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
@@ -12,21 +13,26 @@ use tempfile::TempDir;
 use tintype_engine::Stage;
 
 use super::*;
-use crate::rigs::binary::{Ran as _, Run as _, Server, tintype};
+use crate::rigs::binary::{Ran as _, Run as _, Server, processes, tintype};
 use crate::rigs::http::{ended, submit};
 
-/// The program, compiled for this test.
+/// The program, under a path of its own for each test.
 struct Program {
     directory: TempDir,
     path: PathBuf,
 }
 
 impl Program {
-    fn compile() -> Self {
-        let directory = TempDir::new().expect("a directory");
+    fn new() -> Self {
+        static COMPILED: LazyLock<PathBuf> = LazyLock::new(|| {
+            let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join("sd-server-double");
+            let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it/sd_server/program.rs");
+            Command::new("rustc").args(["--edition", "2024", "-o"]).arg(&path).arg(source).ran().succeeded();
+            path
+        });
+        let directory = TempDir::new_in(env!("CARGO_TARGET_TMPDIR")).expect("a directory");
         let path = directory.path().join("sd-server");
-        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it/sd_server/program.rs");
-        Command::new("rustc").args(["--edition", "2024", "-o"]).arg(&path).arg(source).ran().succeeded();
+        fs::hard_link(&*COMPILED, &path).expect("a link on the same disk");
         let picture = Picture::from_rgb(SIDE, SIDE, vec![7; (SIDE * SIDE * 3) as usize]).expect("a picture");
         fs::write(directory.path().join("picture"), BASE64_STANDARD.encode(picture.to_png())).expect("a file");
         Self { directory, path }
@@ -47,13 +53,7 @@ impl Program {
     }
 
     fn processes(&self) -> Vec<Pid> {
-        let entries = fs::read_dir("/proc").expect("/proc").flatten();
-        let ids = entries.filter_map(|entry| Pid::from_raw(entry.file_name().to_str()?.parse().ok()?));
-        ids.filter(|id| {
-            let program = fs::read_link(format!("/proc/{}/exe", id.as_raw_nonzero()));
-            program.is_ok_and(|program| program == self.path)
-        })
-        .collect()
+        processes(|process| fs::read_link(process.join("exe")).is_ok_and(|program| program == self.path))
     }
 }
 
@@ -68,7 +68,7 @@ async fn until_down_because(engine: &Arc<dyn Engine>, part: &str) {
 
 #[tokio::test]
 async fn a_child_is_started_warmed_up_and_renders_with_steps() {
-    let program = Program::compile();
+    let program = Program::new();
     let engine = program.engine("");
     let early = render(&engine, brief("a boat", &[1])).await;
     assert!(matches!(&early, Err(EngineError::NotAvailable(text)) if text.contains("starting")), "{early:?}");
@@ -87,7 +87,7 @@ async fn a_child_is_started_warmed_up_and_renders_with_steps() {
 
 #[tokio::test]
 async fn a_prompt_that_crashes_the_child_costs_an_attempt_and_the_child_is_started_again() {
-    let program = Program::compile();
+    let program = Program::new();
     let engine = program.engine("");
     until_ready(&engine).await;
     let outcome = render(&engine, brief("crash", &[1])).await;
@@ -99,14 +99,14 @@ async fn a_prompt_that_crashes_the_child_costs_an_attempt_and_the_child_is_start
 
 #[tokio::test]
 async fn a_child_that_renders_for_too_long_is_killed_and_replaced() {
-    let program = Program::compile();
+    let program = Program::new();
     let engine = program.engine("");
     until_ready(&engine).await;
     let first = program.processes();
     let (cancel, progress) = (CancellationToken::new(), Progress::default());
-    let rendering = engine.render(brief("hang", &[1, 2]), progress, cancel.clone());
+    let rendering = engine.render(brief("hang", &[1, 2]), progress.clone(), cancel.clone());
     let cancelling = async {
-        tokio::time::sleep(Duration::from_millis(300)).await;
+        until(async || progress.latest().is_some()).await;
         cancel.cancel();
     };
     let (outcome, ()) = tokio::join!(rendering, cancelling);
@@ -119,7 +119,7 @@ async fn a_child_that_renders_for_too_long_is_killed_and_replaced() {
 
 #[tokio::test]
 async fn a_child_that_is_killed_while_it_is_idle_is_started_again() {
-    let program = Program::compile();
+    let program = Program::new();
     let engine = program.engine("");
     until_ready(&engine).await;
     let first = program.processes();
@@ -131,7 +131,7 @@ async fn a_child_that_is_killed_while_it_is_idle_is_started_again() {
 
 #[tokio::test]
 async fn a_child_that_cannot_start_is_not_available_and_says_why() {
-    let program = Program::compile();
+    let program = Program::new();
     until_down_because(&program.engine("--end --words 'no such model: x.gguf'"), "no such model: x.gguf").await;
     let missing = program.directory.path().join("missing").display().to_string();
     let (_, engine) = engine(&["--engine", "sd-server", "--engine-program", &missing, "--engine-args", "--model x"]);
@@ -151,7 +151,7 @@ async fn a_child_that_cannot_start_is_not_available_and_says_why() {
 
 #[tokio::test]
 async fn one_child_runs_on_each_device() {
-    let program = Program::compile();
+    let program = Program::new();
     let mut flags = program.flags("");
     flags.extend(["--engine-devices".into(), "0,1".into()]);
     let (info, engine) = engine(&flags.iter().map(String::as_str).collect::<Vec<_>>());
@@ -187,7 +187,7 @@ fn arguments_that_would_print_prompts_or_open_a_port_are_refused() {
 
 #[tokio::test]
 async fn a_service_that_is_killed_takes_its_child_along_and_logs_no_prompt() {
-    let program = Program::compile();
+    let program = Program::new();
     let log = program.directory.path().join("log");
     let mut command = tintype();
     command.args(["serve", "--listen", "127.0.0.1:0", "--log", "debug", "--data"]);

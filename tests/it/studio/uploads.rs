@@ -13,7 +13,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
 use super::{Visitor, text};
-use crate::rigs::http::Answer;
+use crate::rigs::http::{Answer, status_of};
 use crate::rigs::service::Service;
 
 const HOUR: Duration = Duration::from_secs(60 * 60);
@@ -108,12 +108,6 @@ impl Service {
         stream.read_exact(&mut rest).await.expect("an answer");
         stream
     }
-}
-
-async fn status_of(stream: &mut TcpStream) -> u16 {
-    let mut line = [0; 12];
-    stream.read_exact(&mut line).await.expect("an answer");
-    std::str::from_utf8(&line[9..]).ok().and_then(|status| status.parse().ok()).expect("a status")
 }
 
 #[tokio::test]

@@ -12,7 +12,7 @@ use crate::rigs::binary::{Ran as _, Run as _, Server, json, refused, run, tintyp
 use crate::rigs::http::{ended, submit};
 use crate::rigs::packages::{javascript, python};
 use crate::rigs::postgres::cluster;
-use crate::rigs::receiver::{Asked, Receiver, Reply, TOKEN, status, verify};
+use crate::rigs::receiver::{Asked, Receiver, Reply, TOKEN, verify};
 use crate::tidy::root;
 
 /// A server that reaches the network of the receivers, and its first key.
@@ -50,14 +50,14 @@ async fn endpoints_are_managed_beside_a_running_server_and_without_one() {
         (&tested["state"], &tested["status"], &tested["attempts"]),
         (&json!("delivered"), &json!(204), &json!(1))
     );
-    receiver.reply([status(500)]);
+    receiver.reply([Reply::status(500)]);
     let tested = run(data.path(), ["webhook", "test", &id]);
     assert!(!tested.status.success());
     assert!(tested.text().contains("Not delivered: status 500."), "{tested:?}");
 
     let rotated = json(data.path(), &["webhook", "rotate", &id, "--overlap", "1h"]);
     json(data.path(), &["webhook", "test", &id]);
-    let last = receiver.heard().pop().expect("a test");
+    let last = receiver.asked().pop().expect("a test");
     for secret in [&secret, text(&rotated["secret"])] {
         verify(&last, secret).expect("a signature");
     }
@@ -225,7 +225,7 @@ async fn neither_secrets_nor_prompts_nor_paths_of_urls_are_logged() {
         let added = json(&["webhook", "add", "--account", "default", &receiver.url()]);
         let id = text(&added["id"]);
         let rotated = json(&["webhook", "rotate", id]);
-        receiver.reply([status(500), Reply::HangUp]);
+        receiver.reply([Reply::status(500), Reply::HangUp]);
         for count in 1..=3 {
             let task = submit(&server, &key, "a quagga in the moonlight").await;
             ended(&server, &key, &task).await;

@@ -16,7 +16,7 @@ use tokio_util::sync::CancellationToken;
 use super::hostile::receivers;
 use super::{NETWORK, PATIENCE, add, deliveries, found, task_of};
 use crate::rigs::postgres::{cluster, schema};
-use crate::rigs::receiver::{Receiver, Reply, TOKEN, status, verify};
+use crate::rigs::receiver::{Receiver, Reply, TOKEN, verify};
 use crate::rigs::service::{Backend, Service};
 
 /// Starts a service whose clock shows the real time, at which the official library looks.
@@ -37,7 +37,7 @@ async fn the_end_of_a_task_is_told_once_with_a_signature() {
     service.work().await;
     service.clock.set(Clock::system().now());
     service.deliver().await;
-    let heard = receiver.heard();
+    let heard = receiver.asked();
     assert_eq!(heard.len(), 2);
     for (task_id, kind) in [(completed, "task.completed"), (failed, "task.failed")] {
         let asked = heard.iter().find(|asked| task_of(&asked.json()) == task_id).expect("an event");
@@ -60,7 +60,7 @@ async fn the_end_of_a_task_is_told_once_with_a_signature() {
     assert!(deliveries.iter().all(|delivery| delivery.state() == DeliveryState::Delivered && delivery.attempts == 1));
     service.clock.advance(Duration::from_secs(86_400));
     service.deliver().await;
-    assert_eq!(receiver.heard().len(), 2);
+    assert_eq!(receiver.asked().len(), 2);
 }
 
 #[tokio::test]
@@ -86,7 +86,7 @@ async fn a_failed_attempt_is_made_again_on_schedule_until_the_endpoint_is_disabl
     let ada = service.caller("ada", 100).await;
     let (endpoint, _) =
         add(&service.shared.store, ada.account.id, &receiver.url(), AddedBy::Operator).await.expect("a store");
-    receiver.always(status(500));
+    receiver.always(Reply::status(500));
     ada.submit_prompt("a boat").await;
     service.work().await;
     service.deliver().await;
@@ -95,7 +95,7 @@ async fn a_failed_attempt_is_made_again_on_schedule_until_the_endpoint_is_disabl
     let waits = [5, 5 * minute, 30 * minute, 2 * hour, 5 * hour, 10 * hour, 14 * hour, 20 * hour, 24 * hour]
         .map(Duration::from_secs);
     for (index, wait) in waits.into_iter().enumerate() {
-        assert_eq!(receiver.heard().len(), index + 1);
+        assert_eq!(receiver.asked().len(), index + 1);
         assert_eq!(found(&service, endpoint.id).await.state(), EndpointState::Failing);
         let [delivery] = &deliveries(&service, endpoint.id).await[..] else { panic!("one delivery") };
         let next = delivery.next_attempt_at.expect("another attempt");
@@ -104,11 +104,11 @@ async fn a_failed_attempt_is_made_again_on_schedule_until_the_endpoint_is_disabl
         assert_eq!((delivery.attempts as usize, delivery.status), (index + 1, Some(500)));
         service.clock.set(next.saturating_sub(Duration::from_millis(1)));
         service.deliver().await;
-        assert_eq!(receiver.heard().len(), index + 1, "not earlier");
+        assert_eq!(receiver.asked().len(), index + 1, "not earlier");
         service.clock.set(next);
         service.deliver().await;
     }
-    let heard = receiver.heard();
+    let heard = receiver.asked();
     assert_eq!(heard.len(), 10);
     let distinct = |name: &str| heard.iter().filter_map(|asked| asked.header(name)).collect::<BTreeSet<_>>().len();
     assert_eq!((distinct("webhook-id"), distinct("webhook-timestamp"), distinct("webhook-signature")), (1, 10, 10));
@@ -118,7 +118,7 @@ async fn a_failed_attempt_is_made_again_on_schedule_until_the_endpoint_is_disabl
     ada.submit_prompt("a boat").await;
     service.work().await;
     service.deliver().await;
-    assert_eq!((receiver.heard().len(), deliveries(&service, endpoint.id).await.len()), (10, 1));
+    assert_eq!((receiver.asked().len(), deliveries(&service, endpoint.id).await.len()), (10, 1));
 }
 
 #[tokio::test]
@@ -130,7 +130,7 @@ async fn an_endpoint_that_takes_other_events_outlives_one_that_is_given_up() {
     let refused = ada.submit_prompt("a boat").await;
     service.work().await;
     for attempt in 1..=10 {
-        receiver.reply([status(400)]);
+        receiver.reply([Reply::status(400)]);
         service.deliver().await;
         let delivery = deliveries(&service, endpoint.id).await.into_iter().find(|one| one.attempts == attempt);
         let delivery = delivery.expect("the delivery");
@@ -152,17 +152,17 @@ async fn a_receiver_that_is_gone_is_told_nothing_more() {
     let ada = service.caller("ada", 100).await;
     let (endpoint, _) =
         add(&service.shared.store, ada.account.id, &receiver.url(), AddedBy::Operator).await.expect("a store");
-    receiver.always(status(410));
+    receiver.always(Reply::status(410));
     ada.submit_prompt("a boat").await;
     service.work().await;
     service.deliver().await;
     assert_eq!(found(&service, endpoint.id).await.disabled_for, Some(DisabledFor::Gone));
-    receiver.always(status(204));
+    receiver.always(Reply::status(204));
     ada.submit_prompt("a boat").await;
     service.work().await;
     service.clock.advance(Duration::from_secs(86_400));
     service.deliver().await;
-    assert_eq!(receiver.heard().len(), 1);
+    assert_eq!(receiver.asked().len(), 1);
 }
 
 #[tokio::test]
@@ -180,10 +180,10 @@ async fn a_receiver_may_ask_for_time() {
     service.work().await;
     service.clock.advance(Duration::from_secs(3_600 - 30));
     service.deliver().await;
-    assert_eq!(receiver.heard().len(), 1);
+    assert_eq!(receiver.asked().len(), 1);
     service.clock.advance(Duration::from_secs(30));
     service.deliver().await;
-    assert_eq!(receiver.heard().len(), 3);
+    assert_eq!(receiver.asked().len(), 3);
 }
 
 #[tokio::test]
@@ -198,7 +198,7 @@ async fn both_secrets_sign_after_a_rotation() {
     for old_signs in [true, false] {
         service.shared.store.test_endpoint(endpoint.id).await.expect("a store").expect("a delivery");
         service.deliver().await;
-        let heard = receiver.heard();
+        let heard = receiver.asked();
         let last = heard.last().expect("a test");
         verify(last, new.reveal()).expect("a signature");
         assert_eq!(verify(last, old.reveal()).is_ok(), old_signs);
@@ -214,7 +214,7 @@ async fn a_test_is_sent_once_and_says_nothing_about_the_endpoint() {
     let ada = service.caller("ada", 100).await;
     let (endpoint, _) =
         add(&service.shared.store, ada.account.id, &receiver.url(), AddedBy::Operator).await.expect("a store");
-    receiver.reply([status(500)]);
+    receiver.reply([Reply::status(500)]);
     for state in [DeliveryState::Failed, DeliveryState::Delivered] {
         let id = service.shared.store.test_endpoint(endpoint.id).await.expect("a store").expect("a delivery");
         service.deliver().await;

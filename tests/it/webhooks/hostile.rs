@@ -18,7 +18,7 @@ use tokio::net::TcpListener;
 use super::{NETWORK, add, deliveries, found};
 use crate::rigs::certificates::certificate;
 use crate::rigs::ports::Port;
-use crate::rigs::receiver::{Receiver, Reply, status};
+use crate::rigs::receiver::{Receiver, Reply};
 use crate::rigs::service::Service;
 
 fn options() -> ReceiverOptions {
@@ -80,7 +80,7 @@ async fn networks_are_judged_at_each_delivery() {
     ] {
         assert_eq!(attempt(&service, ada, deliverer, &url, added_by).await, expected, "{added_by:?}");
     }
-    assert_eq!(receiver.heard().len(), 1);
+    assert_eq!(receiver.asked().len(), 1);
     for (url, added_by, expected) in [
         (format!("https://127.0.0.1:{port}/"), owner, Trouble::Unreachable),
         ("https://10.0.0.1/".into(), operator, Trouble::Address),
@@ -96,7 +96,7 @@ async fn networks_are_judged_at_each_delivery() {
     ] {
         assert_eq!(attempt(&service, ada, &named, &url, added_by).await, Err(expected), "{url}");
     }
-    assert_eq!(receiver.heard().len(), 1);
+    assert_eq!(receiver.asked().len(), 1);
 }
 
 #[tokio::test]
@@ -120,7 +120,7 @@ async fn a_name_that_moves_to_another_network_is_not_followed() {
         dns.answer(answer);
         assert_eq!(attempt(&service, ada, &deliverer, &url, AddedBy::Operator).await, expected, "{answer:?}");
     }
-    assert_eq!(receiver.heard().len(), 2);
+    assert_eq!(receiver.asked().len(), 2);
     // The endpoint of an owner, too.
     dns.answer(&["10.0.0.1"]);
     let url = "https://hooks.example.com/";
@@ -143,7 +143,7 @@ async fn a_redirect_is_a_failure_and_not_followed() {
         assert_eq!((delivery.state(), delivery.status), (DeliveryState::Waiting, Some(code)));
         service.clock.set(delivery.next_attempt_at.expect("another attempt"));
     }
-    assert_eq!((receiver.heard().len(), trap.heard().len()), (6, 0));
+    assert_eq!((receiver.asked().len(), trap.asked().len()), (6, 0));
     service.deliver().await;
     assert_eq!(found(&service, endpoint.id).await.state(), EndpointState::Active);
 }
@@ -161,7 +161,7 @@ async fn answers_that_never_come_or_never_end_take_one_attempt() {
         (Reply::Endless, usual, Ok(200)),
         (Reply::Drip, usual, Ok(200)),
         (Reply::Truncated(b"{".to_vec()), usual, Ok(200)),
-        (status(199), usual, Err(Trouble::Unreachable)),
+        (Reply::status(199), usual, Err(Trouble::Unreachable)),
         (Reply::Whole(500, vec![("retry-after", "x".repeat(100_000))], Vec::new()), usual, Ok(500)),
     ] {
         let shown = format!("{reply:.60?}");

@@ -1,13 +1,7 @@
 //! Servers as people run them: slow disks, many nodes, caches, and folders that somebody cleans up.
 
 use super::*;
-
-/// Passes so much time of the test's clock at once.
-async fn pass(time: Duration) {
-    tokio::time::pause();
-    tokio::time::advance(time).await;
-    tokio::time::resume();
-}
+use crate::rigs::service::pass;
 
 #[tokio::test]
 async fn a_server_that_is_silent_while_it_loads_a_model_is_waited_for() {

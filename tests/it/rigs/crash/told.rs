@@ -37,7 +37,7 @@ impl Told {
         let mut wrongs = Vec::new();
         for (account, receiver) in ACCOUNTS.into_iter().zip(&self.0) {
             let mut told: HashMap<String, Vec<(String, Value)>> = HashMap::new();
-            for asked in receiver.heard() {
+            for asked in receiver.asked() {
                 let (id, event) = (asked.header("webhook-id").expect("an id").to_owned(), asked.json());
                 let task = event["data"]["task_id"].as_str().expect("a task_id").to_owned();
                 told.entry(task).or_default().push((id, event));
