@@ -33,7 +33,7 @@ fn assert_quiet(browser: &Browser, server: &Server) {
 }
 
 #[test]
-fn the_home_page_leads_to_the_documentation() {
+fn the_home_page_leads_to_the_documentation_and_both_fit_a_telephone_and_follow_the_dark() {
     let (_data, server, _) = server();
     let mut browser = Browser::start();
     browser.open(&server.url());
@@ -45,12 +45,26 @@ fn the_home_page_leads_to_the_documentation() {
     browser.follow("document.querySelector('a.button')");
     browser.until("document.querySelector('#reference h1')?.textContent.includes('Tintype')");
     assert_eq!(browser.evaluate("location.pathname"), "/docs/");
+    fit_a_telephone_and_follow_the_dark(&mut browser, &server);
     assert_quiet(&browser, &server);
     server.stop();
 }
 
+fn fit_a_telephone_and_follow_the_dark(browser: &mut Browser, server: &Server) {
+    browser.resize(375, 800);
+    browser.prefer_dark(true);
+    for path in ["/", "/docs/"] {
+        browser.open(&format!("{}{path}", server.url()));
+        browser.until("path => path, document.readyState === 'complete'");
+        let width = browser.evaluate("document.documentElement.scrollWidth");
+        assert!(width.as_u64().is_some_and(|width| width <= 375), "{path} is {width} pixels wide");
+        let dark = "getComputedStyle(document.body).backgroundColor.match(/\\d+/g).every(part => part < 60)";
+        assert_eq!(browser.evaluate(dark), true, "{path}");
+    }
+}
+
 #[test]
-fn a_pasted_key_generates_an_image_and_is_stored_nowhere() {
+fn a_pasted_key_generates_an_image_or_shows_an_error_and_is_stored_nowhere() {
     let (_data, server, key) = server();
     let mut browser = Browser::start();
     browser.open(&format!("{}/docs/", server.url()));
@@ -64,6 +78,10 @@ fn a_pasted_key_generates_an_image_and_is_stored_nowhere() {
     assert_quiet(&browser, &server);
     browser.open(&format!("{}/docs/", server.url()));
     assert_eq!(browser.evaluate("document.querySelector('#key').value"), "");
+    browser.paste(KEY_FIELD, "tt_nonsense");
+    browser.press("Enter");
+    let said = browser.until("document.querySelector('#result p')?.textContent");
+    assert!(said.as_str().expect("text").starts_with("UNAUTHORIZED: "), "{said}");
     server.stop();
 }
 
@@ -104,18 +122,6 @@ fn a_key_that_comes_while_the_reference_loads_reaches_its_forms() {
 }
 
 #[test]
-fn an_error_is_shown_to_its_caller() {
-    let (_data, server, _) = server();
-    let mut browser = Browser::start();
-    browser.open(&format!("{}/docs/", server.url()));
-    browser.paste(KEY_FIELD, "tt_nonsense");
-    browser.press("Enter");
-    let said = browser.until("document.querySelector('#result p')?.textContent");
-    assert!(said.as_str().expect("text").starts_with("UNAUTHORIZED: "), "{said}");
-    server.stop();
-}
-
-#[test]
 fn the_programs_of_the_quick_start_run_as_they_are() {
     debian::needs("curl", "curl");
     debian::needs("node", "nodejs");
@@ -145,24 +151,6 @@ fn the_programs_of_the_quick_start_run_as_they_are() {
         let said = program.join().expect("a program that ends well");
         let name = said.trim().strip_prefix("saved ").unwrap_or_else(|| panic!("nothing saved: {said}"));
         assert!(std::fs::read(folder.path().join(name)).expect("an image").starts_with(b"\x89PNG"), "{said}");
-    }
-    assert_quiet(&browser, &server);
-    server.stop();
-}
-
-#[test]
-fn the_pages_fit_a_telephone_and_follow_the_dark() {
-    let (_data, server, _) = server();
-    let mut browser = Browser::start();
-    browser.resize(375, 800);
-    browser.prefer_dark(true);
-    for path in ["/", "/docs/"] {
-        browser.open(&format!("{}{path}", server.url()));
-        browser.until("path => path, document.readyState === 'complete'");
-        let width = browser.evaluate("document.documentElement.scrollWidth");
-        assert!(width.as_u64().is_some_and(|width| width <= 375), "{path} is {width} pixels wide");
-        let dark = "getComputedStyle(document.body).backgroundColor.match(/\\d+/g).every(part => part < 60)";
-        assert_eq!(browser.evaluate(dark), true, "{path}");
     }
     assert_quiet(&browser, &server);
     server.stop();

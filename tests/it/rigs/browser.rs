@@ -139,9 +139,9 @@ impl Browser {
         self.call("Emulation.setEmulatedMedia", json!({ "features": [motion] }));
     }
 
-    /// Has a touchscreen in place of a mouse from now on.
-    pub fn touch(&mut self) {
-        self.call("Emulation.setTouchEmulationEnabled", json!({ "enabled": true }));
+    /// Has a touchscreen in place of a mouse from now on, or a mouse again.
+    pub fn touch(&mut self, enabled: bool) {
+        self.call("Emulation.setTouchEmulationEnabled", json!({ "enabled": enabled }));
     }
 
     /// Asks for pages in this language from now on.

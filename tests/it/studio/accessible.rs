@@ -4,7 +4,7 @@ use crate::rigs::binary::{json, run};
 use crate::rigs::oidc::Provider;
 use crate::rigs::packages::npm;
 
-use super::browser::{Person, first, photograph};
+use super::browser::{Person, first};
 
 const SIZES: [(u32, u32); 2] = [(390, 844), (1_280, 900)];
 
@@ -186,7 +186,6 @@ fn a_stranger_signs_up_on_a_phone_by_a_form_that_passes_axe() {
     examiner.examine(&mut person, "sign in, with the way to sign up");
     person.browser.follow("document.querySelector('a[href=\"/studio/sign-up\"]')");
     examiner.examine(&mut person, "sign up");
-    photograph(&mut person.browser, "sign-up");
     person.browser.resize(390, 844);
     let send = |person: &mut Person, name: &str| {
         person.browser.evaluate("document.querySelector('#name').value = ''");
@@ -214,12 +213,10 @@ fn somebody_joins_by_an_invitation_on_pages_that_pass_axe() {
     let (mut person, mut examiner) = (Person::sign_in(&[]), Examiner::new());
     person.open("/studio/people");
     person.browser.follow("document.querySelector('form[action=\"/studio/invitations\"] button')");
-    photograph(&mut person.browser, "invitation");
     let link = person.browser.evaluate("document.querySelector('.secret').textContent");
     let link = link.as_str().expect("a link").to_owned();
     examiner.open(&mut person, "/studio/people");
     person.browser.resize(1_280, 900);
-    photograph(&mut person.browser, "people");
     person.browser.open(&link);
     examiner.examine(&mut person, "an invitation, for somebody who is signed in");
     person.browser.resize(1_280, 900);
@@ -228,7 +225,6 @@ fn somebody_joins_by_an_invitation_on_pages_that_pass_axe() {
     person.browser.follow("document.querySelector('[data-sign-out] button')");
     person.browser.open(&link);
     examiner.examine(&mut person, "an invitation");
-    photograph(&mut person.browser, "join");
     person.browser.resize(390, 844);
     person.browser.paste("document.querySelector('#name')", "ada@example.com");
     person.browser.paste("document.querySelector('#password')", "correct horse battery");
@@ -251,12 +247,10 @@ fn a_person_links_an_identity_in_the_browser_and_signs_in_with_it() {
     let (mut person, mut examiner) = (Person::sign_in(&flags), Examiner::new());
     examiner.open(&mut person, "/studio/sessions");
     person.browser.resize(1_280, 900);
-    photograph(&mut person.browser, "identity");
     person.browser.follow("document.querySelector('a[href=\"/studio/oidc/link\"]')");
     person.browser.until("document.querySelector('input[name=ticket]')");
     examiner.examine(&mut person, "an identity to confirm");
     person.browser.resize(390, 844);
-    photograph(&mut person.browser, "identity-to-confirm");
     person.browser.follow("document.querySelector('main form button')");
     assert_eq!(person.browser.evaluate("location.pathname"), "/studio/sessions");
     examiner.examine(&mut person, "sessions, with an identity");
@@ -264,7 +258,6 @@ fn a_person_links_an_identity_in_the_browser_and_signs_in_with_it() {
     person.browser.click("document.querySelector('.person summary')");
     person.browser.follow("document.querySelector('.person button')");
     examiner.examine(&mut person, "sign in, with a provider");
-    photograph(&mut person.browser, "sign-in-with-provider");
     person.browser.follow("document.querySelector('a[href=\"/studio/oidc\"]')");
     person.browser.until("document.querySelector('#prompt')");
     assert_eq!(person.browser.evaluate("location.pathname"), "/studio");
@@ -299,6 +292,5 @@ fn the_prompt_stays_in_view_on_every_screen() {
         assert!(covered["part"].as_f64().is_some_and(|part| part < 0.5), "{width}: {covered}");
         assert!(covered["wide"].as_i64().is_some_and(|pixels| pixels <= 0), "{width}: {covered}");
     }
-    photograph(&mut person.browser, "scrolled");
     person.leave();
 }

@@ -6,7 +6,7 @@ use tempfile::TempDir;
 use crate::rigs::binary::{Server, json, tintype};
 use crate::rigs::browser::Browser;
 
-use super::browser::{PROMPT, Person, first, photograph};
+use super::browser::{PROMPT, Person, first};
 
 const VALUE: &str = "document.querySelector('#prompt').value";
 const COMPLETED: &str = "document.querySelectorAll('.tile[data-state=completed]').length";
@@ -158,13 +158,11 @@ fn the_page_of_a_picture_deletes_with_undo_and_says_why_it_refuses() {
     person.open(address.as_str().expect("a path"));
     person.browser.click("document.querySelector('.card button[formaction$=delete]')");
     person.browser.until("document.querySelector('.undo') && document.querySelector('.card').hidden");
-    photograph(&mut person.browser, "picture-deleted");
     person.browser.click("document.querySelector('.undo button')");
     person.browser.until("!document.querySelector('.undo') && !document.querySelector('.card').hidden");
     json(person.data.path(), &["credits", "take", "default", "998", "--note", "spent elsewhere"]);
     person.browser.click("document.querySelector('.card [data-make] button')");
     person.browser.until("document.querySelector('[data-refusal]').textContent.includes('costs 2 credits')");
-    photograph(&mut person.browser, "picture-refused");
     // The browser itself reports the status of the refused form.
     person.browser.errors.retain(|error| !error.contains("422"));
     person.leave();
@@ -182,7 +180,6 @@ fn a_picture_made_again_in_the_gallery_appears_there() {
     assert_eq!(person.browser.evaluate("document.querySelectorAll('[data-pick]').length"), 2);
     person.browser.click("document.querySelector('.tile [data-pick]')");
     person.browser.until("document.querySelector('[data-chosen-count]').textContent.startsWith('2')");
-    photograph(&mut person.browser, "gallery-chosen");
     // Each of several pictures is downloaded and linked on its own.
     let address = person.browser.evaluate("document.querySelector('.tile .open').pathname");
     person.open(address.as_str().expect("a path"));

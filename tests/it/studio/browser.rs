@@ -1,10 +1,8 @@
 //! The studio in a real browser.
 
-use std::path::Path;
-
 use tempfile::TempDir;
 
-use crate::rigs::binary::{Server, json};
+use crate::rigs::binary::{Server, json, run};
 use crate::rigs::browser::Browser;
 
 pub(super) const PROMPT: &str = "document.querySelector('#prompt')";
@@ -28,7 +26,6 @@ impl Person {
     pub(super) fn sign_in_at(data: TempDir, server: Server, mut browser: Browser, url: &str) -> Self {
         let link = json(data.path(), &["account", "link", "default", "--public-url", url]);
         browser.open(link["url"].as_str().expect("a URL"));
-        photograph(&mut browser, "link");
         browser.follow("document.querySelector('form button')");
         Self { data, server, browser }
     }
@@ -68,16 +65,6 @@ impl Person {
     }
 }
 
-/// Pictures of every page, for whoever wants to look at them: in the folder that `STUDIO_PICTURES` names.
-pub(super) fn photograph(browser: &mut Browser, name: &str) {
-    let Some(folder) = option_env!("STUDIO_PICTURES") else { return };
-    for (width, height) in [(1_280, 900), (390, 844)] {
-        browser.resize(width, height);
-        browser.photograph(&Path::new(folder).join(format!("{name}-{width}.png")));
-    }
-    browser.resize(1_280, 900);
-}
-
 /// The first tile, in this state.
 pub(super) fn first(state: &str) -> String {
     format!("document.querySelector('.tile')?.dataset.state === '{state}'")
@@ -86,13 +73,11 @@ pub(super) fn first(state: &str) -> String {
 #[test]
 fn a_person_creates_a_picture_and_sees_it_appear() {
     let mut person = Person::sign_in(&[]);
-    photograph(&mut person.browser, "empty");
     person.browser.click("document.querySelector('input[value=\"16:9\"]')");
     person.browser.click("document.querySelector('input[name=n][value=\"2\"]')");
     assert_eq!(person.browser.evaluate("document.querySelector('[data-price]').textContent"), "4 credits");
     person.create("A sailing ship on a mountain lake, impressionist [[delay 1s]]");
     person.browser.until("document.querySelector('.tile progress')");
-    photograph(&mut person.browser, "working");
     person.browser.until(&first("completed"));
     person
         .browser
@@ -104,20 +89,14 @@ fn a_person_creates_a_picture_and_sees_it_appear() {
     // Its credits are back, and a screen reader tells of it.
     person.browser.until("document.querySelector('[data-credits]').textContent === '996 credits'");
     person.browser.until("document.querySelector('[data-news]').textContent.startsWith('Failed: A red fox')");
-    photograph(&mut person.browser, "create");
-    person.browser.prefer_dark(true);
-    photograph(&mut person.browser, "create-dark");
-    person.browser.prefer_dark(false);
     person.browser.click("document.querySelectorAll('.tile')[1].querySelector('.open')");
     person.browser.until("document.querySelector('.viewer .about dl')");
     // Whole, and not only its thumbnail.
     person.browser.until("document.querySelector('.viewer [data-large]').naturalWidth > 640");
-    photograph(&mut person.browser, "viewer");
     // The viewer has the address of the picture's page.
     let address = person.browser.evaluate("location.pathname");
     person.open(address.as_str().expect("a path"));
     person.browser.until("document.querySelector('.details dl')");
-    photograph(&mut person.browser, "picture");
     person.leave();
 }
 
@@ -156,33 +135,48 @@ fn a_refusal_shows_beside_the_form_and_keeps_the_words() {
 #[test]
 fn every_page_shows_its_content() {
     let mut person = Person::sign_in(&[]);
+    person.open("/studio/activity");
+    person.browser.until("document.body.innerText.includes('No program has created a task')");
+    let (url, data) = (person.server.url(), person.data.path().to_owned());
+    let key = person.server.first_key().expect("a first start");
+    let out = tempfile::tempdir().expect("a directory");
+    for (prompt, ends) in [("A paper boat", true), ("A kite in the wind [[fail]]", false), ("A windmill", true)] {
+        let flags = ["generate", prompt, "--quiet", "--url", &url, "--key", &key, "--out"];
+        let output = run(&data, flags.into_iter().map(std::ffi::OsStr::new).chain([out.path().as_os_str()]));
+        assert_eq!(output.status.success(), ends, "{prompt}: {output:?}");
+    }
+    for name in ["harbour-design", "north-wind-press"] {
+        json(&data, &["account", "create", name, "--credits", "250"]);
+    }
+    json(&data, &["credits", "grant", "harbour-design", "500", "--note", "Spring campaign"]);
+    person.open("/studio");
+    person.create("A lighthouse in a storm");
+    person.browser.until(&first("completed"));
     for (path, shown) in [
-        ("/studio/activity", "No program has created a task"),
+        ("/studio/activity", "A windmill"),
         ("/studio/docs", "Create a task"),
         ("/studio/keys", "first key"),
         ("/studio/credits", "Opening balance"),
+        ("/studio/credits", "994 credits"),
         ("/studio/usage", "Usage"),
         ("/studio/sessions", "This browser"),
         ("/studio/people", "default"),
         ("/studio/operator", "sketch"),
-        ("/studio/operator/accounts", "default"),
+        ("/studio/operator/accounts", "north-wind-press"),
         ("/studio/operator/strikes", "strikes"),
-        ("/studio/operator/audit", "account"),
+        ("/studio/operator/audit", "Spring campaign"),
     ] {
         person.open(path);
         let text = person.browser.evaluate("document.body.innerText");
         assert!(text.as_str().expect("text").contains(shown), "{path}: {text}");
-        photograph(&mut person.browser, &path.trim_start_matches("/studio/").replace('/', "-"));
     }
     person.open("/studio/keys");
     person.browser.paste("document.querySelector('input[name=name]')", "laptop");
     person.browser.follow("document.querySelector('form.inline button')");
     person.browser.until("document.querySelector('.secret')?.textContent.startsWith('tt_')");
-    photograph(&mut person.browser, "new-key");
     person.browser.click("document.querySelector('.person summary')");
     person.browser.follow("document.querySelector('.person button')");
     assert_eq!(person.browser.evaluate("location.pathname"), "/studio/sign-in");
-    photograph(&mut person.browser, "sign-in");
     person.leave();
 }
 

@@ -1,6 +1,6 @@
 //! Many pictures on one page: small tiles, the viewer, selections, and the way back to a tile.
 
-use super::browser::{Person, first, photograph};
+use super::browser::{Person, first};
 
 const GALLERY: &str = "/studio/gallery";
 const TILES: &str = "[...document.querySelectorAll('.grid > .tile:not([hidden])')]";
@@ -124,7 +124,6 @@ fn a_hundred_boards_leave_the_pictures_at_the_top() {
         person.open(GALLERY);
         let top = person.count("Math.round(document.querySelector('.tile').getBoundingClientRect().top)");
         assert!(top <= most, "{top} at {width}");
-        photograph(&mut person.browser, "boards");
     }
     person.browser.resize(1_440, 900);
     person.open(GALLERY);
@@ -165,7 +164,6 @@ fn the_viewer_goes_through_the_gallery_and_returns_to_the_tile() {
     assert_eq!(person.browser.evaluate(&format!("location.pathname === '/studio/tasks/' + {}", id(0))), true);
     // The first one has three pictures.
     assert_eq!(person.count("document.querySelectorAll('[data-strip] button').length"), 3);
-    photograph(&mut person.browser, "viewer-strip");
     for _ in 0..3 {
         person.browser.press("ArrowRight");
     }
@@ -273,7 +271,6 @@ fn the_bar_for_chosen_tasks_stays_in_view() {
         }
     }
     person.browser.resize(1_280, 900);
-    photograph(&mut person.browser, "chosen");
     person.browser.evaluate(
         "document.body.dispatchEvent(new KeyboardEvent('keydown', { key: 'a', ctrlKey: true, bubbles: true }))",
     );
@@ -290,7 +287,6 @@ fn the_bar_for_chosen_tasks_stays_in_view() {
     );
     let offer = "document.querySelector('[data-all-found]')";
     person.browser.until(&format!("{offer}.checkVisibility() && {offer}.textContent === 'Select all 110 found'"));
-    photograph(&mut person.browser, "choose-found");
     person.browser.click(offer);
     assert_eq!(person.browser.evaluate("document.querySelector('[data-chosen-count]').textContent"), "110 selected");
     person.browser.click("document.querySelector('#chosen .danger')");
@@ -349,7 +345,6 @@ fn failures_leave_the_rows_of_the_grid_whole() {
         person.browser.resize(width, height);
         assert_eq!(person.browser.evaluate(torn), serde_json::json!([]), "at {width}");
     }
-    photograph(&mut person.browser, "failures");
     person.leave();
 }
 
@@ -369,7 +364,6 @@ fn the_page_of_a_picture_has_arrows_and_a_way_back() {
     }
     let ends = "[...document.querySelectorAll('.steps a')].map((link) => link.rel)";
     assert_eq!(person.browser.evaluate(ends), serde_json::json!(["next"]));
-    photograph(&mut person.browser, "picture-steps");
     person.browser.press("Escape");
     let back = format!("location.pathname === '{GALLERY}' && document.activeElement?.closest('.tile') !== null");
     person.browser.until_asked(&back, |_| std::thread::yield_now());
@@ -483,7 +477,6 @@ fn single_pictures_are_chosen_for_a_download() {
     person.browser.until(&format!("{selected} === '3 selected' && !{alone}"));
     person.browser.click(&picture(1));
     person.browser.until(&format!("{selected} === '4 selected' && {alone}"));
-    photograph(&mut person.browser, "chosen-alone");
     let sent =
         "[...new FormData(document.querySelector('#chosen')).keys()].filter((key) => /^(task|picture)-/.test(key))";
     let id = |index: usize| format!("{TILES}[{index}].id.slice('task-'.length)");

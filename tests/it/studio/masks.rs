@@ -9,7 +9,7 @@ use tintype_engine::EngineInfo;
 use tintype_engine::picture::Picture;
 use tintype_sketch::Sketch;
 
-use super::browser::{Person, first, photograph};
+use super::browser::{Person, first};
 use super::{Visitor, text};
 use crate::rigs::service::Service;
 
@@ -165,7 +165,6 @@ fn a_person_chooses_a_preset_by_its_sample_and_paints_a_mask_with_the_keyboard()
     person.browser.click("document.querySelector('.presets summary')");
     person.browser.until("document.querySelector('.presets img[src*=boats]').naturalWidth === 64");
     assert_eq!(person.browser.evaluate("document.querySelector('[data-setting=seed]').hidden"), false);
-    photograph(&mut person.browser, "presets");
     person.browser.click("document.querySelector('.presets input[value=boats]')");
     assert_eq!(person.browser.evaluate("document.querySelector('[data-preset]').textContent"), "boats");
     assert_eq!(person.browser.evaluate("document.querySelector('.tuning').checkVisibility()"), false);
@@ -182,7 +181,6 @@ fn a_person_chooses_a_preset_by_its_sample_and_paints_a_mask_with_the_keyboard()
         "for (const key of ['ArrowRight', 'ArrowRight', 'ArrowDown']) document.querySelector('.brush canvas')
             .dispatchEvent(new KeyboardEvent('keydown', { key, shiftKey: true, bubbles: true }))",
     );
-    photograph(&mut person.browser, "brush");
     // Esc closes the brush and keeps the strokes.
     person.browser.press("Escape");
     person.browser.until("!document.querySelector('.brush').open");
@@ -192,7 +190,6 @@ fn a_person_chooses_a_preset_by_its_sample_and_paints_a_mask_with_the_keyboard()
     person
         .browser
         .until("document.querySelector('.chip .mask')?.naturalWidth > 0 && !document.querySelector('.brush').open");
-    photograph(&mut person.browser, "masked");
     person.create("The same lighthouse at night");
     person.browser.until("document.querySelectorAll('.tile[data-state=completed]').length === 2");
     // A draft keeps the mask; another first reference has none.

@@ -3,7 +3,7 @@
 use crate::rigs::binary::{json, run};
 use crate::rigs::browser::Browser;
 
-use super::browser::{Person, first, photograph};
+use super::browser::{Person, first};
 
 /// A second person of the account, in a browser of its own, on a page.
 fn colleague(person: &Person, path: &str) -> Browser {
@@ -31,7 +31,6 @@ fn pictures_of_others_wait_behind_a_button_and_nothing_moves() {
     }
     bob.until("document.querySelector('[data-fresh]').textContent === '5 new'");
     assert_eq!(bob.evaluate("document.querySelectorAll('.grid .tile').length"), 1);
-    photograph(&mut bob, "fresh");
     // A shift is told only if there was one, so one is made that must count alone.
     bob.evaluate(
         "window.shifted = 0; new PerformanceObserver((list) => {
@@ -62,7 +61,6 @@ fn pictures_of_others_wait_behind_a_button_and_nothing_moves() {
     bob.until("document.querySelectorAll('.grid .tile:not([hidden])').length === 5");
     let said = "document.querySelector('[data-viewer] [data-refusal]')";
     bob.until(&format!("{said}.checkVisibility() && {said}.textContent === 'This picture has just been deleted.'"));
-    photograph(&mut bob, "deleted-by-another");
     bob.press("s");
     bob.press("Delete");
     assert_eq!(bob.evaluate("document.querySelector('[data-about] .prompt').textContent"), "A boat, study 5");
@@ -125,14 +123,12 @@ fn a_page_says_when_the_queue_is_paused_and_when_the_server_is_away() {
     assert_eq!(person.browser.evaluate(&shown("paused")), false);
     assert!(run(person.data.path(), ["queue", "pause"]).status.success());
     person.browser.until(&shown("paused"));
-    photograph(&mut person.browser, "paused");
     person.open("/studio/gallery");
     assert_eq!(person.browser.evaluate(&shown("paused")), true);
     assert!(run(person.data.path(), ["queue", "resume"]).status.success());
     person.browser.until(&format!("!{}", shown("paused")));
     person.server.stop();
     person.browser.until(&shown("away"));
-    photograph(&mut person.browser, "away");
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! References in a real browser: brought by file, paste, drop and drag, and two pictures compared.
 
-use super::browser::{Person, first, photograph};
+use super::browser::{Person, first};
 
 /// Makes `file`, a picture in a file.
 const FILE: &str = "const canvas = Object.assign(document.createElement('canvas'), { width: 900, height: 600 });
@@ -56,10 +56,6 @@ fn references_come_by_file_paste_drop_and_drag_and_go_with_the_task() {
     }",
     );
     person.until_references(4);
-    photograph(&mut person.browser, "references");
-    person.browser.prefer_dark(true);
-    photograph(&mut person.browser, "references-dark");
-    person.browser.prefer_dark(false);
     // A fifth one is refused, and a removed one makes room.
     person.with_file(
         "document.dispatchEvent(new ClipboardEvent('paste', { clipboardData: transfer, cancelable: true }));",
@@ -74,10 +70,8 @@ fn references_come_by_file_paste_drop_and_drag_and_go_with_the_task() {
     person.browser.until(
         "[...document.querySelectorAll('.details .reference')].filter((image) => image.naturalWidth > 0).length === 3",
     );
-    photograph(&mut person.browser, "picture-with-references");
     person.open("/studio/uploads");
     assert_eq!(person.browser.evaluate("document.querySelectorAll('.uploads li').length"), 3);
-    photograph(&mut person.browser, "uploads");
     person.browser.click("document.querySelector('.uploads .ask summary')");
     person.browser.follow("document.querySelector('.uploads .ask button')");
     assert_eq!(person.browser.evaluate("document.querySelectorAll('.uploads li').length"), 2);
@@ -123,18 +117,15 @@ fn two_pictures_are_compared_side_by_side_and_by_the_keyboard_over_each_other() 
     person.browser.follow("document.querySelector('[data-menu]:popover-open [href*=compare]')");
     person.browser.until("document.querySelector('.compared img').naturalWidth > 0");
     assert_eq!(person.browser.evaluate("document.querySelector('.compared img').checkVisibility()"), true);
-    photograph(&mut person.browser, "compare-choose");
     person.browser.follow("document.querySelector('.uploads a')");
     person
         .browser
         .until("[...document.querySelectorAll('.pair img')].filter((image) => image.naturalWidth > 0).length === 2");
-    photograph(&mut person.browser, "compare");
     person.browser.click("document.querySelector('[data-compare-over]')");
     for _ in 0..5 {
         person.browser.press("ArrowRight");
     }
     let share = "document.querySelector('.pair').style.getPropertyValue('--share')";
     assert_eq!(person.browser.evaluate(share), "55%");
-    photograph(&mut person.browser, "compare-over");
     person.leave();
 }

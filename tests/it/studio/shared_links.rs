@@ -7,7 +7,7 @@ use tintype_domain::model::Id;
 use tintype_domain::person::Role;
 use tintype_store::Action;
 
-use super::browser::{Person, first, photograph};
+use super::browser::{Person, first};
 use super::{Visitor, text};
 use crate::rigs::http::Answer;
 use crate::rigs::service::Service;
@@ -217,10 +217,8 @@ fn a_person_shares_a_picture_and_a_stranger_sees_it() {
     person.browser.until("document.querySelector('.viewer .share')");
     person.browser.click("document.querySelector('.viewer .share summary')");
     person.browser.click("document.querySelector('.viewer .share [name=prompts]')");
-    photograph(&mut person.browser, "share");
     person.browser.follow("document.querySelector('.viewer .share button')");
     person.browser.until("document.querySelector('.notice .url')");
-    photograph(&mut person.browser, "links");
     let link = person.browser.evaluate("document.querySelector('.notice .url').href");
     person.browser.click("document.querySelector('.person summary')");
     person.browser.follow("document.querySelector('[data-sign-out] button')");
@@ -228,6 +226,5 @@ fn a_person_shares_a_picture_and_a_stranger_sees_it() {
     person.browser.until("document.querySelector('.shared img').naturalWidth === 640");
     assert_eq!(person.browser.evaluate("document.querySelector('h1').textContent"), "A lighthouse in a storm");
     assert_eq!(person.browser.evaluate("document.querySelector('.bar')"), serde_json::Value::Null);
-    photograph(&mut person.browser, "shared");
     person.leave();
 }

@@ -1,8 +1,6 @@
-//! Pages with many pictures: nothing moves while pictures load, and every page shows what it has.
+//! Pages with many pictures: nothing moves while pictures load.
 
-use crate::rigs::binary::{json, run};
-
-use super::browser::{Person, first, photograph};
+use super::browser::{Person, first};
 
 /// Collects every shift of the layout, also those since the page was opened.
 const WATCH: &str = "(() => {
@@ -71,9 +69,6 @@ fn nothing_moves_while_pictures_arrive() {
         person.browser.until(LOADED);
         person.assert_still(&format!("a picture that arrives at {width}"));
     }
-    person.open("/studio/gallery");
-    person.browser.until(LOADED);
-    photograph(&mut person.browser, "gallery-full");
     // While the page itself arrives, its last row grows.
     person.browser.block(&["*/pictures/*"]);
     person.browser.slow_down(60_000);
@@ -83,37 +78,5 @@ fn nothing_moves_while_pictures_arrive() {
         person.assert_still(&format!("{path} over a slow connection"));
     }
     person.browser.errors.retain(|error| !error.contains("ERR_BLOCKED_BY_CLIENT"));
-    person.leave();
-}
-
-#[test]
-fn pages_of_a_busy_service_show_what_happened() {
-    let mut person = Person::sign_in(&[]);
-    let (url, data) = (person.server.url(), person.data.path().to_owned());
-    let key = person.server.first_key().expect("a first start");
-    let out = tempfile::tempdir().expect("a directory");
-    for (prompt, ends) in [("A paper boat", true), ("A kite in the wind [[fail]]", false), ("A windmill", true)] {
-        let flags = ["generate", prompt, "--quiet", "--url", &url, "--key", &key, "--out"];
-        let output = run(&data, flags.into_iter().map(std::ffi::OsStr::new).chain([out.path().as_os_str()]));
-        assert_eq!(output.status.success(), ends, "{prompt}: {output:?}");
-    }
-    for name in ["harbour-design", "north-wind-press"] {
-        json(&data, &["account", "create", name, "--credits", "250"]);
-    }
-    json(&data, &["credits", "grant", "harbour-design", "500", "--note", "Spring campaign"]);
-    person.create("A lighthouse in a storm");
-    person.browser.until(&first("completed"));
-    for (path, shown) in [
-        ("/studio/activity", "A windmill"),
-        ("/studio/credits", "994 credits"),
-        ("/studio/operator", "sketch"),
-        ("/studio/operator/accounts", "north-wind-press"),
-        ("/studio/operator/audit", "Spring campaign"),
-    ] {
-        person.open(path);
-        let text = person.browser.evaluate("document.body.innerText");
-        assert!(text.as_str().expect("text").contains(shown), "{path}: {text}");
-        photograph(&mut person.browser, &format!("busy-{}", path.trim_start_matches("/studio/").replace('/', "-")));
-    }
     person.leave();
 }
