@@ -42,7 +42,7 @@ impl Service {
         let person = self.person(account, name, role).await;
         let answer = self.call("POST", &self.link(&person).await, &[], "").await;
         assert_eq!((answer.status, answer.header("location")), (StatusCode::SEE_OTHER, "/studio"));
-        let cookie = answer.header("set-cookie").split(';').next().expect("a cookie").to_owned();
+        let cookie = set_cookie(&answer).to_owned();
         Visitor { service: self, account: person.account_id, person, cookie }
     }
 }

@@ -131,6 +131,7 @@ struct Scene<'a> {
     owner: Visitor<'a>,
     /// The ids that stand for `{id}` in the patterns that begin with a prefix.
     ids: BTreeMap<&'static str, String>,
+    delivery: Id,
     fields: Vec<(String, String)>,
 }
 
@@ -146,6 +147,7 @@ impl<'a> Scene<'a> {
         let other = store.find_account(&other).await.expect("a store").expect("an account").id;
         let added = webhooks::add(store, owner.account, "https://hooks.example/", AddedBy::Owner).await;
         let endpoint = added.expect("a store").0.id;
+        let delivery = store.test_endpoint(endpoint).await.expect("a store").expect("a delivery");
         store.create_board(owner.account, None, "harbour", 10).await.expect("a store");
         let board = store.boards(owner.account, owner.person.id).await.expect("a store")[0].id;
         let end = store.now().saturating_add(Duration::from_secs(600));
@@ -203,16 +205,23 @@ impl<'a> Scene<'a> {
         let mut fields: Vec<(String, String)> =
             fields.into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
         fields.push((format!("task-{task}"), "on".into()));
-        Self { owner, ids, fields }
+        Self { owner, ids, delivery, fields }
+    }
+
+    /// The path of a route with the ids of the scene.
+    fn path(&self, pattern: &str) -> String {
+        let id = self.ids.iter().rfind(|(prefix, _)| pattern.starts_with(*prefix));
+        let path = pattern.replace("{id}", id.map_or("FAAAAAAAAAAAAAAAAAAAA", |(_, id)| id.as_str()));
+        let path =
+            path.replace("{delivery}", self.delivery.as_str()).replace("{number}", "1").replace("{name}", "default");
+        path.replace("{*path}", "no/such/form")
     }
 
     /// The paths of all forms: first those that leave something to change, last those that end this very session.
     fn paths(&self) -> Vec<String> {
         let mut paths = Vec::new();
         for route in ROUTES.iter().filter(|route| route.access == Access::Session && !route.method.is_safe()) {
-            let id = self.ids.iter().rfind(|(prefix, _)| route.pattern.starts_with(*prefix));
-            let path = route.pattern.replace("{id}", id.map_or("FAAAAAAAAAAAAAAAAAAAA", |(_, id)| id.as_str()));
-            let path = path.replace("{delivery}", "FAAAAAAAAAAAAAAAAAAAA").replace("{*path}", "no/such/form");
+            let path = self.path(route.pattern);
             match path.contains("{change}") {
                 true if path.starts_with("/studio/bin/") => {
                     paths.extend(BIN_CHANGES.iter().map(|change| path.replace("{change}", change)));
@@ -348,6 +357,33 @@ async fn the_same_forms_change_something_while_the_right_lasts() {
     }
     assert!(done > 25, "{done}");
     assert_ne!(rows(&service), before);
+}
+
+#[tokio::test]
+async fn nobody_sees_or_changes_anything_of_another_account() {
+    let service = Service::start_on_sqlite(&[]).await;
+    let scene = Scene::of(&service, "ada").await;
+    let eve = service.visitor("eve", 10).await;
+    let fields: Vec<_> = scene.fields.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
+    let of_ada = |path: &str| scene.ids.values().any(|id| path.contains(id.as_str()));
+    let names_tasks = |path: &str| ["/studio/gallery", "/studio/bin/"].iter().any(|begin| path.starts_with(begin));
+    let (proof, before) = (eve.proof().await, rows(&service));
+    for path in scene.paths().into_iter().filter(|path| of_ada(path) || names_tasks(path)) {
+        let answer = eve.send_with(&path, &fields, &proof, &[]).await;
+        assert!(matches!(answer.status.as_u16(), 303 | 403 | 404 | 409), "{path}: {answer:?}");
+        assert!(!of_ada(&path) || answer.status != StatusCode::SEE_OTHER, "{path}: {answer:?}");
+    }
+    assert_eq!(rows(&service), before);
+    let pages = ROUTES.iter().filter(|route| route.access == Access::Session && route.method.is_safe());
+    for path in pages.map(|route| scene.path(route.pattern)).filter(|path| path != "/studio/events") {
+        let answer = eve.get(&path).await;
+        assert!(!of_ada(&path) || matches!(answer.status.as_u16(), 403 | 404), "{path}: {answer:?}");
+        let shown = String::from_utf8_lossy(&answer.body);
+        let secrets =
+            scene.ids.values().map(String::as_str).chain(["a boat", "harbour", "hooks.example", "ada-colleague"]);
+        let seen: Vec<_> = secrets.filter(|secret| !path.contains(secret) && shown.contains(secret)).collect();
+        assert!(seen.is_empty(), "{path}: {seen:?}");
+    }
 }
 
 /// The routes that a key opens and that change something.

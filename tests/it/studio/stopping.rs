@@ -62,7 +62,7 @@ async fn a_waiting_task_is_cancelled_and_refunded_once() {
     let german = ("accept-language", "de");
     let path = format!("/studio/tasks/{id}");
     let page = service.call("GET", &path, &[("cookie", &ada.cookie), german], "").await;
-    assert!(text(&page).contains("<strong>Abgebrochen</strong>"), "{page:?}");
+    assert!(text(&page).contains("<strong>Abgebrochen</strong> 2 Credits erstattet."), "{page:?}");
 }
 
 /// Whether the worker hears of the stop before the engine has ended, or afterwards.

@@ -129,18 +129,6 @@ async fn suspensions_and_the_audit_log_are_told_in_the_language_of_the_reader() 
 }
 
 #[tokio::test]
-async fn a_cancelled_task_says_so_once() {
-    let service = Service::start().await;
-    let ada = service.visitor("ada", 100).await;
-    let id = ada.create("a boat").await;
-    assert_eq!(ada.send(&format!("/studio/tasks/{id}/cancel"), &[]).await.status, StatusCode::SEE_OTHER);
-    let page = ada.page(&format!("/studio/tasks/{id}")).await;
-    assert!(page.contains("<strong>Cancelled</strong> 2 credits refunded.") && !page.contains("Failed<"), "{page}");
-    let page = german(&ada, "/studio").await;
-    assert!(page.contains("<strong>Abgebrochen</strong>") && page.contains("2 Credits erstattet."), "{page}");
-}
-
-#[tokio::test]
 async fn the_words_of_an_operator_and_of_an_unknown_cause_are_shown_as_they_are() {
     let service = Service::start().await;
     let ada = service.visitor("ada", 100).await;
