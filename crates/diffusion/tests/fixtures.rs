@@ -1,9 +1,34 @@
 //! The tiny models in `parity/`, which most tests share.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use half::{bf16, f16};
+use safetensors::Dtype;
+use safetensors::tensor::TensorView;
 use tempfile::TempDir;
+
+/// The tensors of a file.
+pub type Tensors = BTreeMap<String, (Dtype, Vec<usize>, Vec<u8>)>;
+
+pub fn write(path: &Path, tensors: &Tensors) {
+    let views = tensors
+        .iter()
+        .map(|(name, (dtype, shape, bytes))| (name, TensorView::new(*dtype, shape.clone(), bytes).expect("a tensor")));
+    safetensors::serialize_to_file(views, None, path).expect("a file");
+}
+
+/// A tensor of numbers, which repeat. Those of other types than 16 bits have 32.
+pub fn tensor(dtype: Dtype, shape: &[usize], numbers: &[f32]) -> (Dtype, Vec<usize>, Vec<u8>) {
+    let numbers = numbers.iter().cycle().take(shape.iter().product());
+    let bytes = match dtype {
+        Dtype::F16 => numbers.flat_map(|number| f16::from_f32(*number).to_le_bytes()).collect(),
+        Dtype::BF16 => numbers.flat_map(|number| bf16::from_f32(*number).to_le_bytes()).collect(),
+        _ => numbers.flat_map(|number| number.to_le_bytes()).collect(),
+    };
+    (dtype, shape.to_vec(), bytes)
+}
 
 pub fn fixture(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/parity").join(name)

@@ -10,8 +10,8 @@ use tintype_diffusion::weights::float_formats::to_f32;
 use tintype_diffusion::{Error, Lora, Options, Order, Pipeline, Precision};
 use tintype_engine::{CancellationToken, Picture};
 
-use crate::fixtures::{copy, fixture};
-use crate::parity::comfyui::{FILES, Tensors, write, write_comfyui};
+use crate::fixtures::{Tensors, copy, fixture, write};
+use crate::parity::comfyui::{FILES, write_comfyui};
 
 fn bytes(numbers: &[f32]) -> Vec<u8> {
     numbers.iter().flat_map(|number| number.to_le_bytes()).collect()

@@ -12,7 +12,7 @@ use tintype_diffusion::weights::Weights;
 use tintype_diffusion::{Error, Lora, Options, Order, Pipeline, Precision};
 use tintype_engine::{CancellationToken, Picture};
 
-use crate::fixtures::fixture;
+use crate::fixtures::{self, fixture};
 use crate::parity::whole_file::write_whole_file;
 
 /// A tensor for a file: its name, its sizes and its numbers, which repeat.
@@ -48,31 +48,16 @@ impl Case {
         self.folder.path().join(name)
     }
 
-    /// Writes a file of floating-point numbers of 16 or 32 bits.
-    fn write_as(&self, name: &str, dtype: &str, tensors: &[Tensor]) -> PathBuf {
-        let (mut header, mut data) = (serde_json::Map::new(), Vec::<u8>::new());
-        for (name, shape, numbers) in tensors {
-            let begin = data.len();
-            let count = shape.iter().product();
-            for number in numbers.iter().cycle().take(count) {
-                match dtype {
-                    "F16" => data.extend(f16::from_f32(*number).to_le_bytes()),
-                    _ => data.extend(number.to_le_bytes()),
-                }
-            }
-            header.insert(name.clone(), json!({"dtype": dtype, "shape": shape, "data_offsets": [begin, data.len()]}));
-        }
-        let header = serde_json::Value::Object(header).to_string();
-        let mut file = (header.len() as u64).to_le_bytes().to_vec();
-        file.extend(header.as_bytes());
-        file.extend(data);
+    fn write_as(&self, name: &str, dtype: Dtype, tensors: &[Tensor]) -> PathBuf {
         let path = self.path(name);
-        std::fs::write(&path, file).expect("a file");
+        let tensors = tensors.iter();
+        let tensors = tensors.map(|(name, shape, numbers)| (name.clone(), fixtures::tensor(dtype, shape, numbers)));
+        fixtures::write(&path, &tensors.collect());
         path
     }
 
     fn write(&self, tensors: &[Tensor]) -> PathBuf {
-        self.write_as("some.safetensors", "F32", tensors)
+        self.write_as("some.safetensors", Dtype::F32, tensors)
     }
 
     /// The options with one file.
@@ -547,7 +532,7 @@ fn files_of_other_formats_are_refused() {
         std::fs::write(&path, &whole[..length]).expect("a file");
         assert!(refusal("sd15", &case.options(path, 1.0)).contains("short.safetensors"));
     }
-    let eight = case.write_as("g.safetensors", "I32", &usual());
+    let eight = case.write_as("g.safetensors", Dtype::I32, &usual());
     let message = refusal("sd15", &case.options(eight, 1.0));
     assert!(message.contains("I32") && message.contains("supported"), "{message}");
 }
@@ -641,7 +626,7 @@ fn weights_have_bounds() {
     let both = picture(&Options { loras: vec![there, back], ..Options::default() });
     let apart = both.as_rgb().iter().zip(plain.as_rgb()).map(|(a, b)| a.abs_diff(*b)).max();
     assert!(apart <= Some(1), "{apart:?}");
-    assert!(picture(&case.options(case.write_as("half.safetensors", "F16", &usual()), 1.0)) == changed);
+    assert!(picture(&case.options(case.write_as("half.safetensors", Dtype::F16, &usual()), 1.0)) == changed);
 }
 
 #[test]

@@ -1,10 +1,10 @@
 //! Weights in 8 bits: how far their results are from those in 32, and what becomes of their files when things go wrong.
 
 use std::io::ErrorKind;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Barrier;
 
-use serde_json::json;
+use safetensors::Dtype;
 use tempfile::TempDir;
 use tintype_diffusion::graph::{Builder, Graph};
 use tintype_diffusion::noise::Noise;
@@ -13,33 +13,12 @@ use tintype_diffusion::runtime::{Device, Input, Runtime};
 use tintype_diffusion::weights::Weights;
 use tintype_diffusion::{Error, Options, Pipeline, Precision};
 
-use crate::fixtures::fixture;
+use crate::fixtures::{fixture, tensor, write};
 use crate::parity::compared::compared;
 use crate::parity::library::library;
 
 const EIGHT: Rules = Rules { bits: Bits::Eight, smallest: 1 };
 const SEVEN: Rules = Rules { bits: Bits::Seven, smallest: 1 };
-
-/// Writes a safetensors file. The numbers are rounded to the given type.
-fn write(path: &Path, tensors: &[(&str, &str, &[usize], &[f32])]) {
-    let mut header = serde_json::Map::new();
-    let mut data: Vec<u8> = Vec::new();
-    for (name, dtype, shape, numbers) in tensors {
-        let begin = data.len();
-        for number in *numbers {
-            match *dtype {
-                "BF16" => data.extend(&number.to_le_bytes()[2..]),
-                _ => data.extend(number.to_le_bytes()),
-            }
-        }
-        header.insert((*name).into(), json!({"dtype": dtype, "shape": shape, "data_offsets": [begin, data.len()]}));
-    }
-    let text = serde_json::Value::Object(header).to_string();
-    let mut file = (text.len() as u64).to_le_bytes().to_vec();
-    file.extend(text.as_bytes());
-    file.extend(data);
-    std::fs::write(path, file).expect("a file");
-}
 
 /// A linear layer of 96 inputs and 80 outputs over 40 rows.
 struct Layer {
@@ -53,7 +32,7 @@ const OUTPUTS: usize = 80;
 
 impl Layer {
     /// Its numbers are random. `shape` changes them: it is given a row and a column.
-    fn new(dtype: &str, activations: impl Fn(usize, usize) -> f32, weights: impl Fn(usize, usize) -> f32) -> Self {
+    fn new(dtype: Dtype, activations: impl Fn(usize, usize) -> f32, weights: impl Fn(usize, usize) -> f32) -> Self {
         let folder = TempDir::new().expect("a folder");
         let mut noise = Noise::new(3);
         let mut matrix = |rows: usize, columns: usize, change: &dyn Fn(usize, usize) -> f32| -> Vec<f32> {
@@ -64,12 +43,16 @@ impl Layer {
         let weight = matrix(OUTPUTS, INPUTS, &weights);
         let bias = matrix(1, OUTPUTS, &|_, _| 1.0);
         let path = folder.path().join("layer.safetensors");
-        write(&path, &[("a.weight", dtype, &[OUTPUTS, INPUTS], &weight), ("a.bias", dtype, &[OUTPUTS], &bias)]);
+        let tensors = [
+            ("a.weight".to_owned(), tensor(dtype, &[OUTPUTS, INPUTS], &weight)),
+            ("a.bias".to_owned(), tensor(dtype, &[OUTPUTS], &bias)),
+        ];
+        write(&path, &tensors.into());
         Self { folder, x }
     }
 
     fn plain() -> Self {
-        Self::new("F32", |_, _| 1.0, |_, _| 1.0)
+        Self::new(Dtype::F32, |_, _| 1.0, |_, _| 1.0)
     }
 
     fn weights(&self) -> Weights {
@@ -143,7 +126,7 @@ fn distance(a: &[f32], b: &[f32]) -> f64 {
 
 #[test]
 fn a_layer_in_8_bits_is_close_to_32() {
-    for dtype in ["F32", "BF16"] {
+    for dtype in [Dtype::F32, Dtype::BF16] {
         let layer = Layer::new(dtype, |_, _| 1.0, |_, _| 1.0);
         let eight = layer.error(EIGHT);
         let seven = layer.error(SEVEN);
@@ -176,9 +159,9 @@ fn rows_and_outputs_that_stand_out_cost_the_others_nothing() {
     // A step in 7 bits is twice as wide.
     let step = if rules.bits == Bits::Seven { 2.0 } else { 1.0 };
     let rows = |row, _| if row % 10 == 3 { 1000.0 } else { 1.0 };
-    let error = Layer::new("F32", rows, |_, _| 1.0).error(rules);
+    let error = Layer::new(Dtype::F32, rows, |_, _| 1.0).error(rules);
     assert!(error < 0.015 * step, "rows: {error}");
-    let layer = Layer::new("F32", |_, _| 1.0, |output, _| if output % 10 == 3 { 1000.0 } else { 1.0 });
+    let layer = Layer::new(Dtype::F32, |_, _| 1.0, |output, _| if output % 10 == 3 { 1000.0 } else { 1.0 });
     let (wide, narrow) = (layer.run(&layer.weights()), layer.run(&layer.quantise(rules).expect("weights")));
     for output in 0..OUTPUTS {
         let of = |numbers: &[f32]| -> Vec<f32> { numbers.iter().copied().skip(output).step_by(OUTPUTS).collect() };
@@ -186,14 +169,14 @@ fn rows_and_outputs_that_stand_out_cost_the_others_nothing() {
         assert!(error < 0.02 * step, "output {output}: {error}");
     }
     // One of the inputs: its numbers take the steps from the others of the row.
-    let error = Layer::new("F32", |_, input| if input == 5 { 30.0 } else { 1.0 }, |_, _| 1.0).error(rules);
+    let error = Layer::new(Dtype::F32, |_, input| if input == 5 { 30.0 } else { 1.0 }, |_, _| 1.0).error(rules);
     assert!(error < 0.05 * step, "input: {error}");
 }
 
 #[test]
 fn rows_and_outputs_of_zeros_stay_zero() {
     let zero = |at: usize, _: usize| if at == 2 { 0.0 } else { 1.0 };
-    let layer = Layer::new("F32", zero, zero);
+    let layer = Layer::new(Dtype::F32, zero, zero);
     let (wide, narrow) = (layer.run(&layer.weights()), layer.run(&layer.quantise(EIGHT).expect("weights")));
     assert_eq!(wide[2 * OUTPUTS..3 * OUTPUTS], narrow[2 * OUTPUTS..3 * OUTPUTS]);
     for row in 0..ROWS {
@@ -204,7 +187,7 @@ fn rows_and_outputs_of_zeros_stay_zero() {
 #[test]
 fn seven_bits_do_not_fill_the_sums_of_older_processors() {
     // Two products of 255 and 63 are below 2^15, two of 255 and 127 are not.
-    let layer = Layer::new("F32", |_, _| 1.0, |_, _| 1.0);
+    let layer = Layer::new(Dtype::F32, |_, _| 1.0, |_, _| 1.0);
     let weights = layer.quantise(SEVEN).expect("weights");
     let entry = weights.get("a.weight").expect("a matrix");
     assert_eq!(entry.shape, [INPUTS, OUTPUTS]);
@@ -308,7 +291,8 @@ fn a_digest_tells_damage() {
 #[test]
 fn weights_that_are_not_finite_are_refused_by_name() {
     for stray in [f32::NAN, f32::INFINITY] {
-        let layer = Layer::new("F32", |_, _| 1.0, move |row, column| if (row, column) == (3, 5) { stray } else { 1.0 });
+        let layer =
+            Layer::new(Dtype::F32, |_, _| 1.0, move |row, column| if (row, column) == (3, 5) { stray } else { 1.0 });
         let error = layer.quantise(EIGHT).err();
         assert!(matches!(&error, Some(Error::Model(text)) if text.contains("a.weight")), "{error:?}");
         assert!(layer.left().is_empty());

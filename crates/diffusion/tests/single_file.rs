@@ -12,25 +12,16 @@ use tintype_diffusion::pipelines::{masks, recognise, references};
 use tintype_diffusion::{Error, Lora, Options, Order, Pipeline};
 use tintype_engine::{CancellationToken, Picture};
 
-use crate::fixtures::fixture;
-use crate::parity::comfyui::{self, FILES, Tensors, part, write_comfyui, write_configurations};
+use crate::fixtures::{self, Tensors, fixture, tensor};
+use crate::parity::comfyui::{FILES, part, write_comfyui, write_configurations};
 
 /// The name and the sizes of a tensor.
 type Tensor<'a> = (&'a str, &'a [usize]);
 
 /// Writes a file of zeros with these tensors.
 fn write(path: &Path, tensors: &[Tensor<'_>]) {
-    let (mut header, mut length) = (Map::new(), 0);
-    for (name, shape) in tensors {
-        let begin = length;
-        length += shape.iter().product::<usize>() * 2;
-        header.insert((*name).into(), json!({"dtype": "F16", "shape": shape, "data_offsets": [begin, length]}));
-    }
-    let header = Value::Object(header).to_string();
-    let mut file = (header.len() as u64).to_le_bytes().to_vec();
-    file.extend(header.as_bytes());
-    file.resize(file.len() + length, 0);
-    std::fs::write(path, file).expect("a file");
+    let tensors = tensors.iter().map(|(name, shape)| ((*name).to_owned(), tensor(Dtype::F16, shape, &[0.0])));
+    fixtures::write(path, &tensors.collect());
 }
 
 /// The refusal of a file, which is the same whether the file is opened or only recognised.
@@ -245,7 +236,7 @@ fn files_for_comfyui_give_the_picture_of_the_folder() {
         if name == "z_image" {
             tensors.insert(format!("{}norm_final.weight", FILES[0].2), (Dtype::F32, vec![4], vec![0; 16]));
         }
-        comfyui::write(&path, &tensors);
+        fixtures::write(&path, &tensors);
         fs::write(folder.path().join("text_encoders/a.safetensors"), "damaged").expect("a file");
         fs::copy(&path, folder.path().join("text_encoders/b.safetensors")).expect("a copy");
         assert!(picture(&path, &[]) == expected, "{name}: with a prefix");
@@ -262,7 +253,7 @@ fn files_for_comfyui_give_the_picture_of_the_folder() {
         write_configurations(&fixture(""), name, whole.path());
         let all = FILES.iter().flat_map(|(of, _, prefix)| prefixed(part(&fixture(""), name, of), prefix));
         let path = whole.path().join("whole.safetensors");
-        comfyui::write(&path, &all.collect());
+        fixtures::write(&path, &all.collect());
         assert!(picture(&path, &[]) == expected, "{name}: in one file");
         assert!(!recognise(&path).expect("a model").files[1..].contains(&PathBuf::from("whole.safetensors")));
     }
@@ -281,7 +272,7 @@ fn a_transformer_lies_beside_the_parts_of_a_folder() {
         // The names of `diffusers`, too.
         fs::copy(fixture(name).join("transformer/diffusion_pytorch_model.safetensors"), &path).expect("a copy");
         assert!(picture(&path, &[]) == expected, "{name}");
-        comfyui::write(&path, &part(&fixture(""), name, "transformer"));
+        fixtures::write(&path, &part(&fixture(""), name, "transformer"));
         assert!(picture(&path, &[]) == expected, "{name}");
         let files = recognise(&path).expect("a model").files;
         let index = PathBuf::from("text_encoder/model.safetensors.index.json");
@@ -367,7 +358,7 @@ fn hostile_files_for_comfyui_are_refused_by_their_tensors() {
         let path = write_comfyui(&fixture(""), name, folder.path());
         let mut tensors = part(&fixture(""), name, "transformer");
         change(&mut tensors);
-        comfyui::write(&path, &tensors);
+        fixtures::write(&path, &tensors);
         let (Error::Unusable(text) | Error::Model(text)) =
             Pipeline::open(&path, &Options::default()).expect_err("no model")
         else {
@@ -381,10 +372,10 @@ fn hostile_files_for_comfyui_are_refused_by_their_tensors() {
     let words = "model.embed_tokens.weight";
     let mut text = part(&fixture(""), "klein", "text_encoder");
     *shape(&mut text, words) = vec![722, 6];
-    comfyui::write(&folder.path().join(FILES[1].1), &text);
+    fixtures::write(&folder.path().join(FILES[1].1), &text);
     assert!(refusal(&path).contains("no text encoder (Qwen 3 with 12 numbers a token) of this model lies beside it"));
     *shape(&mut text, words) = vec![361, 12];
-    comfyui::write(&folder.path().join(FILES[1].1), &text);
+    fixtures::write(&folder.path().join(FILES[1].1), &text);
     // One whose download has broken off is not called missing.
     fs::write(folder.path().join(FILES[2].1), [255; 7]).expect("a file");
     let error = recognise(&path).expect_err("no model").to_string();

@@ -1,14 +1,13 @@
 //! Embeddings of textual inversion that come from strangers.
 
-use half::f16;
-use serde_json::json;
+use safetensors::Dtype::{self, F16, F32, I32};
 use tempfile::TempDir;
 use tintype_diffusion::{Error, Options, Pipeline, TextualInversion};
 
-use crate::fixtures::fixture;
+use crate::fixtures::{fixture, tensor, write};
 
 /// A tensor for a file: its name, its type and its sizes.
-type Tensor<'a> = (&'a str, &'a str, &'a [usize]);
+type Tensor<'a> = (&'a str, Dtype, &'a [usize]);
 
 struct Case {
     folder: TempDir,
@@ -21,24 +20,10 @@ impl Case {
     }
 
     fn write(&self, name: &str, tensors: &[Tensor<'_>]) -> TextualInversion {
-        let (mut header, mut data) = (serde_json::Map::new(), Vec::<u8>::new());
-        for (name, dtype, shape) in tensors {
-            let begin = data.len();
-            for _ in 0..shape.iter().product() {
-                match *dtype {
-                    "F16" => data.extend(f16::from_f32(self.number).to_le_bytes()),
-                    _ => data.extend(self.number.to_le_bytes()),
-                }
-            }
-            let description = json!({"dtype": dtype, "shape": shape, "data_offsets": [begin, data.len()]});
-            header.insert((*name).to_owned(), description);
-        }
-        let header = serde_json::Value::Object(header).to_string();
-        let mut file = (header.len() as u64).to_le_bytes().to_vec();
-        file.extend(header.as_bytes());
-        file.extend(data);
         let path = self.folder.path().join(name);
-        std::fs::write(&path, file).expect("a file");
+        let tensors = tensors.iter();
+        let tensors = tensors.map(|(name, dtype, shape)| ((*name).to_owned(), tensor(*dtype, shape, &[self.number])));
+        write(&path, &tensors.collect());
         TextualInversion { path, word: None }
     }
 }
@@ -69,33 +54,33 @@ fn refused(name: &str, tensors: &[Tensor<'_>], words: &[&str]) {
 #[test]
 fn an_embedding_of_another_family_is_refused_with_both_dimensions() {
     let foreign = "another family";
-    let of_xl: &[Tensor<'_>] = &[("clip_l", "F32", &[2, 8]), ("clip_g", "F32", &[2, 12])];
+    let of_xl: &[Tensor<'_>] = &[("clip_l", F32, &[2, 8]), ("clip_g", F32, &[2, 12])];
     open("sdxl", &[Case::new().write("some.safetensors", of_xl)]).expect("a model");
-    let other: &[Tensor<'_>] = &[("text_encoders_0", "F32", &[2, 8]), ("text_encoders_1", "F32", &[2, 12])];
+    let other: &[Tensor<'_>] = &[("text_encoders_0", F32, &[2, 8]), ("text_encoders_1", F32, &[2, 12])];
     open("sdxl", &[Case::new().write("some.safetensors", other)]).expect("a model");
     refused("sd15", of_xl, &["8 and 12", "takes 16", foreign]);
-    refused("sd15", &[("emb_params", "F32", &[2, 1024])], &["emb_params", "1024", "takes 16", foreign]);
-    refused("sd15", &[("<word>", "F16", &[8])], &["<word>", "vectors of 8", "takes 16", foreign]);
-    refused("sdxl", &[("emb_params", "F32", &[2, 8])], &["one text encoder", "8 and 12", foreign]);
-    refused("sdxl", &[("clip_l", "F32", &[2, 768]), ("clip_g", "F32", &[2, 1280])], &["clip_l", "768", "takes 8"]);
-    refused("klein", &[("emb_params", "F32", &[2, 16])], &["Stable Diffusion 1, 2 and XL"]);
-    refused("z_image", &[("emb_params", "F32", &[2, 16])], &["Stable Diffusion 1, 2 and XL"]);
+    refused("sd15", &[("emb_params", F32, &[2, 1024])], &["emb_params", "1024", "takes 16", foreign]);
+    refused("sd15", &[("<word>", F16, &[8])], &["<word>", "vectors of 8", "takes 16", foreign]);
+    refused("sdxl", &[("emb_params", F32, &[2, 8])], &["one text encoder", "8 and 12", foreign]);
+    refused("sdxl", &[("clip_l", F32, &[2, 768]), ("clip_g", F32, &[2, 1280])], &["clip_l", "768", "takes 8"]);
+    refused("klein", &[("emb_params", F32, &[2, 16])], &["Stable Diffusion 1, 2 and XL"]);
+    refused("z_image", &[("emb_params", F32, &[2, 16])], &["Stable Diffusion 1, 2 and XL"]);
 }
 
 #[test]
 fn a_file_that_is_not_an_embedding_is_refused() {
     refused("sd15", &[], &["0 tensors", "not an embedding"]);
-    refused("sd15", &[("a", "F32", &[1, 16]), ("b", "F32", &[1, 16])], &["2 tensors", "not an embedding"]);
-    refused("sdxl", &[("a", "F32", &[1, 8]), ("b", "F32", &[1, 12])], &["2 tensors", "clip_l and clip_g"]);
-    refused("sd15", &[("a", "F32", &[1, 1, 16])], &["[1, 1, 16]", "not an embedding"]);
-    refused("sd15", &[("a", "F32", &[])], &["[]", "not an embedding"]);
-    refused("sd15", &[("a", "I32", &[1, 16])], &["I32", "F16"]);
-    refused("sd15", &[("a", "F32", &[0, 16])], &["0 vectors"]);
-    refused("sd15", &[("a", "F16", &[76, 16])], &["76 vectors", "1 to 75"]);
-    refused("sdxl", &[("clip_l", "F32", &[2, 8]), ("clip_g", "F32", &[3, 12])], &["different numbers", "damaged"]);
+    refused("sd15", &[("a", F32, &[1, 16]), ("b", F32, &[1, 16])], &["2 tensors", "not an embedding"]);
+    refused("sdxl", &[("a", F32, &[1, 8]), ("b", F32, &[1, 12])], &["2 tensors", "clip_l and clip_g"]);
+    refused("sd15", &[("a", F32, &[1, 1, 16])], &["[1, 1, 16]", "not an embedding"]);
+    refused("sd15", &[("a", F32, &[])], &["[]", "not an embedding"]);
+    refused("sd15", &[("a", I32, &[1, 16])], &["I32", "F16"]);
+    refused("sd15", &[("a", F32, &[0, 16])], &["0 vectors"]);
+    refused("sd15", &[("a", F16, &[76, 16])], &["76 vectors", "1 to 75"]);
+    refused("sdxl", &[("clip_l", F32, &[2, 8]), ("clip_g", F32, &[3, 12])], &["different numbers", "damaged"]);
     for number in [f32::NAN, f32::INFINITY] {
         let case = Case { number, ..Case::new() };
-        let found = refusal("sd15", &[case.write("some.safetensors", &[("a", "F32", &[1, 16])])]);
+        let found = refusal("sd15", &[case.write("some.safetensors", &[("a", F32, &[1, 16])])]);
         assert_names(&found, &["some.safetensors", "not finite"]);
     }
 }
@@ -123,7 +108,7 @@ fn words_are_of_their_own() {
     let case = Case::new();
     let file = |name: &str, word: Option<&str>| {
         let word = word.map(str::to_owned);
-        TextualInversion { word, ..case.write(name, &[("emb_params", "F32", &[1, 16])]) }
+        TextualInversion { word, ..case.write(name, &[("emb_params", F32, &[1, 16])]) }
     };
     let message = refusal("sd15", &[file("hands.safetensors", None), file("b.safetensors", Some("HANDS"))]);
     assert_names(&message, &["b.safetensors", "\"hands\"", "another"]);
@@ -139,7 +124,7 @@ fn words_are_of_their_own() {
 #[test]
 fn a_prompt_without_the_word_stays_as_it_was() {
     let case = Case::new();
-    let file = case.write("hands.safetensors", &[("emb_params", "F32", &[4, 16])]);
+    let file = case.write("hands.safetensors", &[("emb_params", F32, &[4, 16])]);
     let mut pipeline = open("sd15", std::slice::from_ref(&file)).expect("a model");
     let mut plain = open("sd15", &[]).expect("a model");
     let plain_of = |plain: &mut Pipeline, prompt| plain.embed(prompt).expect("an embedding").states;

@@ -1,22 +1,12 @@
 //! FLUX.2 klein and Z-Image in files for ComfyUI, made of the folders. `comfyui.py` recorded what such files hold.
 
-use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use safetensors::Dtype;
-use safetensors::tensor::TensorView;
 use serde_json::Value;
 use tintype_diffusion::weights::Weights;
 
-/// The tensors of a file.
-pub type Tensors = BTreeMap<String, (Dtype, Vec<usize>, Vec<u8>)>;
-
-pub fn write(path: &Path, tensors: &Tensors) {
-    let views = tensors
-        .iter()
-        .map(|(name, (dtype, shape, bytes))| (name, TensorView::new(*dtype, shape.clone(), bytes).expect("a tensor")));
-    safetensors::serialize_to_file(views, None, path).expect("a file");
-}
+use crate::fixtures::{Tensors, write};
 
 fn count(value: &Value) -> usize {
     usize::try_from(value.as_u64().expect("a whole number")).expect("a small number")
