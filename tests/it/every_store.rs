@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 /// hears of another, and what a page of a list holds. Every method of the store is tested on both databases anyway, so
 /// the dialects, the policy and most of the studio, which only call them, run on one.
 const MODULES: [&str; 23] = [
-    "auth::",
+    "auth::a_key_expires_by_the_time_of_the_database",
     "budgets::",
     "endings::",
     "fair_shares::requests::",
@@ -32,22 +32,13 @@ const MODULES: [&str; 23] = [
     "work::",
 ];
 
-/// Tests that measure time on a paused clock. The clock advances while PostgreSQL works, because this process then only
-/// waits.
-const ON_A_PAUSED_CLOCK: [&str; 3] = [
-    "a_body_that_does_not_arrive_is_408",
-    "failed_authentications_from_one_address_are_delayed_and_valid_keys_are_not",
-    "delayed_refusals_do_not_reveal_which_keys_exist",
-];
-
 #[test]
 fn the_tests_of_whole_services_pass_on_postgres() {
     let all = Command::new(std::env::current_exe().expect("this program")).arg("--list").ran().succeeded();
     for module in MODULES {
         assert!(all.lines().any(|test| test.contains(module)), "{module} has no tests: was it renamed?");
     }
-    let skipped = ON_A_PAUSED_CLOCK.iter().flat_map(|name| ["--skip", name]);
-    run_again("TEST_STORE", "postgres", &MODULES.into_iter().chain(skipped).collect::<Vec<_>>());
+    run_again("TEST_STORE", "postgres", &MODULES);
 }
 
 /// Runs tests of this program again with a variable that selects a database.

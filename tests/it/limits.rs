@@ -1,4 +1,4 @@
-//! Rate limits and their headers, and limits on unfinished tasks.
+//! Rate limits and their headers, and the length of the queue.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -117,24 +117,6 @@ async fn neither_a_hung_attempt_nor_a_single_slow_one_makes_submits_refused() {
         service.clock.advance(Duration::from_secs(1));
         caller.submit_prompt("a boat").await;
     }
-}
-
-#[tokio::test]
-async fn a_submit_that_would_not_finish_in_time_is_refused_at_once() {
-    let service = Service::start_with(&["--renders", "1", "--submit-rate", "0"]).await;
-    let caller = service.caller("ada", 100).await;
-    observe_attempts_of_a_minute(&service);
-    for _ in 0..9 {
-        caller.submit_prompt("a boat").await;
-    }
-    let refused = caller.post(r#"{"prompt": "a boat"}"#).await;
-    refused.assert_error(429, "RATE_LIMITED");
-    assert_eq!(refused.header("retry-after"), "60");
-    assert_eq!(caller.credits().await, 100 - 9 * 2);
-    // The queue is measured again, and renders have taken no time.
-    service.clock.advance(Duration::from_secs(1));
-    service.work().await;
-    caller.submit_prompt("a boat").await;
 }
 
 #[tokio::test]

@@ -5,7 +5,6 @@ use std::time::Duration;
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use serde_json::{Value, json};
-use tintype::service::waiters::MAX_SLOTS_OF_ACCOUNT;
 use tintype_store::KeyChange;
 
 use crate::rigs::http::{Answer, GENERATIONS, TASKS};
@@ -244,26 +243,4 @@ async fn a_key_that_is_revoked_during_the_wait_gets_no_pictures() {
     };
     let (answer, ()) = tokio::join!(caller.generations(&[], r#"{"prompt": "a boat"}"#), revoke);
     assert_eq!(error(&answer, 401).1, json!("invalid_api_key"));
-}
-
-#[tokio::test]
-async fn a_call_beyond_those_of_its_account_that_may_wait_is_refused_before_it_costs_anything() {
-    let service = Service::start().await;
-    let (caller, other) = (service.caller("ada", 100).await, service.caller("bob", 100).await);
-    let waiters = &service.shared.endings.waiters;
-    let held: Vec<_> = (0..MAX_SLOTS_OF_ACCOUNT).map(|_| waiters.slot(caller.account.id).expect("room")).collect();
-    for (attempt, body) in
-        [("0", r#"{"prompt": "a boat"}"#), ("0", r#"{"prompt": "a boat", "stream": true}"#), ("1", "{")]
-    {
-        let refused = caller.generations(&[("x-stainless-retry-count", attempt)], body).await;
-        assert_eq!((error(&refused, 429).1, refused.header("retry-after")), (json!("rate_limit_exceeded"), "5"));
-        assert!(!refused.headers.contains_key("x-should-retry"), "the clients try again");
-    }
-    let tasks = async || caller.get(TASKS).await.json()["data"]["items"].as_array().map(Vec::len);
-    assert_eq!((tasks().await, caller.credits().await), (Some(0), 100));
-    let at_once = caller.generations(&[("prefer", "respond-async")], r#"{"prompt": "a boat"}"#).await;
-    assert_eq!((at_once.status.as_u16(), tasks().await), (202, Some(1)), "it does not wait");
-    assert_eq!(call(&other, json!({ "prompt": "a boat" })).await.status, 200);
-    drop(held);
-    assert_eq!(call(&caller, json!({ "prompt": "a boat" })).await.status, 200);
 }

@@ -62,6 +62,7 @@ fn a_database_elsewhere_is_closed_and_the_target_of_a_link_is_left_alone() {
     let database = elsewhere.join("images.db");
     let url = format!("sqlite:{}", database.display());
     Server::start(&data, &["--database", &url]).stop();
+    assert_eq!(mode(&data), 0o700, "a new directory");
     let other = elsewhere.join("other");
     fs::write(&other, "mine").expect("a file");
     open(&other, 0o644);

@@ -5,17 +5,15 @@ use std::net::TcpListener;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use http_body_util::Full;
-use hyper::{Request, StatusCode};
+use hyper::StatusCode;
 use serde_json::json;
 use tempfile::TempDir;
 use tintype_system::fault::{Effect, Point};
-use tokio::net::TcpStream;
 
 use crate::faults::{OF_A_PROCESS, is_of};
 use crate::rigs::binary::{self, Ran as _, Run as _, Server, TINTYPE, refused, run_with, serve_on, tintype};
-use crate::rigs::certificates::{certificate, connect};
-use crate::rigs::http::{GENERATE, TASKS, ended, exchange, send, submit, try_send};
+use crate::rigs::certificates::certificate;
+use crate::rigs::http::{GENERATE, TASKS, ended, send, submit, try_send};
 use crate::rigs::ports::Port;
 use crate::rigs::wait::{until, until_some};
 
@@ -51,15 +49,6 @@ async fn the_first_start_creates_everything_and_hands_out_one_key() {
         let stored = bytes.windows(key.len()).any(|window| window == key.as_bytes());
         assert!(!stored, "{} holds the key", path.display());
     }
-}
-
-#[test]
-fn only_the_owner_can_read_the_data_directory() {
-    use std::os::unix::fs::PermissionsExt as _;
-    let directory = TempDir::new().expect("a directory");
-    let data = directory.path().join("data");
-    Server::start(&data, &[]).stop();
-    assert_eq!(std::fs::metadata(&data).expect("a directory").permissions().mode() & 0o777, 0o700);
 }
 
 #[test]
@@ -210,16 +199,6 @@ fn an_unwritable_data_directory_is_reported() {
 }
 
 #[test]
-fn a_file_that_is_no_database_is_refused_and_not_changed() {
-    let data = TempDir::new().expect("a directory");
-    let path = data.path().join("tintype.db");
-    std::fs::write(&path, "a letter to grandmother").expect("a file");
-    let said = refused(data.path(), &["serve", "--listen", "127.0.0.1:0"]);
-    assert!(said.contains("not a database"), "{said}");
-    assert_eq!(std::fs::read(&path).expect("a file"), b"a letter to grandmother");
-}
-
-#[test]
 fn a_read_only_data_directory_is_reported() {
     let data = TempDir::new().expect("a directory");
     Server::start(data.path(), &[]).stop();
@@ -229,32 +208,6 @@ fn a_read_only_data_directory_is_reported() {
     let said = output.expect("unshare runs").exited(1).errors();
     assert!(said.contains("cannot write in the data directory") && said.contains("ead-only"), "{said}");
     Server::start(data.path(), &[]).stop();
-}
-
-#[tokio::test]
-async fn a_full_disk_refuses_submits_without_charging_and_loses_nothing() {
-    let data = TempDir::new().expect("a directory");
-    let mount = format!("mount -t tmpfs -o size=2m tmpfs {}", data.path().display());
-    let server = Server::spawn(serve_on(data.path(), &mount, "--min-free-space 0"));
-    let key = server.first_key().expect("a key");
-    let prompt = format!("a boat [[hang]] {}", "x".repeat(30_000));
-    let mut accepted = Vec::new();
-    let refused = loop {
-        let body = json!({ "prompt": prompt }).to_string();
-        let answer = send(server.address, "POST", GENERATE, &key, &body).await;
-        match answer.status.as_u16() {
-            200 => accepted.push(answer.json()["data"]["task_id"].clone()),
-            _ => break answer,
-        }
-        assert!(accepted.len() < 60, "2 MiB cannot hold this many prompts");
-    };
-    refused.assert_error(500, "INTERNAL_ERROR");
-    // Every acknowledged task can be read, and no other was created.
-    let listed = send(server.address, "GET", &format!("{TASKS}?limit=100"), &key, "").await.json();
-    let mut listed: Vec<_> =
-        listed["data"]["items"].as_array().expect("items").iter().map(|item| item["task_id"].clone()).collect();
-    listed.reverse();
-    assert_eq!(listed, accepted);
 }
 
 #[test]
@@ -426,34 +379,6 @@ async fn metrics_have_a_listener_of_their_own() {
     assert!(!text.contains("tt_") && !text.contains("boat"));
     send(server.address, "GET", "/metrics", "", "").await.assert_error(404, "NOT_FOUND");
     server.stop();
-}
-
-#[tokio::test]
-async fn https_is_served_from_certificate_files() {
-    let data = TempDir::new().expect("a directory");
-    let signed = rcgen::generate_simple_self_signed(["localhost".to_owned()]).expect("a certificate");
-    let (cert, key) = (data.path().join("cert.pem"), data.path().join("key.pem"));
-    std::fs::write(&cert, signed.cert.pem()).expect("a file");
-    std::fs::write(&key, signed.signing_key.serialize_pem()).expect("a file");
-    let files = ["--tls-cert", &cert.display().to_string(), "--tls-key", &key.display().to_string()];
-    let server = Server::start(data.path(), &[&files[..], &["--production"]].concat());
-    let api_key = server.first_key().expect("a key");
-    assert!(server.said.contains(&format!("https://{}/api/v1", server.address)), "{}", server.said);
-
-    let stream = TcpStream::connect(server.address).await.expect("a listener");
-    let stream = connect(stream, "localhost", signed.cert.der()).await.expect("a handshake");
-    let request = Request::get(TASKS).header("host", "localhost").header("authorization", format!("Bearer {api_key}"));
-    let answer = exchange(stream, request.body(Full::default()).expect("a request")).await;
-    assert_eq!(answer.status, 200, "{answer:?}");
-    send(server.address, "GET", TASKS, &api_key, "").await.assert_error(401, "UNAUTHORIZED");
-    server.stop();
-
-    let said =
-        refused(data.path(), &["serve", "--listen", "127.0.0.1:0", "--tls-cert", files[1], "--tls-key", "/nowhere"]);
-    assert!(said.contains("/nowhere"), "{said}");
-    let said =
-        refused(data.path(), &["serve", "--listen", "127.0.0.1:0", "--tls-cert", files[3], "--tls-key", files[1]]);
-    assert!(said.contains(".pem"), "{said}");
 }
 
 /// The commit that fails: later than the commits of a start and of an idle worker.

@@ -12,7 +12,7 @@ use tintype_domain::model::{FailureCause, Surface, TaskId};
 use tintype_system::clock::Clock;
 use tokio_util::sync::CancellationToken;
 
-use crate::rigs::binary::{self, Server, refused, tintype};
+use crate::rigs::binary::{self, Server, tintype};
 use crate::rigs::http::{Answer, TASKS};
 use crate::rigs::service::{Backend, Caller, NOON, Service, files};
 use crate::rigs::wait::until;
@@ -113,25 +113,6 @@ async fn the_files_of_a_removed_task_follow_it_after_an_hour() {
 }
 
 #[tokio::test]
-async fn removal_leaves_credits_and_history_alone() {
-    let service = keeping_a_month().await;
-    let caller = service.caller("ada", 100).await;
-    ended(&caller, "a boat").await;
-    ended(&caller, "a boat [[fail]]").await;
-    let history = async || service.shared.store.history(caller.account.id, None, 100).await.expect("a store");
-    let before = history().await;
-    service.clock.advance(MONTH + REMOVED_FILES_GRACE * 2);
-    for _ in 0..2 {
-        service.sweeper.remove_old().await;
-        service.clock.advance(REMOVED_FILES_GRACE * 2);
-    }
-    assert_eq!(listed(&caller, "").await, (vec![], None));
-    assert_eq!(files(&service), Vec::<String>::new());
-    assert_eq!((caller.credits().await, history().await), (98, before));
-    assert_sound(&service).await;
-}
-
-#[tokio::test]
 async fn a_cursor_that_points_to_a_removed_task_still_works() {
     let service = keeping_a_month().await;
     let caller = service.caller("ada", 100).await;
@@ -175,19 +156,6 @@ async fn a_result_stays_while_an_unfinished_task_refers_to_it() {
     service.sweeper.remove_old().await;
     assert_eq!(files(&service), Vec::<String>::new());
     assert_sound(&service).await;
-}
-
-#[tokio::test]
-async fn a_processing_task_outlives_any_retention() {
-    let service = Service::start_with(&["--retention", "1h"]).await;
-    let caller = service.caller("ada", 100).await;
-    let task_id = caller.submit_prompt("a boat").await;
-    let lease = service.shared.store.claim(1, MONTH).await.expect("a store").remove(0).lease;
-    let written = service.shared.files.write(lease.task_id, 0, "a picture".into()).await.expect("a file");
-    service.clock.advance(MONTH);
-    service.sweeper.remove_old().await;
-    assert_eq!(caller.task(&task_id).await["status"], "processing");
-    assert_eq!(files(&service), [written]);
 }
 
 #[tokio::test]
@@ -342,21 +310,18 @@ fn a_retention_below_an_hour_or_without_a_unit_is_refused() {
         let refused = ServerSettings::from_flags([format!("--retention={bad}").as_str()]);
         assert!(refused.is_err_and(|error| error.to_string().contains("--retention")), "{bad}");
     }
+    let refused = ServerSettings::from_flags(["--retention", "10m"]).expect_err("too short").to_string();
+    assert!(refused.contains("shortest retention is 1h"), "{refused}");
 }
 
 #[test]
 fn the_program_accepts_a_retention_and_prints_it() {
     let data = TempDir::new().expect("a directory");
-    let server = Server::start(data.path(), &["--retention", "30d"]);
-    assert!(server.said.contains("kept for 30d"), "{}", server.said);
-    server.stop();
     let mut command = tintype();
     command.env("TINTYPE_RETENTION", "36h").args(["serve", "--listen", "127.0.0.1:0", "--data"]).arg(data.path());
     let server = Server::spawn(command);
     assert!(server.said.contains("kept for 36h"), "{}", server.said);
     server.stop();
-    let said = refused(data.path(), &["serve", "--listen", "127.0.0.1:0", "--retention", "10m"]);
-    assert!(said.contains("shortest retention is 1h"), "{said}");
     let retention = |flags: &[&str]| {
         let checks = binary::json(data.path(), &[&["doctor"], flags].concat());
         let check = checks.as_array().and_then(|checks| checks.iter().find(|check| check["check"] == "retention"));

@@ -319,19 +319,6 @@ async fn too_few_credits_is_402_with_both_numbers_in_both_places() {
     caller.post(r#"{"prompt": "a boat"}"#).await.assert_error(402, "INSUFFICIENT_CREDITS");
 }
 
-#[tokio::test]
-async fn concurrent_submits_never_overspend() {
-    let service = Service::start_with(&["--submit-rate", "0"]).await;
-    let caller = service.caller("ada", 20).await;
-    let submits = (0..40).map(|_| caller.post(r#"{"prompt": "a boat"}"#));
-    let answers = futures::future::join_all(submits).await;
-    let accepted = answers.iter().filter(|answer| answer.status == 200).count();
-    let refused = answers.iter().filter(|answer| answer.status == 402).count();
-    assert_eq!((accepted, refused), (10, 30));
-    assert_eq!(caller.credits().await, 0);
-    assert_eq!(service.shared.store.audit().await.expect("a store").drifts, []);
-}
-
 /// Another process, such as the command line, holds the write lock of SQLite while the time limit passes.
 #[tokio::test]
 async fn a_submit_that_the_sqlite_writer_reaches_too_late_never_begins() {

@@ -10,14 +10,14 @@ use tintype::files::Files;
 use tintype_config::{
     FILE_SWEEP_LEASE, FULL_ORPHAN_SWEEP_EVERY, ORPHAN_AGE, ORPHAN_SWEEP_EVERY, REMOVED_FILES_GRACE, S3Settings,
 };
-use tintype_domain::model::Id;
+use tintype_domain::model::{Id, IdSource};
 use tintype_system::clock::Timestamp;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 
 use crate::retention::ended;
 use crate::rigs::s3::{SECRET_KEY, variables};
-use crate::rigs::service::{Caller, Service, files};
+use crate::rigs::service::{Caller, NOON, Service, files};
 
 const DAY: Duration = Duration::from_secs(86_400);
 /// More than one page of lookups.
@@ -30,9 +30,14 @@ async fn completed(caller: &Caller<'_>) -> Id {
 
 /// Leaves an old file of a task behind.
 async fn left_behind(service: &Service, task: Id) -> String {
+    left_behind_at(service, task, Timestamp::from_millis(0)).await
+}
+
+async fn left_behind_at(service: &Service, task: Id, at: Timestamp) -> String {
     let name = service.shared.files.write(task, 1, Bytes::from_static(b"left behind")).await.expect("a file");
     let file = File::options().write(true).open(service.directory.path().join("files").join(&name));
-    file.and_then(|file| file.set_modified(UNIX_EPOCH)).expect("an old file");
+    let at = UNIX_EPOCH + Duration::from_millis(at.as_millis().unsigned_abs());
+    file.and_then(|file| file.set_modified(at)).expect("a time of our own");
     name
 }
 
@@ -52,8 +57,12 @@ async fn a_day_of_many_files_is_swept_piece_by_piece(service: Service) {
     assert_eq!(names, files(&service));
     assert_eq!(names.len(), MANY + 1);
     service.clock.advance(ORPHAN_AGE * 2);
+    let young = left_behind_at(&service, task, service.clock.now()).await;
+    let of_no_task = left_behind(&service, IdSource::default().next(NOON)).await;
     assert_eq!(service.sweeper.sweep_orphans(usize::MAX).await, MANY);
-    assert_eq!(files(&service), [result]);
+    let mut kept = [result, young, of_no_task];
+    kept.sort();
+    assert_eq!(files(&service), kept);
 }
 
 #[tokio::test]

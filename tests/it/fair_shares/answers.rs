@@ -29,12 +29,23 @@ async fn calls_that_wait_for_a_task() {
         refused.json()["error"]["message"].as_str().expect("a message").to_owned()
     };
     assert!(message(&other_key).await.starts_with(&format!("{MAX_SLOTS_OF_ACCOUNT} calls of this account wait")));
+    for (attempt, body) in [("0", r#"{"prompt": "a boat", "stream": true}"#), ("1", "{")] {
+        let refused = ada.generations(&[("x-stainless-retry-count", attempt)], body).await;
+        assert_eq!(refused.json()["error"]["code"], "rate_limit_exceeded", "{refused:?}");
+        assert_eq!((refused.status.as_u16(), refused.header("retry-after")), (429, "5"));
+        assert!(!refused.headers.contains_key("x-should-retry"), "the clients try again");
+    }
+    let at_once = ada.generations(&[("prefer", "respond-async")], BODY).await;
+    assert_eq!(at_once.status, 202, "it does not wait");
+    service.work().await;
+    assert_eq!(ada.credits().await, 98, "nothing else was charged");
     assert_eq!(service.worked(bob.generations(&[], BODY)).await.status, 200);
     // Accounts that do not exist take all others.
     held.extend((0..).map_while(|number| waiters.slot(Id::floor(Timestamp::from_millis(number))).ok()));
     assert!(message(&bob).await.starts_with("Too many calls are waiting"));
     drop(held);
-    assert_eq!((waiters.slots(), ada.credits().await), (0, 100));
+    assert_eq!((waiters.slots(), ada.credits().await), (0, 98));
+    assert_eq!(service.worked(ada.generations(&[], BODY)).await.status, 200);
 }
 
 /// Takes for an account all portions that it gets without waiting, and leaves one for another account.

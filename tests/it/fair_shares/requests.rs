@@ -210,7 +210,9 @@ async fn the_queue() {
     for _ in 0..9 {
         ada.submit_prompt("a boat").await;
     }
-    ada.post(r#"{"prompt": "a boat"}"#).await.assert_error(429, "RATE_LIMITED");
+    let refused = ada.post(r#"{"prompt": "a boat"}"#).await;
+    refused.assert_error(429, "RATE_LIMITED");
+    assert_eq!(refused.header("retry-after"), "60");
     // The tasks of both take turns, so the fifth of bob is the ninth or the tenth to be rendered.
     for _ in 0..4 {
         bob.submit_prompt("a boat").await;
@@ -219,4 +221,8 @@ async fn the_queue() {
     service.clock.advance(Duration::from_secs(1));
     bob.post(r#"{"prompt": "a boat"}"#).await.assert_error(429, "RATE_LIMITED");
     assert_eq!((ada.credits().await, bob.credits().await), (82, 92));
+    // The queue is measured again, and renders have taken no time.
+    service.clock.advance(Duration::from_secs(1));
+    service.work().await;
+    bob.submit_prompt("a boat").await;
 }

@@ -1,8 +1,5 @@
 //! Files in a bucket behave like files in a directory.
 
-use std::fs::File;
-use std::time::{Duration, UNIX_EPOCH};
-
 use bytes::Bytes;
 use object_store::GetRange;
 use serde_json::json;
@@ -84,29 +81,6 @@ async fn tasks_complete_and_their_files_are_served_in_ranges() {
     }
     let missing = task["media_url"].as_str().expect("a URL").replace("-0-", "-1-");
     service.fetch(&missing, &[]).await.assert_error(404, "NOT_FOUND");
-}
-
-#[tokio::test]
-async fn orphans_are_removed_and_results_stay() {
-    let service = Service::start_on_s3(&[]).await;
-    let caller = service.caller("ada", 100).await;
-    let task_id = caller.submit_prompt("a boat").await;
-    service.work().await;
-    let results = files(&service);
-    let id = task_id.strip_prefix("imgmodel-").and_then(|id| id.parse().ok()).expect("an id");
-    let orphan = service.shared.files.write(id, 1, Bytes::from_static(b"left behind")).await.expect("a file");
-    let unknown = service.shared.files.write(some_task(), 0, Bytes::from_static(b"of no task")).await.expect("a file");
-    // The bucket uses the real clock.
-    let now = UNIX_EPOCH + Duration::from_millis(service.clock.now().as_millis().unsigned_abs());
-    for name in files(&service) {
-        let object = File::options().write(true).open(service.directory.path().join("files").join(name));
-        object.and_then(|object| object.set_modified(now)).expect("a time of our own");
-    }
-    assert_eq!(service.sweeper.sweep_orphans(usize::MAX).await, 0, "all files are young");
-    service.clock.advance(ORPHAN_AGE + Duration::from_secs(60));
-    assert_eq!(service.sweeper.sweep_orphans(usize::MAX).await, 1);
-    let left = files(&service);
-    assert!(!left.contains(&orphan) && left.contains(&unknown) && left.contains(&results[0]), "{left:?}");
 }
 
 #[tokio::test]

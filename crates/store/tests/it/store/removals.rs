@@ -6,14 +6,8 @@ use tintype_domain::model::{FailureCause, Id, Status, Surface};
 use tintype_domain::request::GenerateRequest;
 use tintype_store::{Result, TaskRecord};
 
+use super::endpoints::complete;
 use super::fixture::{Fixture, LEASE, MILLISECOND, UNLIMITED, accepted, ids, images, one_file};
-
-/// Submits a task and completes it.
-async fn completed(fx: &Fixture, account: Id) -> Result<Id> {
-    let id = fx.submit(account).await?.id;
-    fx.store.complete(fx.claim().await?, one_file()).await?;
-    Ok(id)
-}
 
 /// The record of a task as the operator sees it.
 async fn record(fx: &Fixture, id: Id) -> Result<TaskRecord> {
@@ -24,7 +18,7 @@ case!(remove_tasks_removes_exactly_the_tasks_that_ended_before_the_cutoff, async
     let (ada, bob) = (fx.account("ada", 100).await?, fx.account("bob", 100).await?);
     let late = fx.submit(ada).await?.id;
     let late_lease = fx.claim().await?;
-    let old = completed(fx, ada).await?;
+    let old = complete(fx, ada).await?;
     let of_bob = fx.submit_request(bob, Surface::Web, images(2)).await?.id;
     fx.clock.advance(MILLISECOND);
     fx.store.fail(fx.claim().await?, FailureCause::Engine, "it sank").await?;
@@ -32,7 +26,7 @@ case!(remove_tasks_removes_exactly_the_tasks_that_ended_before_the_cutoff, async
     let cutoff = fx.clock.now();
     // Created before the cutoff, but ended at it.
     fx.store.complete(late_lease, one_file()).await?;
-    let young = completed(fx, bob).await?;
+    let young = complete(fx, bob).await?;
     assert_eq!(fx.store.remove_tasks(fx.task(old).await?.updated_at).await?, 0);
     assert_eq!(fx.store.remove_tasks(cutoff).await?, 2);
     for (id, removed) in [(old, true), (of_bob, true), (late, false), (young, false)] {
@@ -51,7 +45,7 @@ case!(only_the_operator_sees_a_removed_task, async |fx| {
     fx.store.complete(fx.claim().await?, one_file()).await?;
     let before = fx.task(removed).await?;
     fx.clock.advance(MILLISECOND);
-    let kept = completed(fx, ada).await?;
+    let kept = complete(fx, ada).await?;
     fx.store.remove_tasks(fx.task(kept).await?.updated_at).await?;
     assert_eq!(fx.store.find_task(ada, Surface::Api, removed).await?, None);
     assert_eq!(ids(&fx.store.list_tasks(ada, Surface::Api, None, 10).await?), [kept]);
@@ -68,7 +62,7 @@ case!(only_the_operator_sees_a_removed_task, async |fx| {
 
 case!(a_removal_changes_no_balance_and_no_ledger_entry, async |fx| {
     let ada = fx.account("ada", 100).await?;
-    let completed = completed(fx, ada).await?;
+    let completed = complete(fx, ada).await?;
     let failed = fx.submit(ada).await?.id;
     fx.store.fail(fx.claim().await?, FailureCause::Engine, "it sank").await?;
     let before = (fx.credits(ada).await?, fx.store.history(ada, None, 100).await?);
@@ -121,11 +115,11 @@ case!(pages_of_a_list_skip_removed_tasks, async |fx| {
     let ada = fx.account("ada", 100).await?;
     let oldest = fx.submit(ada).await?.id;
     let oldest_lease = fx.claim().await?;
-    let removed = completed(fx, ada).await?;
+    let removed = complete(fx, ada).await?;
     fx.clock.advance(MILLISECOND);
     let cutoff = fx.clock.now();
     fx.store.complete(oldest_lease, one_file()).await?;
-    let newest = completed(fx, ada).await?;
+    let newest = complete(fx, ada).await?;
     assert_eq!(fx.store.remove_tasks(cutoff).await?, 1);
     let page = async |before| fx.store.list_task_ids(ada, Surface::Api, before, 1).await;
     assert_eq!(page(None).await?, [newest]);
@@ -137,7 +131,7 @@ case!(pages_of_a_list_skip_removed_tasks, async |fx| {
 
 case!(a_removed_task_cannot_end_again, async |fx| {
     let ada = fx.account("ada", 100).await?;
-    let removed = completed(fx, ada).await?;
+    let removed = complete(fx, ada).await?;
     fx.clock.advance(MILLISECOND);
     fx.store.remove_tasks(fx.clock.now()).await?;
     let before = fx.state().await?;

@@ -101,7 +101,8 @@ fn a_file_that_is_no_database_is_refused_and_not_changed() {
         fs::write(&path, text).expect("a file");
         let error = assert_refused(&path);
         assert!(matches!(error, OpenError::Unusable { .. }), "{error}");
-        assert!(error.to_string().contains("tintype.db"), "{error}");
+        let said = error.to_string();
+        assert!(said.contains("tintype.db") && said.contains("not a database"), "{error}");
     }
 }
 
