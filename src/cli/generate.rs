@@ -22,7 +22,7 @@ pub(super) struct GenerateArgs {
     #[arg(long, value_name = "W:H", value_parser = RatioParser)]
     aspect: Option<String>,
     /// Number of images, 1 to 4; each costs 2 credits [default: 1]
-    #[arg(short, alias = "count", value_name = "N", value_parser = count)]
+    #[arg(short, aliases = ["count", "n"], value_name = "N", value_parser = count)]
     n: Option<i64>,
     /// URL or file of a reference image; may be repeated up to 4 times
     #[arg(long, value_name = "URL|FILE")]

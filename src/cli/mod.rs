@@ -326,7 +326,7 @@ fn explain(error: SettingsError, arguments: &[OsString]) -> ExitCode {
             ExitCode::from(2)
         }
         SettingsError::Usage(error, notes) => {
-            let error = without_credentials(error);
+            let error = with_listen(without_credentials(error), arguments);
             let printed = error.print();
             let unknown = unknown_argument(&error).unwrap_or_default();
             let takes_prompt = || arguments.iter().any(|argument| argument == "generate" || argument == "try");
@@ -359,6 +359,17 @@ fn without_credentials(mut error: clap::Error) -> clap::Error {
             let shown = ContextValue::String(format!("********@{host}"));
             error.insert(kind, shown);
         }
+    }
+    error
+}
+
+/// The error with the flag that listens where someone tries those of other servers, of which a port is most like
+/// `--production`.
+fn with_listen(mut error: clap::Error, arguments: &[OsString]) -> clap::Error {
+    let of_server = arguments.iter().any(|argument| help::SERVERS.iter().any(|server| argument == server));
+    if of_server && unknown_argument(&error).is_some_and(|flag| ["--port", "--host", "--bind"].contains(&flag)) {
+        error.remove(ContextKind::Usage);
+        error.insert(ContextKind::SuggestedArg, ContextValue::String("--listen HOST:PORT".into()));
     }
     error
 }

@@ -497,8 +497,14 @@ fn numbers_and_prompts_that_are_typed_wrongly_are_explained() {
         let said = refused(data.path(), arguments);
         assert!(said.contains(": not a whole number from ") && !said.contains("'-- "), "{arguments:?}: {said}");
     }
-    let said = refused(data.path(), &["generate", "fox", "--count", "two"]);
-    assert!(said.contains("not a whole number, in digits alone"), "{said}");
+    for flag in ["-n", "--n", "--count"] {
+        let said = refused(data.path(), &["generate", "fox", flag, "two"]);
+        assert!(said.contains("not a whole number, in digits alone"), "{said}");
+    }
+    for flag in ["--port", "--host", "--bind"] {
+        let said = refused(data.path(), &["serve", flag, "80"]);
+        assert!(said.contains("--listen") && !said.contains("--production"), "{said}");
+    }
     let said = refused(data.path(), &["generate", "a", "red", "fox"]);
     assert!(said.contains("a prompt of several words needs quotes"), "{said}");
     assert!(!refused(data.path(), &["generate", "fox", "--nope"]).contains("quotes"));
