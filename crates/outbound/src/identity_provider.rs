@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use base64::Engine as _;
 use base64::prelude::{BASE64_STANDARD, BASE64_URL_SAFE_NO_PAD};
-use reqwest::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderValue};
+use reqwest::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderValue, LOCATION};
 use reqwest::redirect::{Action, Attempt, Policy};
 use reqwest::{RequestBuilder, StatusCode};
 use sha2::{Digest as _, Sha256};
@@ -347,6 +347,14 @@ impl IdentityProvider {
         let failed = |error: reqwest::Error| unusable(trust::explain(describe(&error.without_url()), "--oidc-ca"));
         let mut answer = request.header(ACCEPT, "application/json").send().await.map_err(failed)?;
         let status = answer.status();
+        if status.is_redirection() {
+            let to = answer.headers().get(LOCATION).and_then(|to| answer.url().join(to.to_str().ok()?).ok());
+            let to = to.map_or_else(|| "nowhere".to_owned(), |url| url.origin().ascii_serialization());
+            return Err(unusable(format!(
+                "status {status}: it redirects to {to}, which is not asked; name the provider's own address with \
+                 --oidc-issuer"
+            )));
+        }
         let mut body = Vec::new();
         while let Some(piece) = answer.chunk().await.map_err(failed)? {
             if body.len() + piece.len() > MAX_ANSWER_BYTES {

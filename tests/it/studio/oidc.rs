@@ -10,6 +10,7 @@ use futures::StreamExt as _;
 use futures::stream::FuturesUnordered;
 use hyper::StatusCode;
 use sha2::{Digest as _, Sha256};
+use tempfile::TempDir;
 use tintype::http::ApiSettings;
 use tintype::service::people::People;
 use tintype_config::ServerSettings;
@@ -18,7 +19,8 @@ use tintype_store::{AccountChange, Action, PersonChange};
 use tintype_system::clock::Clock;
 
 use super::{Visitor, text};
-use crate::rigs::http::Answer;
+use crate::rigs::binary::{Server, tintype};
+use crate::rigs::http::{Answer, send};
 use crate::rigs::oidc::Provider;
 use crate::rigs::service::Service;
 
@@ -356,11 +358,20 @@ async fn a_provider_redirects_within_its_origin_alone() {
             let _ = stream.read(&mut [0; 4_096]).and_then(|_| stream.write_all(answer.as_bytes()));
         }
     });
-    let service = Service::start_with(&["--oidc-issuer", &issuer, "--oidc-client-id", "tintype"]).await;
-    let answer = service.call("GET", "/studio/oidc", &[], "").await;
+    let directory = TempDir::new().expect("a directory");
+    let log = directory.path().join("log");
+    let mut command = tintype();
+    command.args(["serve", "--listen", "127.0.0.1:0", "--oidc-issuer", &issuer, "--oidc-client-id", "tintype"]);
+    command.arg("--data").arg(directory.path().join("data")).stderr(std::fs::File::create(&log).expect("a file"));
+    let server = Server::spawn(command);
+    let answer = send(server.address, "GET", "/studio/oidc", "", "").await;
     refused(&answer, StatusCode::SERVICE_UNAVAILABLE, "is not responding");
+    let told = format!("it redirects to {}, which is not asked", url(&elsewhere));
     elsewhere.set_nonblocking(true).expect("a socket");
     assert!(elsewhere.accept().is_err(), "another origin was asked");
+    server.stop();
+    let said = std::fs::read_to_string(&log).expect("a log");
+    assert!(said.contains(&told), "{said}");
 }
 
 #[tokio::test]
