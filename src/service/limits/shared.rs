@@ -165,11 +165,15 @@ struct Server {
     clock: Clock,
 }
 
+const NO_ANSWER: &str = "no answer within";
+/// What to do if the server is another one than `--redis` says.
+const ODD: &str = "if this stays, check that it is Redis, and write rediss:// only if it uses TLS";
+
 /// Awaits a future with a time limit and turns its error into text.
 async fn within<T>(limit: Duration, future: impl Future<Output = RedisResult<T>>) -> Result<T, String> {
     match tokio::time::timeout(limit, future).await {
         Ok(outcome) => outcome.map_err(|error| describe(&error)),
-        Err(_) => Err(format!("no answer within {limit:?}")),
+        Err(_) => Err(format!("{NO_ANSWER} {limit:?}")),
     }
 }
 
@@ -188,7 +192,7 @@ fn describe(error: &RedisError) -> String {
     // Another server, TLS on one side alone, or a Redis that has just stopped.
     let is_odd = error.is_connection_dropped() || error.kind() == ErrorKind::Parse;
     if is_odd && !error.is_connection_refusal() {
-        return format!("{text}: if this stays, check that it is Redis, and write rediss:// only if it uses TLS");
+        return format!("{text}: {ODD}");
     }
     trust::explain(text, "--redis-ca")
 }
@@ -235,7 +239,10 @@ impl Server {
             self.probe(&mut connection).await?;
             RedisResult::Ok((connection, driver))
         };
-        within(self.timeout * CONNECT_TIMEOUT_FACTOR, connecting).await
+        let connected = within(self.timeout * CONNECT_TIMEOUT_FACTOR, connecting).await;
+        // Redis without TLS takes a handshake for the beginning of a line, and waits for its end.
+        let is_odd = |error: &str| self.tls.is_some() && error.starts_with(NO_ANSWER);
+        connected.map_err(|error| if is_odd(&error) { format!("{error}: {ODD}") } else { error })
     }
 
     async fn dial(&self) -> std::io::Result<Pin<Box<dyn AsyncStream + Send>>> {

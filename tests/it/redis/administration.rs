@@ -141,6 +141,11 @@ async fn redis_is_reached_over_tls_with_a_trusted_authority() {
     assert!(said.contains("invalid peer certificate") && said.contains("its authority in --redis-ca"), "{said}");
     let (well, detail) = doctor(&directory, &["--redis", &url.replace("rediss://", "redis://")]);
     assert!(!well && detail.contains("write rediss:// only if it uses TLS"), "{detail}");
+    let plain = RedisServer::start();
+    let mut command = serve(&data, &log, "info");
+    command.args(["--redis", &plain.url().replace("redis://", "rediss://"), "--redis-timeout", "100ms"]);
+    Server::spawn(command).stop();
+    assert!(read(&log).contains("no answer within 1s: if this stays"), "{}", read(&log));
 }
 
 #[test]
