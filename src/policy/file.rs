@@ -144,7 +144,9 @@ fn text(path: &Path) -> Result<String, String> {
     if bytes.len() as u64 > MAX_FILE {
         return Err(unreadable(&format!("it is larger than {MAX_FILE} bytes")));
     }
-    String::from_utf8(bytes).map_err(|_| unreadable(&"it is not UTF-8"))
+    let text = String::from_utf8(bytes).map_err(|_| unreadable(&"it is not UTF-8"))?;
+    // Editors on Windows write a byte order mark.
+    Ok(text.trim_start_matches('\u{feff}').to_owned())
 }
 
 /// Parses the TOML. The words of the rules must not reach the log, so an error quotes only the line number.

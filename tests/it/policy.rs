@@ -193,7 +193,7 @@ async fn a_broken_file_keeps_the_old_rules_and_a_mended_one_takes_over() {
     assert_eq!(outcome(&ada, "a boat").await["status"], "completed");
     file.write("policy.toml", &format!("{WORDS}[blocklist]\nfile = \"known.txt\"\n"));
     assert!(policy.refresh().await.is_err(), "the list is missing");
-    file.write("known.txt", "0123456789abcdef\n");
+    file.write("known.txt", "\u{feff}0123456789abcdef\r\n");
     assert_eq!(policy.refresh().await, Ok(true), "the list alone has changed");
     assert!(policy.describe().expect("a policy").contains("1 blocked picture,"));
     std::fs::remove_file(file.path()).expect("a file");

@@ -30,7 +30,8 @@ impl Endpoint {
 
     fn policy(&self, more: &str) -> PolicyFile {
         let file = PolicyFile::new(&format!("[moderation]\nurl = \"http://{}/v1/moderations\"\n{more}", self.address));
-        file.write("key", "sk-secret\n");
+        // As Notepad writes it.
+        file.write("key", "\u{feff}sk-secret\r\n");
         file
     }
 
