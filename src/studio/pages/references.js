@@ -248,7 +248,9 @@ if (maker) {
   });
   document.addEventListener("paste", (event) => {
     const pasted = pictures(event.clipboardData?.files ?? []);
-    if (!pasted.length) return;
+    // Word and Excel put a picture of copied text beside the text. A file that is copied has its name as text alone.
+    const isText = ["text/plain", "text/html"].every((type) => event.clipboardData?.types.includes(type));
+    if (!pasted.length || isText) return;
     event.preventDefault();
     pasted.forEach(upload);
   });

@@ -40,6 +40,14 @@ fn references_come_by_file_paste_drop_and_drag_and_go_with_the_task() {
         new ClipboardEvent('paste', { clipboardData: transfer, bubbles: true, cancelable: true }));",
     );
     person.until_references(2);
+    // Text from Word, which puts a picture of it beside it, is left to the browser.
+    person.with_file(
+        "for (const type of ['text/plain', 'text/html']) transfer.setData(type, 'a lighthouse');
+        const paste = new ClipboardEvent('paste', { clipboardData: transfer, bubbles: true, cancelable: true });
+        document.querySelector('#prompt').dispatchEvent(paste);
+        document.title = paste.defaultPrevented;",
+    );
+    person.browser.until("document.title === 'false'");
     person.with_file(
         "document.querySelector('main').dispatchEvent(
         new DragEvent('drop', { dataTransfer: transfer, bubbles: true, cancelable: true }));",
