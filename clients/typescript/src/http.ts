@@ -13,6 +13,9 @@ import { secondsInMs } from "./waits.js";
 const LARGEST_ANSWER = 64 * 1024 * 1024;
 const PNG = [0x89, 0x50, 0x4e, 0x47, 0x0d, 0x0a, 0x1a, 0x0a];
 
+// Neither cookies, nor the address of a page, nor answers from a cache.
+const OPTIONS: RequestInit = { credentials: "omit", referrerPolicy: "no-referrer", cache: "no-store" };
+
 export type Fetch = (url: string, init: RequestInit) => Promise<Response>;
 
 /** An answer with all of its body. */
@@ -36,14 +39,7 @@ export async function send(
   signal?.addEventListener("abort", abort, { once: true });
   const timer = setTimeout(abort, limitMs);
   try {
-    const response = await fetch(url, {
-      ...init,
-      // Neither cookies nor the address of a page.
-      credentials: "omit",
-      referrerPolicy: "no-referrer",
-      cache: "no-store",
-      signal: controller.signal,
-    });
+    const response = await fetch(url, { ...init, ...known(OPTIONS), signal: controller.signal });
     if (response.type === "opaqueredirect") throw new WrongServer("the server redirects: give its final address");
     return { status: response.status, headers: response.headers, body: await read(response) };
   } catch (error) {
@@ -63,6 +59,11 @@ export async function send(
   }
 }
 
+/** The options that there are here: Cloudflare Workers refuse a request with others. */
+function known(options: RequestInit): RequestInit {
+  return Object.fromEntries(Object.entries(options).filter(([name]) => name in Request.prototype));
+}
+
 /** Whether the cause of a failed fetch is that there was no connection, as Node.js, Bun and Deno report it. */
 function isUnsent(cause: Record<string, unknown>): boolean {
   const { code, syscall, errors, message } = cause;
@@ -74,10 +75,12 @@ function isUnsent(cause: Record<string, unknown>): boolean {
 }
 
 async function read(response: Response): Promise<Uint8Array<ArrayBuffer>> {
+  // React Native and node-fetch have no streams of the web.
+  if (!response.body?.getReader) return new Uint8Array(await response.arrayBuffer());
   const chunks: Uint8Array[] = [];
   let length = 0;
-  const reader = response.body?.getReader();
-  for (let part = await reader?.read(); part && !part.done; part = await reader?.read()) {
+  const reader = response.body.getReader();
+  for (let part = await reader.read(); !part.done; part = await reader.read()) {
     chunks.push(part.value);
     length += part.value.length;
     if (length > LARGEST_ANSWER) throw new NoAnswer("the answer is larger than 64 MiB");
