@@ -16,7 +16,7 @@ use futures::{SinkExt as _, StreamExt as _, stream};
 use object_store::GetRange;
 use serde::Deserialize;
 use zip::CompressionMethod;
-use zip::write::{SimpleFileOptions, ZipWriter};
+use zip::write::{PreparedZipFile, SimpleFileOptions, ZipWriter};
 
 use super::gallery::first;
 use super::picture_files::{PNG_HEADER, PictureFile};
@@ -79,8 +79,10 @@ impl Chosen {
 async fn write(visitor: &Visitor, pictures: Vec<Chosen>, details: bool, mut sender: mpsc::Sender<io::Result<Bytes>>) {
     let (shared, account) = (&visitor.studio.shared, visitor.account_id());
     let mut listed = Vec::new();
-    // PNGs hardly become smaller.
-    let options = SimpleFileOptions::default().compression_method(CompressionMethod::Stored);
+    // PNGs hardly become smaller, but what is only stored has no end for a reader that learns the length behind it, such
+    // as that of macOS or Java.
+    let options = SimpleFileOptions::default().compression_method(CompressionMethod::Deflated);
+    let fast = options.compression_level(Some(1));
     let written = Written::default();
     let mut archive = ZipWriter::new_stream(written.clone());
     let sent = async {
@@ -89,9 +91,10 @@ async fn write(visitor: &Visitor, pictures: Vec<Chosen>, details: bool, mut send
             // A picture that was deleted meanwhile is left out.
             let Some(picture) = chosen.find(shared, account).await? else { continue };
             let Some(png) = read(shared, &picture, details).await? else { continue };
-            archive.start_file(chosen.name.as_str(), dated(options, picture.created_at)).map_err(io::Error::other)?;
-            archive.write_all(&png)?;
-            drop(png);
+            let (name, fast) = (chosen.name.clone(), dated(fast, picture.created_at));
+            let packing = tokio::task::spawn_blocking(move || PreparedZipFile::from_data(name, fast, &png));
+            let packed = packing.await.map_err(io::Error::other)?.map_err(io::Error::other)?;
+            archive.add_prepared_file(packed).map_err(io::Error::other)?;
             listed.push(chosen);
             sender.send(Ok(written.take())).await.map_err(|_| io::ErrorKind::BrokenPipe)?;
         }

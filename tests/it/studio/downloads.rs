@@ -10,7 +10,7 @@ use tintype::http::router;
 use tintype_domain::model::{Id, Status, Surface};
 use tintype_store::EndSessions;
 use tower_service::Service as _;
-use zip::ZipArchive;
+use zip::{CompressionMethod, ZipArchive};
 
 use super::browser::Person;
 use super::{Visitor, text};
@@ -114,6 +114,9 @@ async fn a_zip_names_its_pictures_and_lists_them() {
     let created = ada.service.clock.now().to_string();
     let dated = archive.by_name("a-fox.png").expect("a picture").last_modified().expect("a date").to_string();
     assert_eq!(dated[..16], created[..16].replace('T', " "), "{dated}, {created}");
+    // Readers of streams, such as Java's, take no file that is only stored and whose length comes behind it.
+    let mut is_deflated = |index| archive.by_index(index).expect("a file").compression() == CompressionMethod::Deflated;
+    assert!((0..5).all(&mut is_deflated));
     let mut table = String::new();
     archive.by_name("pictures.csv").expect("a table").read_to_string(&mut table).expect("text");
     let lines: Vec<_> = table.split("\r\n").collect();
