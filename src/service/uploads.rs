@@ -3,7 +3,7 @@
 //! and what is stored is a PNG of our own without metadata.
 
 use std::fs::{File, OpenOptions};
-use std::io::{self, Read as _, Seek as _, Write as _};
+use std::io::{self, ErrorKind, Read as _, Seek as _, Write as _};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -263,7 +263,9 @@ impl Spool {
         let mut file = self.file.try_clone()?;
         let written = tokio::task::spawn_blocking(move || file.write_all(&bytes)).await.map_err(io::Error::other)?;
         match written {
-            Err(error) if error.kind() == io::ErrorKind::StorageFull => Err(Refusal::DiskFull.into()),
+            Err(error) if matches!(error.kind(), ErrorKind::StorageFull | ErrorKind::QuotaExceeded) => {
+                Err(Refusal::DiskFull.into())
+            }
             written => Ok(written?),
         }
     }
