@@ -7,6 +7,7 @@ use std::borrow::Cow;
 use std::convert::Infallible;
 use std::path::PathBuf;
 use std::pin::pin;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
@@ -433,15 +434,36 @@ pub struct Store {
     pub(crate) actor: Option<Arc<Actor>>,
     /// The right that each write of the caller needs.
     pub(crate) right: Option<Right>,
+    pub(crate) pings: Arc<Pings>,
+}
+
+/// The health checks of a database. They may come from anywhere, so all that arrive during one share the next.
+#[derive(Debug)]
+pub(crate) struct Pings {
+    begun: AtomicU64,
+    /// The number of the last check that ended, and its result. Locked during a check.
+    last: tokio::sync::Mutex<(u64, Result<()>)>,
 }
 
 impl From<Driver> for Store {
     fn from(driver: Driver) -> Self {
-        Self { driver, actor: None, right: None }
+        let pings = Pings { begun: AtomicU64::new(0), last: tokio::sync::Mutex::new((0, Ok(()))) };
+        Self { driver, actor: None, right: None, pings: Arc::new(pings) }
     }
 }
 
 impl Store {
+    /// Succeeds if the database accepts writes. The check began after the call.
+    pub async fn ping(&self) -> Result<()> {
+        let before = self.pings.begun.load(Ordering::SeqCst);
+        let mut last = self.pings.last.lock().await;
+        if last.0 <= before {
+            let number = self.pings.begun.fetch_add(1, Ordering::SeqCst) + 1;
+            *last = (number, with_store!(self.driver, store => store.check_writes().await));
+        }
+        last.1.clone()
+    }
+
     /// From now on new connections to PostgreSQL have the password of the URL in this file, as far as it can be read.
     pub fn follow(&self, url_file: PathBuf) {
         if let Driver::Postgres(store) = &self.driver {

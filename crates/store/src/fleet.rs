@@ -206,9 +206,4 @@ impl Store {
     pub fn is_shared(&self) -> bool {
         self.driver.either(false, true)
     }
-
-    /// Succeeds if the database accepts writes.
-    pub async fn ping(&self) -> Result<()> {
-        with_store!(self.driver, store => store.check_writes().await)
-    }
 }

@@ -50,9 +50,6 @@ pub(crate) struct PostgresStore {
     _upkeep: AbortOnDropHandle<()>,
     /// The accounts with a submit under way.
     gates: Gates,
-    /// Held during a health check. They may come from anywhere, and all together take a writer and two readers at a
-    /// time.
-    ping: tokio::sync::Mutex<()>,
     /// The accounts that the last claims of this process ended with.
     served_last: ServedLast,
 }
@@ -97,7 +94,6 @@ pub async fn open_with(
     let upkeep = tokio::spawn(upkeep::keep(database.clone(), ahead_ms));
     let store = PostgresStore {
         gates: Gates::default(),
-        ping: tokio::sync::Mutex::default(),
         served_last: ServedLast::default(),
         notifier: Notifier::start(database.clone()),
         _upkeep: AbortOnDropHandle::new(upkeep),

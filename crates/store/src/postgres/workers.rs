@@ -96,7 +96,6 @@ impl PostgresStore {
     }
 
     pub(crate) async fn check_writes(&self) -> Result<()> {
-        let _one_at_a_time = self.ping.lock().await;
         pooler::check(&self.database).await?;
         // Changes nothing, but a read-only server refuses it.
         self.database.write("UPDATE tintype SET version = version", &[]).await?;

@@ -115,10 +115,18 @@ async fn a_changed_password_is_read_from_its_file_when_a_connection_is_made() ->
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn concurrent_pings_use_one_connection() -> Result<()> {
+async fn concurrent_pings_use_one_connection_and_share_a_write() -> Result<()> {
     let fx = fixture_with("");
     let ada = fx.account("ada", 10).await?;
     let schema = schema(fx.directory.path());
+    let counting = format!(
+        "SET search_path TO {schema};
+         CREATE SEQUENCE written;
+         CREATE FUNCTION count_write() RETURNS trigger LANGUAGE plpgsql AS
+             $$ BEGIN PERFORM nextval('written'); RETURN NEW; END $$;
+         CREATE TRIGGER count_write AFTER UPDATE ON tintype FOR EACH ROW EXECUTE FUNCTION count_write()"
+    );
+    cluster().session().await.batch_execute(&counting).await.expect("a trigger");
     // Another session locks the row that every ping writes.
     let holder = holding(&format!("SELECT * FROM {schema}.tintype FOR UPDATE")).await;
     let mut pings: Vec<_> = (0..64).map(|_| fx.store.ping().boxed()).collect();
@@ -128,7 +136,11 @@ async fn concurrent_pings_use_one_connection() -> Result<()> {
     let waits = cluster().number(&waiting(&schema));
     assert!(waits <= 1, "{waits} connections wait");
     holder.batch_execute("ROLLBACK").await.expect("the session is open");
-    drop(pings);
+    for ping in join_all(pings).await {
+        ping?;
+    }
+    // The first, and the one that all others share.
+    assert_eq!(cluster().number(&format!("SELECT last_value FROM {schema}.written")), 2);
     fx.store.ping().await
 }
 
