@@ -41,10 +41,10 @@ pub(super) async fn serve(
         return Ok(response);
     }
     let size = api.shared.files.size(name).await?.ok_or_else(ApiError::not_found)?;
-    if headers.contains_key(header::IF_MATCH) && !names(&headers, &header::IF_MATCH, &etag) {
+    if headers.contains_key(header::IF_MATCH) && !is_named(&headers, &header::IF_MATCH, &etag) {
         return Err(ApiError::of_status(StatusCode::PRECONDITION_FAILED));
     }
-    if names(&headers, &header::IF_NONE_MATCH, &etag) {
+    if is_named(&headers, &header::IF_NONE_MATCH, &etag) {
         let mut response = described(StatusCode::NOT_MODIFIED, &etag);
         insert(response.headers_mut(), header::CONTENT_LENGTH, &size.to_string());
         return Ok(response);
@@ -104,7 +104,7 @@ fn insert(headers: &mut HeaderMap, name: HeaderName, value: &str) {
 }
 
 /// Whether a condition names this ETag. If-Match compares strongly (RFC 9110, section 13.1.1), so no weak tag counts.
-fn names(headers: &HeaderMap, condition: &HeaderName, etag: &str) -> bool {
+pub(super) fn is_named(headers: &HeaderMap, condition: &HeaderName, etag: &str) -> bool {
     let is_strong = *condition == header::IF_MATCH;
     let is_same = |tag: &str| tag == etag || (!is_strong && tag.strip_prefix("W/") == Some(etag));
     let values = headers.get_all(condition).iter().filter_map(|value| value.to_str().ok());

@@ -16,6 +16,7 @@ use sha2::{Digest as _, Sha256};
 pub(super) use self::document::openapi;
 pub use self::document::openapi_json;
 use super::compression::{ACCEPT_ENCODING, GZIP, accepts_gzip, pack};
+use super::files::is_named;
 use super::pipeline::error::ApiError;
 use crate::studio::SNIPPETS;
 
@@ -146,7 +147,7 @@ impl Page {
         let gzip = accepts_gzip(request);
         let Representation { body, etag } = if gzip { &self.made().gzip } else { &self.made().plain };
         let mut response = Response::new(Body::empty());
-        if request.get(header::IF_NONE_MATCH) == Some(etag) {
+        if is_named(request, &header::IF_NONE_MATCH, etag.to_str().unwrap_or_default()) {
             *response.status_mut() = StatusCode::NOT_MODIFIED;
         } else {
             let pieces = (0..body.len()).step_by(PIECE).map(|start| body.slice(start..body.len().min(start + PIECE)));
