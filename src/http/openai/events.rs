@@ -123,7 +123,7 @@ impl Events {
         let ended = tokio::select! {
             ended = completed => ended,
             png = shown(&mut self.previews) => {
-                self.partial_image(&png);
+                self.partial_image(png).await;
                 return Ok(None);
             }
             () = tokio::time::sleep(self.awaited.api.settings.connections.heartbeat) => return Ok(Some(HEARTBEAT)),
@@ -156,8 +156,11 @@ impl Events {
     }
 
     /// Sends a preview. One that cannot be encoded is left out.
-    fn partial_image(&mut self, png: &Bytes) {
-        let Ok(image) = in_base64(self.options.format, png) else { return };
+    async fn partial_image(&mut self, png: Bytes) {
+        let format = self.options.format;
+        // Encoding takes too long for an async thread.
+        let encoded = tokio::task::spawn_blocking(move || in_base64(format, &png)).await;
+        let Ok(Ok(image)) = encoded else { return };
         let now = self.awaited.api.shared.store.now().as_millis().div_euclid(1_000);
         let index = self.partial_images;
         self.partial_images += 1;

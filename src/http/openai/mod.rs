@@ -142,7 +142,7 @@ async fn answer_call(
         CallKind::Edit => match edit::read(request, repeat.may_repeat(), &api, &caller).await {
             Ok(read) => read,
             Err(error) => {
-                // A caller who has lost the key learns no more than a stranger.
+                // A revoked key must not learn more than an unknown one.
                 caller.recheck(&api).await?;
                 return Err(error);
             }
