@@ -47,6 +47,14 @@ words! {
         Form = "form",
         /// A page, picture or stream that a person asks for in the studio.
         Page = "page",
+        /// A report that a person asks for in the studio.
+        Report = "report",
+        /// A test of an endpoint, or a delivery that is sent again, by an owner of the account in the studio.
+        Webhook = "webhook",
+        /// A view of a shared link.
+        View = "view",
+        /// A view of any shared link of the account.
+        AccountView = "account-view",
     }
 }
 
@@ -56,7 +64,7 @@ impl RateLimit {
         match self {
             Self::Submit | Self::AccountSubmit => Self::AccountSubmit,
             Self::Read | Self::AccountRead => Self::AccountRead,
-            Self::Form | Self::Page => self,
+            _ => self,
         }
     }
 }
@@ -150,6 +158,10 @@ impl RateLimits {
             RateLimit::AccountRead => self.account_read_rate,
             RateLimit::Form => FORMS,
             RateLimit::Page => PAGES,
+            RateLimit::Report => REPORTS,
+            RateLimit::Webhook => WEBHOOKS,
+            RateLimit::View => VIEWS,
+            RateLimit::AccountView => VIEWS_OF_ACCOUNT,
         };
         (limit > 0).then_some(limit)
     }
@@ -196,21 +208,21 @@ impl RateLimits {
 
     /// Counts one test of an endpoint, or one delivery that is sent again, by an owner of the account in the studio.
     pub async fn count_webhook(&self, account_id: Id) -> Option<Allowance> {
-        self.count_under(account_id, RateLimit::Submit, WEBHOOKS).await
+        self.count_under(account_id, RateLimit::Webhook, WEBHOOKS).await
     }
 
     /// Counts one report that a person asks for in the studio.
     pub async fn count_report(&self, person_id: Id) -> Option<Allowance> {
-        self.count_under(person_id, RateLimit::Read, REPORTS).await
+        self.count_under(person_id, RateLimit::Report, REPORTS).await
     }
 
     /// Counts one view of a shared link of an account.
     pub async fn count_view(&self, link: Id, account: Id) -> Option<Allowance> {
-        let of_link = self.count_under(link, RateLimit::Read, VIEWS).await;
+        let of_link = self.count_under(link, RateLimit::View, VIEWS).await;
         if of_link.is_some_and(|counted| counted.retry_after.is_some()) {
             return of_link;
         }
-        self.count_under(account, RateLimit::Read, VIEWS_OF_ACCOUNT).await
+        self.count_under(account, RateLimit::AccountView, VIEWS_OF_ACCOUNT).await
     }
 
     /// Counts one page, picture or stream that a person asks for in the studio.
