@@ -62,9 +62,8 @@ pub fn asked_wait(headers: &HeaderMap) -> Option<Duration> {
     if let Ok(seconds) = asked.parse::<f64>() {
         return Duration::try_from_secs_f64(seconds).ok();
     }
-    let time = |text: &str| jiff::fmt::rfc2822::parse(text).ok().map(|time| time.timestamp().as_millisecond());
-    let wait = time(asked)?.saturating_sub(time(text(DATE)?)?);
-    Some(Duration::from_millis(u64::try_from(wait).unwrap_or_default()))
+    let time = |text: &str| httpdate::parse_http_date(text).ok();
+    Some(time(asked)?.duration_since(time(text(DATE)?)?).unwrap_or_default())
 }
 
 /// An error and its causes on one line.
@@ -86,7 +85,12 @@ mod tests {
             ("1.5", None, Some(1.5)),
             ("Thu, 26 Nov 2026 00:00:04 GMT", Some(now), Some(4.0)),
             ("Wed, 25 Nov 2026 00:00:04 GMT", Some(now), Some(0.0)),
+            ("Thursday, 26-Nov-26 00:00:04 GMT", Some(now), Some(4.0)),
+            ("Thu Nov 26 00:00:04 2026", Some(now), Some(4.0)),
+            ("Thu, 26 Nov 2026 00:00:04 +0100", Some(now), None),
             ("Thu, 26 Nov 2026 00:00:04 GMT", None, None),
+            ("", None, None),
+            ("2026-11-26", Some(now), None),
             ("-1", None, None),
             ("NaN", None, None),
             ("soon", Some(now), None),

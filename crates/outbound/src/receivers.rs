@@ -15,7 +15,7 @@ use url::Host;
 
 use super::public::{AllowedAddresses, Lookup, PublicClient, PublicResolver, SystemLookup};
 use super::references::TrustedTestHost;
-use super::{Proxies, SetupError, client_builder};
+use super::{Proxies, SetupError, asked_wait, client_builder};
 use tintype_domain::address::is_public;
 use tintype_domain::endpoint::{AddedBy, Endpoint, EndpointUrl, Trouble};
 
@@ -23,8 +23,6 @@ use tintype_domain::endpoint::{AddedBy, Endpoint, EndpointUrl, Trouble};
 pub const TIME_LIMIT: Duration = Duration::from_secs(15);
 /// Requests at a time, which the caller counts. Each may wait for a name, so that names that are not answered delay no other.
 pub const MAX_REQUESTS: usize = 128;
-/// Most characters of a `Retry-After` that are read.
-const MAX_RETRY_AFTER: usize = 64;
 
 /// The settings of a client.
 pub struct ReceiverOptions {
@@ -53,8 +51,8 @@ impl ReceiverOptions {
 pub struct ReceiverAnswer {
     /// The status.
     pub status: u16,
-    /// The text of `Retry-After`.
-    pub retry_after: Option<String>,
+    /// The wait that it asks for.
+    pub retry_after: Option<Duration>,
 }
 
 /// A receiver that did not answer.
@@ -130,10 +128,8 @@ impl Receivers {
             }
             Ok(Ok(answer)) => answer,
         };
-        let retry_after = answer.headers().get(header::RETRY_AFTER).and_then(|value| value.to_str().ok());
-        let retry_after = retry_after.filter(|text| text.len() <= MAX_RETRY_AFTER).map(str::to_owned);
         // The answer is dropped, and with it the connection.
-        Ok(ReceiverAnswer { status: answer.status().as_u16(), retry_after })
+        Ok(ReceiverAnswer { status: answer.status().as_u16(), retry_after: asked_wait(answer.headers()) })
     }
 }
 

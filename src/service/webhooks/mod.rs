@@ -189,8 +189,7 @@ impl Deliverer {
             }
             Ok(ReceiverAnswer { status, retry_after }) => {
                 tracing::info!(%delivery, %endpoint, attempt, status, "webhook refused by its receiver");
-                let retry_after = retry_after.and_then(|text| schedule::retry_after(&text, now));
-                (Some(status), None, retry_after)
+                (Some(status), None, retry_after.map(|wait| wait.min(schedule::MAX_RETRY_AFTER)))
             }
             Err(NoAnswer { trouble, cause }) => {
                 let origin = claim.endpoint.url.origin();

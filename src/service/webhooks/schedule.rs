@@ -2,8 +2,6 @@
 
 use std::time::Duration;
 
-use tintype_system::clock::Timestamp;
-
 const MINUTE: u64 = 60;
 const HOUR: u64 = 60 * MINUTE;
 
@@ -12,7 +10,7 @@ const WAITS: [u64; 9] = [5, 5 * MINUTE, 30 * MINUTE, 2 * HOUR, 5 * HOUR, 10 * HO
 /// Most jitter, as a share of the wait, so that receivers that recover do not get everything at once.
 const JITTER: f64 = 0.2;
 /// Longest wait that a receiver may ask for.
-const MAX_RETRY_AFTER: Duration = Duration::from_secs(24 * HOUR);
+pub(super) const MAX_RETRY_AFTER: Duration = Duration::from_secs(24 * HOUR);
 
 /// The wait after the attempt of this number, from 1; `None` after the last one. It is no shorter than the receiver asks for.
 /// `chance` is a random number below 1.
@@ -20,19 +18,6 @@ pub(super) fn wait_after(attempt: u32, retry_after: Option<Duration>, chance: f6
     let seconds = WAITS.get(usize::try_from(attempt).ok()?.checked_sub(1)?)?;
     let wait = Duration::from_secs(*seconds).mul_f64(1.0 + JITTER * chance);
     Some(wait.max(retry_after.unwrap_or_default()))
-}
-
-/// Reads a `Retry-After`: seconds, or a date of HTTP.
-pub(super) fn retry_after(text: &str, now: Timestamp) -> Option<Duration> {
-    let text = text.trim();
-    let wait = match text.parse::<u64>() {
-        Ok(seconds) => Duration::from_secs(seconds),
-        Err(_) => {
-            let date = jiff::fmt::rfc2822::parse(text).ok()?;
-            Timestamp::from_millis(date.timestamp().as_millisecond()).since(now)
-        }
-    };
-    Some(wait.min(MAX_RETRY_AFTER))
 }
 
 #[cfg(test)]
@@ -65,17 +50,6 @@ mod tests {
 
     #[test]
     fn a_receiver_may_ask_for_a_longer_wait_and_never_for_a_shorter_one() {
-        let now = Timestamp::of_day("2026-11-21").expect("a day");
-        let asked = |text| retry_after(text, now).map(|wait| wait.as_secs());
-        assert_eq!(asked("120"), Some(120));
-        assert_eq!(asked(" 0 "), Some(0));
-        assert_eq!(asked("Sat, 21 Nov 2026 00:02:00 GMT"), Some(120));
-        assert_eq!(asked("Sat, 21 Nov 2026 00:00:00 GMT"), Some(0));
-        assert_eq!(asked("Fri, 20 Nov 2026 00:00:00 GMT"), Some(0));
-        assert_eq!(asked("99999999999"), Some(86_400));
-        for odd in ["", "soon", "-5", "1.5", "2026-11-21"] {
-            assert_eq!(asked(odd), None, "{odd}");
-        }
         let wait = |retry_after| wait_after(1, Some(Duration::from_secs(retry_after)), 0.0).expect("a wait").as_secs();
         assert_eq!((wait(120), wait(2)), (120, 5));
     }
