@@ -52,7 +52,7 @@ impl Config {
         }
     }
 
-    /// An object that is not in a file, for tests and defaults.
+    /// An object that isn't from a file, for tests and defaults.
     pub fn of(path: &str, fields: Map<String, Value>) -> Self {
         Self { path: path.to_owned(), fields }
     }
@@ -62,7 +62,7 @@ impl Config {
         &self.path
     }
 
-    /// This object with another value of a field.
+    /// This object with one field's value replaced.
     pub fn with(&self, key: &str, value: Value) -> Self {
         let mut config = self.clone();
         config.fields.insert(key.to_owned(), value);
@@ -75,7 +75,8 @@ impl Config {
         Self { path: self.path.clone(), fields: fields.map(|(key, value)| (key.clone(), value.clone())).collect() }
     }
 
-    /// The object in a field, whose messages name it and its file; this object itself if there is none.
+    /// The object in a field, whose error messages name the field and the file; this object itself if the field is
+    /// absent.
     pub fn within(&self, key: &str) -> Self {
         match self.get(key) {
             Some(Value::Object(fields)) => Self { path: format!("{}: {key}", self.path), fields: fields.clone() },
@@ -180,7 +181,7 @@ impl Config {
         }
     }
 
-    /// A yes or no, or `default` if it is absent.
+    /// A boolean, or `default` if it is absent.
     ///
     /// # Errors
     /// If it is anything else.
@@ -202,7 +203,7 @@ impl Config {
         }
     }
 
-    /// Refuses every value of `key` but these. Absent and null always pass.
+    /// Rejects every value of `key` except these. Absent and null always pass.
     ///
     /// # Errors
     /// If the field has another value.
@@ -216,7 +217,7 @@ impl Config {
         }
     }
 
-    /// Refuses every value of `key` but `only`. Absent and null always pass.
+    /// Rejects every value of `key` except `only`. Absent and null always pass.
     ///
     /// # Errors
     /// If the field has another value.

@@ -1,4 +1,4 @@
-//! Files that are not safetensors, by their names and their first bytes: what they are, and what to do.
+//! Recognises files that aren't safetensors by their names and first bytes: what they are, and what to do.
 
 use std::fs::File;
 use std::io::Read;
@@ -19,14 +19,14 @@ const PICKLED: [&str; 5] = ["ckpt", "pt", "pth", "bin", "pkl"];
 const PICTURES: [&[u8]; 4] = [b"\x89PNG", b"\xff\xd8\xff", b"RIFF", b"GIF8"];
 const ARCHIVES: [&[u8]; 3] = [b"7z\xbc\xaf\x27\x1c", b"Rar!\x1a\x07", b"\x1f\x8b"];
 
-/// Refuses files of other formats.
+/// Rejects files of other formats.
 ///
 /// # Errors
-/// If it is one, or cannot be read.
+/// If the file has another format, or cannot be read.
 pub(crate) fn check_format(path: &Path) -> Result<()> {
     let name = path.display();
     let unreadable = |error: std::io::Error| Error::Files(format!("cannot read {name}: {error}"));
-    // To open a pipe would wait for its other end.
+    // Opening a pipe would wait for its other end.
     if !std::fs::metadata(path).map_err(unreadable)?.is_file() {
         return Err(Error::Files(format!("{name} is not a file")));
     }
@@ -45,14 +45,14 @@ pub(crate) fn check_format(path: &Path) -> Result<()> {
     check_beginning(&name.to_string(), &first)
 }
 
-/// The same by the first bytes alone.
+/// Like [`check_format`], by the first bytes alone.
 ///
 /// # Errors
 /// If the file is of another format.
 pub(crate) fn check_beginning(name: &str, data: &[u8]) -> Result<()> {
     let first = &data[..data.len().min(BEGINNING)];
     let is = |what: &str| Err(Error::Unusable(format!("{name} is {what}")));
-    // The length of a header can have the first bytes of any other format.
+    // The eight bytes of a header's length can look like the start of any other format.
     if first.get(4..9) == Some(b"\0\0\0\0{") {
         return Ok(());
     }

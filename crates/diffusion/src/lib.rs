@@ -1,9 +1,9 @@
-//! Runs diffusion models on the processor, straight from the folders that `diffusers` writes: no Python, no other server,
-//! no native library.
+//! Runs diffusion models on the processor, directly from the folders that `diffusers` writes: no Python, no other
+//! server, no native library.
 //!
-//! A [`Pipeline`] reads a folder. Each part of its model becomes an ONNX graph, written by this crate in memory
+//! A [`Pipeline`] reads a folder. Each part of its model becomes an ONNX graph, which this crate writes in memory
 //! ([`graph`], [`models`]); the weights stay in the mapped safetensors files ([`weights`]); [`runtime`] executes the
-//! graphs. Tests compare tokens, embeddings, blocks, scheduler steps and pictures with those of `diffusers`.
+//! graphs. Tests compare tokens, embeddings, blocks, scheduler steps and pictures with the results of `diffusers`.
 
 pub mod config;
 mod formats;
@@ -27,43 +27,43 @@ pub use pipelines::{
 };
 pub use textual_inversion::TextualInversion;
 
-/// Why a model cannot be used, or gave no picture.
+/// Why a model cannot be used, or didn't make a picture.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The model is of an architecture that this crate does not know, or its parts do not fit together. The message is
-    /// for the operator.
+    /// This crate doesn't know the model's architecture, or its parts don't fit together. The message is for the
+    /// operator.
     #[error("{0}")]
     Model(String),
     /// Files of the model are missing or damaged. The message is for the operator.
     #[error("{0}")]
     Files(String),
-    /// The scheduler of the model is not known, or one of its options is not. The message is for the operator.
+    /// The model's scheduler or one of its options is unknown. The message is for the operator.
     #[error("{0}")]
     Scheduler(String),
-    /// A file of the model, or one that is made of it, cannot be used. The message is for the operator and says what to do.
+    /// A file of the model, or one made from it, cannot be used. The message is for the operator and says what to do.
     #[error("{0}")]
     Unusable(String),
     /// A LoRA file is missing or damaged, or does not fit the model. The message is for the operator and says what to do.
     #[error("{0}")]
     Lora(String),
-    /// An embedding of textual inversion is missing or damaged, or does not fit the model. The message is for the operator
+    /// A textual inversion embedding is missing or damaged, or doesn't fit the model. The message is for the operator
     /// and says what to do.
     #[error("{0}")]
     Embedding(String),
-    /// A VAE in a file of its own is missing or damaged, or does not fit the model. The message is for the operator and says
+    /// A separate VAE file is missing or damaged, or doesn't fit the model. The message is for the operator and says
     /// what to do.
     #[error("{0}")]
     Vae(String),
     /// A setting does not suit the model. The message is for the operator and says what to do.
     #[error("{0}")]
     Setting(String),
-    /// The order cannot be carried out with this model, whatever is tried.
+    /// This model cannot carry out the order, even if it is tried again.
     #[error("{0}")]
     Order(String),
     /// The runtime failed.
     #[error("the model could not be run: {0}")]
     Run(String),
-    /// The runtime could not get the memory that it needs.
+    /// The runtime could not allocate the memory that it needs.
     #[error("memory ran out: {0}")]
     Memory(String),
     /// The model's numbers don't make a picture: they are not finite, or the picture is all black.
@@ -75,7 +75,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// This error as one of a file beside the model, if it is about a model's file.
+    /// Turns an error about a model's file into one about a file beside the model.
     pub(crate) fn beside(self, of: impl FnOnce(String) -> Self) -> Self {
         match self {
             Self::Model(message) | Self::Files(message) | Self::Scheduler(message) | Self::Unusable(message) => {

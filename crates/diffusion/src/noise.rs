@@ -1,11 +1,11 @@
-//! Gaussian noise, the same as PyTorch's on a processor: a seed then gives the picture that `diffusers` gives.
+//! Gaussian noise identical to PyTorch's on a processor, so that a seed makes the same picture as in `diffusers`.
 
 use std::f64::consts::TAU;
 
 const SIZE: usize = 624;
 const SHIFT: usize = 397;
 
-/// A source of noise. PyTorch's is a Mersenne Twister whose numbers become normally distributed in blocks of 16.
+/// A noise source. PyTorch uses a Mersenne Twister and makes its numbers normally distributed in blocks of 16.
 #[derive(Debug, Clone)]
 pub struct Noise {
     state: [u32; SIZE],
@@ -13,8 +13,8 @@ pub struct Noise {
 }
 
 impl Noise {
-    /// Begins with a seed. PyTorch uses only the lower 32 bits; the upper ones are mixed in here, so that seeds that differ
-    /// there give other pictures, and smaller seeds the same ones as in PyTorch.
+    /// Starts with a seed. PyTorch uses only the lower 32 bits. Here the upper bits are mixed in, so that seeds that
+    /// differ only in them give different pictures, and smaller seeds match PyTorch.
     pub fn new(seed: u64) -> Self {
         let mut state = [0; SIZE];
         state[0] = seed as u32 ^ (seed >> 32) as u32;
@@ -47,7 +47,7 @@ impl Noise {
         (self.bits() & 0x00ff_ffff) as f32 / 16_777_216.0
     }
 
-    /// The next `count` numbers, at least 16: PyTorch draws fewer in another way, which no picture needs.
+    /// The next `count` numbers, at least 16: PyTorch draws fewer in a different way, which no picture needs.
     ///
     /// # Panics
     /// If `count` is less than 16.
@@ -59,7 +59,7 @@ impl Noise {
             box_muller(block);
         }
         if whole < count {
-            // The last block overlaps the one before it, with numbers of its own.
+            // The last block overlaps the previous one, but has its own numbers.
             let last = &mut numbers[count - 16..];
             last.fill_with(|| self.uniform());
             box_muller(last);

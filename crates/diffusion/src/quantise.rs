@@ -1,14 +1,15 @@
-//! Weights in 8 bits, and weights into which LoRA files are merged: made once from the files of a model, kept in a file of
-//! ours, mapped afterwards.
+//! 8-bit weights, and weights with merged LoRA files: made once from a model's files, kept in cache files, and mapped
+//! from then on.
 //!
-//! The file is a safetensors file. A matrix of a linear layer has 8 bits for each number, and a scale for each output; it
-//! is stored with one column for each output, as the kernels read it. All else has 32 bits. Only tensors that the graph uses
-//! are in it, so a part runs from this file alone, without memory of its own. Merged weights have the type that the graph
-//! computes with; only tensors that a LoRA changes are in their file, and the others stay in the files of the model.
+//! The files are safetensors files. A linear layer's matrix has 8 bits per number and one scale per output; it is
+//! stored with one column per output, as the kernels read it. Everything else has 32 bits. Only tensors that the graph
+//! uses are included, so a part runs from this file alone, without memory of its own. Merged weights have the type that
+//! the graph computes with; their file only contains tensors that a LoRA changes, and the others stay in the model's
+//! files.
 //!
-//! A file is written under another name, synced, and renamed when it is whole: the name of a finished file never stands
-//! for half of one. Its header holds a digest of everything in it, and the identity of the weights from which it was made.
-//! An engine compares both when it starts, for the files that it needs.
+//! A file is written under a temporary name, synced, and renamed when complete, so that a finished file's name never
+//! stands for half a file. Its header contains a digest of all its content, and the identity of the source weights. An
+//! engine checks both when it starts, for the files that it needs.
 
 mod write;
 
@@ -26,31 +27,31 @@ use crate::pipelines::Options;
 use crate::weights::{Floats, Weights};
 use crate::{Error, Pipeline, Precision, Result};
 
-/// The extensions of files of ours: in 8 bits, and merged.
+/// The extensions of cache files: in 8 bits, and merged.
 const EXTENSION: &str = "w8a8";
 const MERGED: &str = "merged";
 
-/// The extension of a file that is not whole yet.
+/// The extension of an incomplete file.
 const PARTIAL: &str = "partial";
 
-/// The format of the file, and the rules by which it is made. A file of another version is made again.
+/// The version of the file format and of the rules for making files. Files with another version are made again.
 const VERSION: &str = "1";
 
-/// Files of one part with different LoRA files that are kept. Each change of a weight makes another one.
+/// Cache files per part with different LoRA files. Each change of a weight makes another one.
 const KEPT: usize = 4;
 
-/// Names of what the header says beside the tensors.
+/// Metadata keys in the header.
 const VERSION_KEY: &str = "tintype_w8a8";
 const MERGED_KEY: &str = "tintype_merged";
 const BITS_KEY: &str = "bits";
 const SOURCE_KEY: &str = "source";
 const DIGEST_KEY: &str = "sha256";
 
-/// Inputs and outputs that a layer must have to be worth 8 bits. The first and last layers of known models, which take
-/// or give the few channels of a latent picture, have fewer, and would add the most error.
+/// Inputs and outputs that a layer must have to be worth 8 bits. In known models, the first and last layers, which
+/// process the few channels of a latent picture, have fewer, and would add the most error.
 pub const SMALLEST: usize = 256;
 
-/// The largest magnitude of a weight.
+/// The largest magnitude of a quantised weight.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Bits {
     /// 63: two products of unsigned and signed bytes fit in 16 bits, in which processors without VNNI add them.
@@ -60,7 +61,7 @@ pub enum Bits {
 }
 
 impl Bits {
-    /// As many as the kernels of this machine add without an error.
+    /// As many bits as this machine's kernels add without overflow.
     pub fn of_this_machine() -> Self {
         if rten_gemm::GemmExecutor::<u8, i8, i32>::new().may_saturate() { Self::Seven } else { Self::Eight }
     }
@@ -80,7 +81,7 @@ impl Bits {
     }
 }
 
-/// The rules by which weights are rounded.
+/// The rules for quantising weights.
 #[derive(Debug, Clone, Copy)]
 pub struct Rules {
     /// The largest magnitude.
@@ -90,30 +91,30 @@ pub struct Rules {
 }
 
 impl Rules {
-    /// Those for real models on this machine.
+    /// The rules for real models on this machine.
     pub fn of_this_machine() -> Self {
         Self { bits: Bits::of_this_machine(), smallest: SMALLEST }
     }
 }
 
-/// How far the quantising of one part is.
+/// The progress of quantising one part.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Progress {
     /// The name of the part's folder.
     pub part: String,
-    /// Bytes that are written.
+    /// Bytes written.
     pub done: u64,
-    /// Bytes that there will be.
+    /// Bytes to write in total.
     pub total: u64,
 }
 
-/// Gives each part of a model the weights for the precision that was asked for.
+/// Prepares each part's weights in the requested precision.
 pub struct WeightPreparation<'a> {
     /// How the model is loaded.
     pub options: &'a Options,
-    /// By which rules.
+    /// The rules for 8-bit weights.
     pub rules: Rules,
-    /// Hears of the work.
+    /// Called with the progress.
     pub progress: &'a mut dyn FnMut(&Progress),
 }
 
@@ -124,26 +125,26 @@ impl std::fmt::Debug for WeightPreparation<'_> {
 }
 
 impl WeightPreparation<'_> {
-    /// The weights of a part, of which the graph makes such use, with the LoRA files of the options. In 8 bits they are made
-    /// if they are not there; so are merged weights, which are kept in memory if there is no folder for them.
+    /// A part's weights for a graph with these `uses`, with the LoRA files from the options. Missing 8-bit or merged
+    /// weights are made. Without a folder, merged weights are kept in memory.
     ///
     /// # Errors
-    /// If 8 bits are asked for without a folder for them, a LoRA file does not fit, the weights cannot be read, or the file
+    /// If 8 bits are requested without a folder, a LoRA file doesn't fit, the weights cannot be read, or the file
     /// cannot be written.
     pub fn weights(&mut self, part: &str, weights: Weights, uses: &Uses) -> Result<Weights> {
         let any_size = self.options.keeps_parts();
         Ok(self.precise(part, weights, uses)?.for_any_size(any_size))
     }
 
-    /// The weights of an autoencoder, which stay as they are. Unless all of the model is to compute with 32 bits, a device may
-    /// use TF32 for it: as fast as 16 bits where products take the time, as precise as `f16`, and with the range of 32 bits,
-    /// which the decoder of Stable Diffusion XL needs.
+    /// An autoencoder's weights, unchanged. Unless the whole model computes with 32 bits, a device can use TF32 for it:
+    /// as fast as 16 bits where products dominate, as precise as `f16`, and with the range of 32 bits, which Stable
+    /// Diffusion XL's decoder needs.
     pub fn autoencoder(&self, weights: Weights) -> Weights {
         let short_products = self.options.precision != Precision::F32;
         weights.for_any_size(self.options.keeps_parts()).with_short_products(short_products)
     }
 
-    /// The weights in the precision that was asked for.
+    /// The weights in the requested precision.
     fn precise(&mut self, part: &str, weights: Weights, uses: &Uses) -> Result<Weights> {
         let changes = Changes::read(&self.options.loras, part, &weights, uses)?;
         let folder = self.options.cache.as_deref();
@@ -176,8 +177,8 @@ impl WeightPreparation<'_> {
     }
 }
 
-/// The file of a part in a folder. It is made if it is not there. It has a name of its own if the part is `changed` by LoRA
-/// files, so that engines with different ones do not make it again in turns.
+/// A part's cache file, which is made if it is missing. A part `changed` by LoRA files gets its own file name, so that
+/// engines with different LoRA files don't keep replacing it.
 fn made<'w>(
     folder: &Path,
     part: &str,
@@ -192,7 +193,7 @@ fn made<'w>(
         return Ok(found);
     }
     std::fs::create_dir_all(folder).map_err(|error| unwritable(&path, &error))?;
-    // Two processes may want the same file. The lock goes with the process, so a crash leaves none.
+    // Two processes may need the same file. The lock ends with the process, so it doesn't survive a crash.
     let lock = File::open(folder).map_err(|error| unwritable(&path, &error))?;
     lock.lock().map_err(|error| unwritable(&path, &error))?;
     if let Some(found) = spec.find(&path) {
@@ -209,8 +210,8 @@ fn made<'w>(
     })
 }
 
-/// Removes the oldest files of a part with other LoRA files, so that there is room for one more, and what a crash has left
-/// of such files. Engines that use them have them mapped, and keep them until they end.
+/// Removes a part's oldest files with other LoRA files, to make room for one more, and partial files left by a crash.
+/// Engines that use removed files have them mapped, and keep them until they end.
 fn forget(folder: &Path, part: &str, extension: &str) -> Result<()> {
     let of_part = |path: &PathBuf| {
         let stem = path.file_stem().and_then(|stem| stem.to_str()).and_then(|stem| stem.strip_prefix(part));
@@ -221,15 +222,14 @@ fn forget(folder: &Path, part: &str, extension: &str) -> Result<()> {
     let mut whole: Vec<_> = all.iter().filter(|path| has(path, extension)).collect();
     whole.sort_by_key(|path| std::fs::metadata(path).and_then(|about| about.modified()).ok());
     let many = (whole.len() + 1).saturating_sub(KEPT);
-    // The lock of the folder is held, so nobody writes a part of a file now.
+    // The folder is locked, so no partial file is being written now.
     let partial = all.iter().filter(|path| has(path, PARTIAL));
     let mut removed = whole.into_iter().take(many).chain(partial);
     removed.try_for_each(|path| std::fs::remove_file(path).map_err(|error| unwritable(path, &error)))
 }
 
-/// The rules and the source that a file must have.
 struct FileSpec {
-    /// Those for weights in 8 bits; `None` for merged ones.
+    /// The rules for 8-bit weights; `None` for merged ones.
     rules: Option<Rules>,
     source: String,
 }
@@ -239,16 +239,16 @@ impl FileSpec {
         if self.rules.is_some() { EXTENSION } else { MERGED }
     }
 
-    /// The file, if it is there, undamaged, and suits. Anything else is made again.
+    /// The file, if it is present, undamaged and suitable. Otherwise it is made again.
     fn find(&self, path: &Path) -> Option<Weights> {
         let found = self.open(path)?;
-        // Nothing else reads all of it: a picture of damaged weights looks like one of a bad model.
+        // Nothing else reads the whole file, and damaged weights make pictures like a bad model's.
         verify_file(path).ok()?;
         touch(path);
         Some(found)
     }
 
-    /// The file, if it is there and suits.
+    /// The file, if it is present and suitable.
     fn open(&self, path: &Path) -> Option<Weights> {
         let found = Weights::open(path).ok()?;
         let notes = self.notes();
@@ -265,13 +265,13 @@ impl FileSpec {
     }
 }
 
-/// Notes that a file is in use, so that [`forget`] removes it last. In someone else's folder it stays as it is.
+/// Marks a file as used, so that [`forget`] removes it last. Does nothing if the file isn't writable.
 #[expect(clippy::disallowed_methods, reason = "it is compared with times that the file system sets")]
 fn touch(path: &Path) {
     drop(File::options().append(true).open(path).and_then(|file| file.set_modified(SystemTime::now())));
 }
 
-/// A digest of all that decides about the numbers in a file.
+/// A digest of everything that determines a file's numbers.
 fn source(weights: &Weights, uses: &Uses, rules: Rules, changes: &Changes) -> String {
     let mut digest = Sha256::new();
     digest.update(weights.identity());
@@ -283,7 +283,7 @@ fn source(weights: &Weights, uses: &Uses, rules: Rules, changes: &Changes) -> St
     hex(&digest.finalize())
 }
 
-/// A digest of all that decides about merged weights.
+/// A digest of everything that determines merged weights.
 fn merged_source(weights: &Weights, changes: &Changes) -> String {
     let mut digest = Sha256::new();
     digest.update(weights.identity());
@@ -300,7 +300,7 @@ fn unwritable(path: &Path, error: &std::io::Error) -> Error {
     Error::Unusable(format!("cannot write {}: {error}", path.display()))
 }
 
-/// Makes the files in 8 bits for a model, if they are not there or damaged.
+/// Makes a model's 8-bit files, if they are missing or damaged.
 ///
 /// # Errors
 /// If the model cannot be used, or the files cannot be written.
@@ -309,7 +309,7 @@ pub fn quantise(folder: &Path, cache: &Path, progress: &mut dyn FnMut(&Progress)
     prepare(folder, &options, progress).map(drop)
 }
 
-/// Opens a model, and makes the files of ours that it needs if they are not there or damaged.
+/// Opens a model, and makes the cache files that it needs, if they are missing or damaged.
 ///
 /// # Errors
 /// If the model cannot be used, or the files cannot be written.
@@ -317,24 +317,23 @@ pub fn prepare(folder: &Path, options: &Options, progress: &mut dyn FnMut(&Progr
     Pipeline::open_with(folder, WeightPreparation { options, rules: Rules::of_this_machine(), progress })
 }
 
-/// Reads all files of ours in a folder and compares their digests. Gives their names.
+/// Reads all cache files in a folder and compares their digests. Returns their names.
 ///
 /// # Errors
-/// If one is damaged; it can be deleted, and is then made again.
+/// If a file is damaged. It can be deleted, and is then made again.
 pub fn verify(cache: &Path) -> Result<Vec<PathBuf>> {
     let found = files(cache)?;
     found.iter().try_for_each(|path| verify_file(path))?;
     Ok(found)
 }
 
-/// All files of ours in a folder, by name. There are none without the folder.
+/// All cache files in a folder, sorted by name. Empty without the folder.
 fn files(cache: &Path) -> Result<Vec<PathBuf>> {
     let mut found = listed(cache)?;
     found.retain(|path| path.extension().is_some_and(|found| [EXTENSION, MERGED].iter().any(|ours| found == *ours)));
     Ok(found)
 }
 
-/// Everything in a folder, by name.
 fn listed(cache: &Path) -> Result<Vec<PathBuf>> {
     let unreadable = |error: std::io::Error| Error::Unusable(format!("cannot read {}: {error}", cache.display()));
     let entries = match std::fs::read_dir(cache) {
@@ -354,7 +353,7 @@ fn verify_file(path: &Path) -> Result<()> {
     let stated = weights.note(DIGEST_KEY).ok_or_else(damaged)?.to_owned();
     let header = weights.header();
     drop(weights);
-    // The file is read and not mapped: a bad sector is then an error and not the end of the process.
+    // The file is read and not mapped, so that a bad sector is an error rather than the end of the process.
     let mut file = File::open(path).map_err(unreadable)?;
     let mut begin = vec![0; header];
     file.read_exact(&mut begin).map_err(unreadable)?;
@@ -370,7 +369,7 @@ fn verify_file(path: &Path) -> Result<()> {
     if hex(&digest.finalize()) == stated { Ok(()) } else { Err(damaged()) }
 }
 
-/// A header whose digest is blank, as it was when the digest was taken, and where the digest stands.
+/// A header with its digest blanked, as when the digest was computed, and the digest's position.
 fn blank(header: &[u8]) -> Option<(Vec<u8>, usize)> {
     let key = format!("\"{DIGEST_KEY}\":\"");
     let at = header.windows(key.len()).position(|window| window == key.as_bytes())? + key.len();

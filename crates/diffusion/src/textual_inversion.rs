@@ -1,6 +1,6 @@
-//! Files of textual inversion: vectors that take the place of a new word in prompts.
+//! Textual inversion files: vectors that replace a new word in prompts.
 //!
-//! They come from strangers, as models do: names, shapes, types and numbers are checked before any is used.
+//! Like models, they are untrusted: names, shapes, types and numbers are checked before use.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -10,47 +10,47 @@ use crate::weights::Weights;
 use crate::weights::float_formats::{self, SUPPORTED};
 use crate::{Error, Result};
 
-/// Most files of a model.
+/// Most files per model.
 pub const MAX_EMBEDDINGS: usize = 64;
 
-/// Characters of the longest word.
+/// Most characters in a word.
 pub const MAX_WORD: usize = 100;
 
-/// The names in a file for both text encoders of Stable Diffusion XL, in the order of the encoders: those that most
-/// programs write, and others.
+/// The tensor names for Stable Diffusion XL's two text encoders, in the encoders' order: the names that most programs
+/// write, and others.
 const OF_XL: [[&str; 2]; 2] = [["clip_l", "clip_g"], ["text_encoders_0", "text_encoders_1"]];
 
-/// A file of textual inversion, and the word in prompts that stands for it.
+/// A textual inversion file, and its word in prompts.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TextualInversion {
     /// The safetensors file.
     pub path: PathBuf,
-    /// The word. Without one it is the name in the file if that looks like `<word>`, or else the name of the file without
-    /// its extension.
+    /// The word. The default is the name inside the file if it looks like `<word>`, otherwise the file name without its
+    /// extension.
     pub word: Option<String>,
 }
 
-/// A word with the vectors that a text encoder reads in its place.
+/// A word with the vectors that replace it in a text encoder.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct OwnWord {
     /// In lower case.
     word: String,
-    /// One for each place that it takes.
+    /// One for each place that it takes up.
     pub vectors: Vec<Vec<f32>>,
 }
 
 /// A part of a prompt.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum Piece<'t, 'w> {
-    /// For the tokenizer.
+    /// Text for the tokenizer.
     Text(&'t str),
-    /// In place of its name.
+    /// A word to be replaced by its vectors.
     Word(&'w OwnWord),
 }
 
 impl OwnWord {
-    /// Where the word ends in a text if it begins at a byte, in letters of any case. A longer word is another one: "ink" does
-    /// not stand in "drinking".
+    /// Where the word ends in a text if it begins at a byte, ignoring case. It isn't found inside longer words:
+    /// "drinking" doesn't contain "ink".
     fn end(&self, text: &str, begin: usize) -> Option<usize> {
         let joins = |letter: char| letter.is_alphanumeric() || letter == '_';
         let goes_on = |a: Option<char>, b: Option<char>| a.is_some_and(joins) && b.is_some_and(joins);
@@ -72,7 +72,7 @@ impl OwnWord {
     }
 }
 
-/// Cuts a prompt at the words. Of several that begin at one place the longest is meant.
+/// Splits a prompt at the words. If several begin at one place, the longest counts.
 pub(crate) fn pieces<'t, 'w>(text: &'t str, words: &'w [OwnWord]) -> Vec<Piece<'t, 'w>> {
     let (mut pieces, mut begin) = (Vec::new(), 0);
     for (at, _) in text.char_indices() {
@@ -85,11 +85,11 @@ pub(crate) fn pieces<'t, 'w>(text: &'t str, words: &'w [OwnWord]) -> Vec<Piece<'
     pieces
 }
 
-/// Reads files for text encoders with `widths` numbers in the vector of a token, which take at most `places` tokens of
-/// a prompt. Gives the words of each.
+/// Reads files for text encoders with these token embedding sizes, which take at most `places` tokens of a prompt.
+/// Returns each encoder's words.
 ///
 /// # Errors
-/// If a file cannot be used or does not fit, or two have one word.
+/// If a file cannot be used or doesn't fit, or two files have the same word.
 pub(crate) fn read<const N: usize>(
     files: &[TextualInversion],
     widths: [usize; N],
@@ -121,7 +121,6 @@ pub(crate) fn read<const N: usize>(
     Ok(words)
 }
 
-/// A file that is open.
 struct EmbeddingFile<'a> {
     file: &'a TextualInversion,
     weights: Weights,
@@ -138,14 +137,14 @@ impl<'a> EmbeddingFile<'a> {
         Error::Embedding(format!("{}: {what}", self.file.path.display()))
     }
 
-    /// The refusal of a file that was made for another model.
+    /// The error for a file made for another model.
     fn foreign(&self, what: &str) -> Error {
         self.wrong(&format!(
             "{what}: the embedding was made for another family of models, so use one for this model or leave it out"
         ))
     }
 
-    /// The names of its tensors, in their order.
+    /// Its tensors' names, sorted.
     fn names(&self) -> Vec<&str> {
         self.weights.names().collect::<BTreeSet<_>>().into_iter().collect()
     }
@@ -165,7 +164,7 @@ impl<'a> EmbeddingFile<'a> {
         Ok(word.to_lowercase())
     }
 
-    /// The name of the tensor for each text encoder.
+    /// The tensor's name for each text encoder.
     fn keys<const N: usize>(&self, widths: [usize; N]) -> Result<[&str; N]> {
         let names = self.names();
         let width = |name: &str| self.weights.get(name).and_then(|entry| entry.shape.last().copied()).unwrap_or(0);
@@ -195,7 +194,6 @@ impl<'a> EmbeddingFile<'a> {
         }
     }
 
-    /// The vectors of a tensor.
     fn vectors(&self, key: &str, width: usize, places: usize) -> Result<Vec<Vec<f32>>> {
         let entry = self.weights.get(key).ok_or_else(|| self.wrong(&format!("{key:?} is missing")))?;
         let (count, numbers) = match entry.shape[..] {

@@ -1,10 +1,10 @@
-//! Which files of a part are its weights. A repository can hold them several times: in other precisions, in one file or in
-//! several. The same rule decides what is fetched and what is loaded.
+//! Which files of a part are its weights. A repository can contain them several times: in other precisions, in one or
+//! several files. The same rule decides what is downloaded and what is loaded.
 
-/// Variants of weights, the preferred one first. Half precision is half as large, and as good in a picture.
+/// Variants of weights, the preferred one first. Half precision halves the size and is just as good in pictures.
 const VARIANTS: [&str; 3] = ["bf16", "fp16", ""];
 
-/// The chosen weights of a part.
+/// A part's chosen weights.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Layout<'a> {
     stem: &'a str,
@@ -14,7 +14,7 @@ pub struct Layout<'a> {
 }
 
 impl<'a> Layout<'a> {
-    /// Chooses among the files that are there. A single file comes before several.
+    /// Chooses among the files that are present. A single file is preferred to several.
     pub fn choose(stem: &'a str, is_there: impl Fn(&str) -> bool) -> Option<Self> {
         let layouts = [false, true]
             .into_iter()
@@ -22,7 +22,7 @@ impl<'a> Layout<'a> {
         layouts.into_iter().find(|layout| is_there(&layout.file()))
     }
 
-    /// The name of the single file, or of the index of several.
+    /// The name of the single file, or of the index for several files.
     pub fn file(&self) -> String {
         let Self { stem, variant, sharded } = self;
         let dot = if variant.is_empty() { "" } else { "." };
@@ -32,7 +32,7 @@ impl<'a> Layout<'a> {
         }
     }
 
-    /// Whether a file belongs to these weights, by its name. Programs put the variant before or after the number of a file.
+    /// Whether a file belongs to these weights, by name. Programs put the variant before or after a file's number.
     pub fn holds(&self, name: &str) -> bool {
         name == self.file() || (self.sharded && self.is_shard(name))
     }
@@ -65,7 +65,7 @@ mod tests {
 
     #[test]
     fn half_precision_comes_first_and_one_file_before_several() {
-        // From the preferred one to the last.
+        // From most to least preferred.
         let mut files = vec![
             "model.bf16.safetensors",
             "model.fp16.safetensors",

@@ -1,8 +1,8 @@
 //! Weights in mapped safetensors files.
 //!
-//! A header from a stranger decides about offsets and shapes, so all of it is checked before use: the `safetensors` crate
-//! refuses headers whose offsets overlap, leave gaps, overflow, or do not end with the file. [`crate::graph`] then compares
-//! each shape with the one that the architecture demands.
+//! An untrusted header determines offsets and shapes, so all of it is checked before use: the `safetensors` crate
+//! rejects headers whose offsets overlap, leave gaps, overflow, or don't end with the file. [`crate::graph`] then
+//! compares each shape with the architecture.
 
 pub mod float_formats;
 mod scales;
@@ -27,50 +27,50 @@ use self::float_formats::{SUPPORTED, scaled_f32};
 
 pub(crate) use self::scales::BLOCK_SCALE_SUFFIXES;
 
-/// Most files of the weights of one part.
+/// The most weights files of a part.
 const MAX_FILES: usize = 64;
 
-/// Entries of a folder that are looked at.
+/// The most folder entries that are read.
 const MAX_ENTRIES: usize = 1_000;
 
-/// The numbers of one tensor.
+/// A tensor's numbers.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TensorEntry {
     /// Their type.
     pub dtype: Dtype,
     /// Its sizes.
     pub shape: Vec<usize>,
-    /// The number of their file.
+    /// Its file's number.
     pub file: usize,
-    /// Their bytes in the file.
+    /// The bytes in the file.
     pub bytes: Range<usize>,
-    /// What they are multiplied by.
+    /// The factor for all numbers.
     pub scale: Option<f32>,
 }
 
 impl TensorEntry {
-    /// Some of its bytes as numbers of 32 bits. Of other types there are none.
+    /// Some of its bytes as 32-bit numbers. Empty for unsupported types.
     pub fn floats(&self, bytes: &[u8]) -> Vec<f32> {
         scaled_f32(bytes, self.dtype, self.scale)
     }
 }
 
-/// The content of the header of a file.
+/// A file's header.
 #[derive(Debug)]
 pub struct Header {
     /// Where the numbers begin.
     pub begin: usize,
     /// The tensors by their names, within the file.
     pub entries: HashMap<String, TensorEntry>,
-    /// Its notes beside the tensors.
+    /// The metadata besides the tensors.
     pub notes: HashMap<String, String>,
 }
 
 impl Header {
-    /// Reads the header of a file's bytes.
+    /// Reads the header from a file's bytes.
     ///
     /// # Errors
-    /// If the bytes are no whole safetensors file. The message begins with `path`.
+    /// If the bytes aren't a complete safetensors file. The message begins with `path`.
     pub fn read(path: &str, data: &[u8]) -> Result<Self> {
         let damaged = |reason: String| Error::Files(format!("{path} is damaged or no safetensors file: {reason}"));
         check_beginning(path, data)?;
@@ -101,10 +101,10 @@ impl Header {
     }
 }
 
-/// Endings of the names of weights, also of those that are never read.
+/// Extensions of weights files, including formats that are never read.
 const WEIGHTS: [&str; 6] = [".safetensors", ".bin", ".ckpt", ".msgpack", ".onnx", ".gguf"];
 
-/// The refusal of a part's folder, with the first of the weights that are there.
+/// The error for a part's folder without usable weights; names the first other weights file.
 fn without_weights(folder: &Path, stem: &str) -> Error {
     let names = std::fs::read_dir(folder).into_iter().flatten().flatten().take(MAX_ENTRIES);
     let names = names.filter_map(|entry| entry.file_name().into_string().ok());
@@ -118,20 +118,20 @@ fn without_weights(folder: &Path, stem: &str) -> Error {
     }
 }
 
-/// The type of the floating-point numbers that a graph computes with.
+/// The floating-point type that a graph computes with.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Floats {
     /// 32 bits.
     #[default]
     F32,
-    /// 16 bits of IEEE: numbers up to 65,504, with 11 bits of precision.
+    /// IEEE 16 bits: numbers up to 65,504, with 11 bits of precision.
     F16,
-    /// 16 bits with the range of 32, and 8 bits of precision.
+    /// 16 bits with the range of 32 bits and 8 bits of precision.
     Bf16,
 }
 
 impl Floats {
-    /// This type as files of weights name it.
+    /// This type's name in weights files.
     pub fn dtype(self) -> Dtype {
         match self {
             Self::F32 => Dtype::F32,
@@ -145,9 +145,9 @@ impl Floats {
         if self == Self::F32 { 4 } else { 2 }
     }
 
-    /// The bytes of numbers in this type, each rounded to the nearest.
+    /// Numbers as bytes of this type, each rounded to nearest.
     pub fn bytes(self, numbers: &[f32]) -> Vec<u8> {
-        // Numbers as arrays, joined at no cost: one by one, bytes take several times as long.
+        // Flattening arrays is free; collecting single bytes takes several times as long.
         let halves = |half: fn(f32) -> [u8; 2]| numbers.iter().map(|x| half(*x)).collect::<Vec<_>>().into_flattened();
         match self {
             Self::F32 => numbers.iter().map(|number| number.to_le_bytes()).collect::<Vec<_>>().into_flattened(),
@@ -157,17 +157,16 @@ impl Floats {
     }
 }
 
-/// The tensors of a part of a model, in one or several mapped files.
+/// The tensors of a model's part, in one or several mapped files.
 #[derive(Debug, Clone, Default)]
 pub struct Weights {
     path: String,
-    /// The type of floating-point numbers that graphs over these weights compute with.
+    /// The floating-point type that graphs with these weights compute with.
     computes_in: Floats,
-    /// Whether such graphs have the same operators for every size of picture.
+    /// Whether such graphs have the same operators for all picture sizes.
     any_size: bool,
-    /// Whether products in such graphs may have fewer bits.
+    /// Whether products in such graphs can have fewer bits.
     short_products: bool,
-    /// Whether convolutions in such graphs are operators of the runtime.
     direct_convolutions: bool,
     files: Vec<&'static [u8]>,
     /// Bytes of the first file before its first tensor.
@@ -180,21 +179,20 @@ pub struct Weights {
 impl Weights {
     /// Maps a file and reads its header.
     ///
-    /// The mapping lasts as long as the process, because the runtime takes weights without copying only if they are
-    /// static. The pages are clean, so the kernel drops them when memory is short. A file that is cut short while it is
-    /// mapped ends the process with SIGBUS, which is one reason why an engine has a process of its own.
+    /// The mapping lives as long as the process, because the runtime can only use weights without copying if they are
+    /// static. The pages are clean, so the kernel drops them when memory is short. If a file is truncated while mapped,
+    /// the process ends with SIGBUS, which is one reason why engines have their own process.
     ///
     /// # Errors
-    /// If the file cannot be mapped, is no whole safetensors file, or has a scale that is not supported.
+    /// If the file cannot be mapped, isn't a complete safetensors file, or has an unsupported scale.
     pub fn open(path: &Path) -> Result<Self> {
         Self::map(path)?.scaled()
     }
 
-    /// The tensors of a file as they are.
     fn map(path: &Path) -> Result<Self> {
         let name = path.display().to_string();
         let unreadable = |error: std::io::Error| Error::Files(format!("cannot read {name}: {error}"));
-        // To open a pipe would wait for its other end.
+        // Opening a pipe would wait for its other end.
         if !std::fs::metadata(path).map_err(unreadable)?.is_file() {
             return Err(Error::Files(format!("{name} is not a file")));
         }
@@ -208,10 +206,10 @@ impl Weights {
         Ok(weights)
     }
 
-    /// Maps the weights in a part's folder, as [`Layout::choose`] chooses them.
+    /// Maps the weights in a part's folder that [`Layout::choose`] selects.
     ///
     /// # Errors
-    /// If there are none, a file lacks what the index says, two have a tensor of one name, or as [`Weights::open`].
+    /// If there are none, a file lacks a tensor in the index, two tensors have the same name, or as [`Weights::open`].
     pub fn open_part(folder: &Path, stem: &str) -> Result<Self> {
         let Some(layout) = Layout::choose(stem, |name| folder.join(name).exists()) else {
             return Err(without_weights(folder, stem));
@@ -230,7 +228,7 @@ impl Weights {
         let names = names.ok_or_else(|| wrong(&format!("the names of 1 to {MAX_FILES} files are needed")))?;
         let mut all = Self { path: index.display().to_string(), ..Self::default() };
         for name in names {
-            // A file of weights lies beside its index: a name that leads elsewhere is none that a model needs.
+            // A weights file lies beside its index. No model needs a name that leads elsewhere.
             if Path::new(name).file_name() != Some(OsStr::new(name)) {
                 return Err(wrong("names of files without a folder are needed"));
             }
@@ -253,43 +251,43 @@ impl Weights {
         }
     }
 
-    /// The tensors of a file that is in memory.
+    /// The tensors of a file in memory.
     ///
     /// # Errors
-    /// If the bytes are no whole safetensors file.
+    /// If the bytes aren't a complete safetensors file.
     pub(crate) fn parse(path: String, data: &'static [u8]) -> Result<Self> {
         let Header { begin, entries, notes } = Header::read(&path, data)?;
         let files = vec![data];
         Ok(Self { path, files, header: begin, entries, notes, ..Self::default() })
     }
 
-    /// The same weights for graphs that compute with another type of numbers.
+    /// The same weights for graphs that compute with another type.
     #[must_use]
     pub fn computing_in(self, floats: Floats) -> Self {
         Self { computes_in: floats, ..self }
     }
 
-    /// The type of floating-point numbers that graphs over these weights compute with.
+    /// The floating-point type that graphs with these weights compute with.
     pub fn computes_in(&self) -> Floats {
         self.computes_in
     }
 
-    /// The same weights for graphs that have the same operators for every size of picture, if `any_size` says so: they fill
-    /// up where nothing is missing, and work on all rows at once. A device of its own then loads the weights once (see
+    /// The same weights for graphs that have the same operators for all picture sizes, if `any_size`: they pad even
+    /// where nothing is missing, and work on all rows at once. A GPU then loads the weights once (see
     /// [`crate::graph::template`]). The processor is better off with graphs for one size.
     #[must_use]
     pub fn for_any_size(self, any_size: bool) -> Self {
         Self { any_size, ..self }
     }
 
-    /// The same weights for graphs of 32 bits whose products a device may compute with 10 bits of precision (TF32), if
-    /// `short_products` says so. The range stays that of 32 bits, and so do sums and all other operators.
+    /// The same weights for 32-bit graphs whose products a device can compute with 10 bits of precision (TF32), if
+    /// `short_products`. The range stays at 32 bits, and so do sums and all other operators.
     #[must_use]
     pub fn with_short_products(self, short_products: bool) -> Self {
         Self { short_products, ..self }
     }
 
-    /// The same weights for graphs that leave every convolution to the runtime, so that a benchmark compares the two ways.
+    /// The same weights for graphs that leave every convolution to the runtime, so that benchmarks can compare both.
     #[must_use]
     pub fn with_direct_convolutions(self) -> Self {
         Self { direct_convolutions: true, ..self }
@@ -300,17 +298,17 @@ impl Weights {
         self.direct_convolutions
     }
 
-    /// Whether products may have fewer bits.
+    /// Whether products can have fewer bits.
     pub fn short_products(&self) -> bool {
         self.short_products
     }
 
-    /// Whether graphs over these weights have the same operators for every size.
+    /// Whether graphs with these weights have the same operators for all picture sizes.
     pub fn any_size(&self) -> bool {
         self.any_size
     }
 
-    /// The file, or the index of several, for messages.
+    /// The file, or the index of several files, for messages.
     pub fn path(&self) -> &str {
         &self.path
     }
@@ -330,22 +328,21 @@ impl Weights {
         self.header
     }
 
-    /// A remark in the header of a single file.
+    /// Metadata in a single file's header.
     pub fn note(&self, key: &str) -> Option<&str> {
         self.notes.get(key).map(String::as_str)
     }
 
-    /// All that tells these files from others without reading them whole: their lengths, the times of their last changes,
-    /// and their headers.
+    /// Everything that distinguishes these files without reading them whole: lengths, modification times, and headers.
     pub fn identity(&self) -> &[u8] {
         &self.identity
     }
 
-    /// Some of the tensors, under other names; of two that get one name, the first by its old name. Kernels of a single
-    /// pixel become matrices where the layer is one of an attention: older programs wrote these as convolutions.
+    /// Some of the tensors, under other names. If two get the same name, the first by old name counts. In attention
+    /// layers, 1x1 convolutions become matrices: older programs wrote matrices that way.
     pub fn renamed(&self, name: impl Fn(&str) -> Option<String>) -> Self {
         let mut old: Vec<_> = self.entries.iter().collect();
-        // The last one stays when they are collected.
+        // On collecting, the last one wins.
         old.sort_unstable_by(|(one, _), (other, _)| other.cmp(one));
         let renamed = old.into_iter().filter_map(|(old, entry)| {
             let name = name(old)?;
@@ -360,8 +357,8 @@ impl Weights {
         Self { entries: renamed.collect(), ..self.clone() }
     }
 
-    /// The same tensors, but those that `names` knows cut into as many tensors of as many rows each, the first rows
-    /// first. A tensor whose rows cannot be shared out evenly stays.
+    /// Splits each tensor that `names` knows into tensors with equal numbers of rows, the first rows first. A tensor
+    /// whose rows cannot be split evenly stays whole.
     #[must_use]
     pub fn cut<const N: usize>(mut self, names: impl Fn(&str) -> Option<[String; N]>) -> Self {
         let cut: Vec<_> = self.entries.keys().filter_map(|name| Some((name.clone(), names(name)?))).collect();
@@ -380,7 +377,7 @@ impl Weights {
         self
     }
 
-    /// The same tensors, but those that `other` has are the ones there.
+    /// The same tensors, replaced by `other`'s where it has them.
     #[must_use]
     pub(crate) fn overlaid(mut self, other: &Self) -> Self {
         let before = self.files.len();
@@ -405,7 +402,7 @@ impl Weights {
         self.rows(name, [len, 1], &(0..i32::try_from(len).unwrap_or(i32::MAX)).collect::<Vec<_>>())
     }
 
-    /// Some rows of a table, of which most stay unread.
+    /// Some rows of a table, leaving most of it unread.
     ///
     /// # Errors
     /// If the table is missing, has another shape or a type that is not supported, or lacks a row.
@@ -448,12 +445,12 @@ fn identity(header: &[u8], length: usize, modified: Option<SystemTime>) -> Vec<u
     digest.finalize().to_vec()
 }
 
-/// The name of some of the `all` rows of a tensor.
+/// The name for some of a tensor's `all` rows.
 pub fn piece_name(tensor: &str, rows: &Range<usize>, all: usize) -> String {
     if rows.len() == all { tensor.to_owned() } else { format!("{tensor}[{}..{}]", rows.start, rows.end) }
 }
 
-/// The name of the scales that belong to a matrix in 8 bits.
+/// The name of an 8-bit matrix's scales.
 pub fn scale_name(matrix: &str) -> String {
     format!("{matrix}.scale")
 }

@@ -1,4 +1,4 @@
-//! Attention and what belongs to it in transformers: norms of heads, and positions as rotations.
+//! Attention and its parts in transformers: head norms and rotary positions.
 
 use std::num::NonZero;
 use std::thread::available_parallelism;
@@ -8,48 +8,47 @@ use super::blocks::Heads;
 use super::{Builder, Node};
 use crate::Result;
 
-/// Memory for the scores of the heads that are worked on at a time, in bytes, unless [`FEWEST_ROWS`] need more. The
-/// scores of a picture of 1024x1024 need four times as much on 16 cores, and with four references thirty times.
+/// Memory for the scores of all heads computed at a time, in bytes, unless [`FEWEST_ROWS`] need more. On 16 cores, the
+/// scores of a 1024x1024 picture need four times as much, and with four references thirty times.
 const SCORES_BYTES: usize = 256 << 20;
 
-/// From this size on, in bytes, glibc gets the memory of scores from the system each time, which zeroes it page by page.
+/// From this size on, in bytes, glibc gets memory for scores from the kernel each time, which zeroes it page by page.
 const LARGE_BYTES: usize = 32 << 20;
 
-/// Memory for the scores of a piece of a head that has such large ones, in bytes. They stay in the cache.
+/// Memory for the scores of one piece when a head's scores are that large, in bytes. They stay in the cache.
 const PIECE_BYTES: usize = 4 << 20;
 
-/// Fewest rows of a piece: its keys and values are packed again, which takes more time with 128 rows than the cache
-/// saves.
+/// Fewest rows of a piece. Its keys and values are packed again, which costs more than the cache saves at 128 rows.
 const FEWEST_ROWS_OF_A_PIECE: usize = 256;
 
-/// Fewest rows that are worked on at a time. Below that, the packing of keys and values would count.
+/// Fewest rows computed at a time. Below that, packing keys and values would dominate.
 const FEWEST_ROWS: usize = 64;
 
-/// The most numbers of a head whose positions are rotations. Known models have 128. The tables of a larger one would need
-/// memory before the first weight is compared.
+/// The largest head size with rotary positions. Known models have 128. Tables for a larger head would need memory
+/// before the first weight is compared.
 pub const MOST_OF_A_HEAD: usize = 1024;
 
-/// The rows to which a row attends.
+/// Which rows a row attends to.
 #[derive(Debug, Clone, Copy)]
 pub enum AttentionMask<'a> {
     /// All.
     All,
-    /// Itself and those before it. The scores of these and the numbers that are given are added up: one number for each.
+    /// Itself and earlier rows. The given numbers, one per row, are added to the scores.
     Causal(Option<&'a Node>),
 }
 
-/// Cosines and sines by which pairs of numbers are rotated, so that a row says where it is.
+/// Cosines and sines that rotate pairs of numbers (rotary position embedding).
 #[derive(Debug, Clone)]
 pub struct Rotation {
     cosines: Node,
     sines: Node,
-    /// Whether pairs are neighbours, and not a half of the head apart.
+    /// Whether a pair is two neighbours, rather than two numbers half a head apart.
     neighbours: bool,
 }
 
 impl Builder<'_> {
-    /// Attention of the rows of `query` to those of `key` and `value`. These have `shared` heads, each for as many heads of
-    /// `query`. The runtime works on one head after the other on each core, so that the scores of a few are in memory.
+    /// Attends from the rows of `query` to the rows of `key` and `value`. These have `shared` heads, each for the same
+    /// number of query heads. Each core works on one head at a time, so that only a few heads' scores are in memory.
     pub fn attend(
         &mut self,
         [query, key, value]: [&Node; 3],
@@ -85,8 +84,8 @@ impl Builder<'_> {
         self.reshape(&mixed, &[all, width])
     }
 
-    /// Attention to all rows, with pieces of each head's rows as heads of their own that share its keys and values. Each core
-    /// works on one of them after the other.
+    /// Attention to all rows. Each head's rows are cut into pieces, which become heads of their own with the same keys
+    /// and values. Each core works on one piece at a time.
     fn attend_in_pieces(&mut self, [query, key, value]: [&Node; 3], heads: Heads, shared: usize) -> Node {
         let ([batch, rows, width], [_, seen, _]) = (sizes(query), sizes(key));
         let is_large = rows * seen * size_of::<f32>() >= LARGE_BYTES && !self.any_size();
@@ -99,7 +98,7 @@ impl Builder<'_> {
             let x = self.reshape(x, &[batch, seen, shared, heads.size]);
             self.transpose(&x, &[0, 2, 1, 3])
         });
-        // The pieces have the same length, so the rows that are left attend by themselves.
+        // Pieces have equal lengths, so the remaining rows attend separately.
         let (each, mut done) = (rows / pieces, Vec::new());
         for (from, count, each) in [(0, pieces, each), (pieces * each, 1, rows - pieces * each)] {
             if each == 0 {
@@ -118,7 +117,7 @@ impl Builder<'_> {
         self.concat(&done.iter().collect::<Vec<_>>(), 1)
     }
 
-    /// Divides each row, or each head of each row, by the root of the mean of its squares.
+    /// Divides each row, or each head of each row, by its root mean square.
     ///
     /// # Errors
     /// If the weights do not fit.
@@ -126,7 +125,7 @@ impl Builder<'_> {
         self.scaled_norm(x, name, None, epsilon)
     }
 
-    /// Like [`Builder::rms_norm`], and multiplies with a row of numbers.
+    /// Like [`Builder::rms_norm`], then multiplies by a row of numbers.
     ///
     /// # Errors
     /// If the weights do not fit.
@@ -171,7 +170,7 @@ impl Builder<'_> {
         self.reshape(&turned, &[rows, width])
     }
 
-    /// Tensors after each other along an axis.
+    /// Concatenates tensors along an axis.
     pub fn concat(&mut self, parts: &[&Node], axis: usize) -> Node {
         if let [one] = parts {
             return (*one).clone();
@@ -181,7 +180,7 @@ impl Builder<'_> {
         self.op("Concat", parts, &[("axis", Int(axis as i64))], &shape)
     }
 
-    /// Columns of a matrix, cut into parts of the given widths.
+    /// Splits a matrix into parts with the given numbers of columns.
     pub fn split(&mut self, x: &Node, widths: &[usize]) -> Vec<Node> {
         let mut from = 0;
         let cut = |width: &usize| {
@@ -191,7 +190,7 @@ impl Builder<'_> {
         widths.iter().map(cut).collect()
     }
 
-    /// Normalises each row to mean 0 and variance 1, then multiplies it with `scale` + 1 and adds `shift`.
+    /// Normalises each row to mean 0 and variance 1, then multiplies it by `scale` + 1 and adds `shift`.
     pub fn modulate(&mut self, x: &Node, scale: &Node, shift: Option<&Node>, epsilon: f64) -> Node {
         let [_, width] = x.matrix();
         let one = self.constant(&[], vec![1.0]);
@@ -208,7 +207,7 @@ fn sizes(x: &Node) -> [usize; 3] {
     x.shape().try_into().expect("a batch of matrices")
 }
 
-/// The rows of a head that are a piece, at most.
+/// The most rows of a head in one piece.
 fn rows_of_a_piece(seen: usize) -> usize {
     (PIECE_BYTES / size_of::<f32>() / seen).max(FEWEST_ROWS_OF_A_PIECE)
 }
@@ -219,8 +218,8 @@ fn rows_at_a_time(heads: usize, seen: usize) -> usize {
     (SCORES_BYTES / size_of::<f32>() / seen / heads.min(cores)).max(FEWEST_ROWS)
 }
 
-/// The angles of positions on several axes, for as many pairs of numbers as half of each axis' size: the position times
-/// falling powers of `theta`.
+/// The angles of positions on several axes: half as many as each axis' size, each the position times a falling power of
+/// `theta`.
 pub fn angles<const N: usize>(positions: impl Iterator<Item = [usize; N]>, sizes: [usize; N], theta: f64) -> Vec<f64> {
     let frequency = |size: usize, at: usize| theta.powf(-((2 * at) as f64) / size as f64);
     let frequencies = sizes.map(|size| (0..size / 2).map(|at| frequency(size, at)).collect::<Vec<_>>());
@@ -240,12 +239,12 @@ mod tests {
     use crate::runtime::{Input, Runtime};
     use crate::weights::Weights;
 
-    /// More rows than are worked on at a time.
+    /// More rows than are computed at a time.
     const ROWS: usize = 8_200;
-    /// Two, for keys and values of one.
+    /// Two query heads for one head of keys and values.
     const HEADS: Heads = Heads { count: 2, size: 4 };
 
-    /// The mean of the values, weighted by how well their keys fit the query of a row.
+    /// The mean of the values, weighted by how well their keys match the row's query.
     fn expected(numbers: &[Vec<f32>; 3], row: usize, head: usize) -> Vec<f64> {
         let [query, key, value] = numbers.each_ref().map(|all| all.chunks(HEADS.size).collect::<Vec<_>>());
         let query = query[row * HEADS.count + head];

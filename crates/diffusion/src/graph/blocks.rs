@@ -1,7 +1,7 @@
-//! The blocks of which the parts of models are made.
+//! The blocks that models are built from.
 //!
-//! Feature maps have the shape batch, channels, height, width, and tokens are the rows of a matrix, those of one picture
-//! after those of another.
+//! Feature maps have the shape batch, channels, height, width. Tokens are the rows of a matrix, one picture after the
+//! other.
 
 use std::ops::Range;
 
@@ -25,7 +25,7 @@ pub enum Activation {
 }
 
 impl Activation {
-    /// Reads its name in a configuration; `None` if it is not known.
+    /// Parses an activation's name in a configuration; `None` if it is unknown.
     pub fn named(name: &str) -> Option<Self> {
         Some(match name {
             "silu" | "swish" => Self::Silu,
@@ -37,7 +37,7 @@ impl Activation {
     }
 }
 
-/// Sizes of one attention.
+/// The sizes of an attention.
 #[derive(Debug, Clone, Copy)]
 pub struct Heads {
     /// The number of heads.
@@ -50,7 +50,7 @@ impl Heads {
     /// Splits `width` numbers into `count` heads.
     ///
     /// # Errors
-    /// If that leaves a rest.
+    /// If the division leaves a remainder.
     pub fn split(width: usize, count: usize) -> Result<Self> {
         if !width.is_multiple_of(count) {
             return Err(Error::Model(format!("{width} channels cannot be split into {count} heads")));
@@ -59,23 +59,23 @@ impl Heads {
     }
 }
 
-/// Rows that wide layers of transformers work on at a time, unless a test asks for fewer. The 1,536 of a picture of
-/// 512x512 with its prompt are one part, the 4,608 of one of 1024x1024 are three.
+/// Rows that wide transformer layers work on at a time, unless a test asks for fewer. A 512x512 picture with its prompt
+/// has 1,536 rows, which is one part; a 1024x1024 picture has 4,608, which is three.
 pub const ROWS_AT_A_TIME: usize = 1_536;
 
-/// Ranges of about the same length that together are all rows, of at most `most` each.
+/// Splits all rows into ranges of about the same length, each of at most `most` rows.
 pub fn parts(rows: usize, most: usize) -> impl Iterator<Item = Range<usize>> {
     let length = rows.div_ceil(rows.div_ceil(most).max(1)).max(1);
     (0..rows).step_by(length).map(move |from| from..(from + length).min(rows))
 }
 
 impl Builder<'_> {
-    /// a + b, of which one may be broadcast to the shape of `a`.
+    /// a + b, where `b` can be broadcast to the shape of `a`.
     pub fn add(&mut self, a: &Node, b: &Node) -> Node {
         self.op("Add", &[a, b], &[], a.shape())
     }
 
-    /// a * b, of which one may be broadcast to the shape of `a`.
+    /// a * b, where `b` can be broadcast to the shape of `a`.
     pub fn mul(&mut self, a: &Node, b: &Node) -> Node {
         self.op("Mul", &[a, b], &[], a.shape())
     }
@@ -93,13 +93,13 @@ impl Builder<'_> {
         self.op("Reshape", &[x, &sizes], &[], shape)
     }
 
-    /// Repeats the numbers along axes of the size 1.
+    /// Repeats numbers along axes of size 1.
     pub fn expand(&mut self, x: &Node, shape: &[usize]) -> Node {
         let sizes = self.list(&super::dims(shape));
         self.op("Expand", &[x, &sizes], &[], shape)
     }
 
-    /// Other order of dimensions.
+    /// Reorders the dimensions.
     pub fn transpose(&mut self, x: &Node, order: &[usize]) -> Node {
         let shape: Vec<_> = order.iter().map(|&axis| x.shape()[axis]).collect();
         self.op("Transpose", &[x], &[("perm", Ints(&super::dims(order)))], &shape)
@@ -147,7 +147,7 @@ impl Builder<'_> {
         self.conv_padded(x, name, outputs, [kernel, stride], [pad, pad, pad, pad], bias)
     }
 
-    /// Halves height and width with a convolution that sees a row of zeros below and a column of zeros to the right.
+    /// Halves height and width with a convolution, padded with a row of zeros below and a column of zeros to the right.
     ///
     /// # Errors
     /// If the weights do not fit.
@@ -166,7 +166,7 @@ impl Builder<'_> {
         bias: bool,
     ) -> Result<Node> {
         let [batch, inputs, height, width] = x.map();
-        // A device has kernels of its own for convolutions, and 16 bits are too few for the transforms.
+        // Devices have their own convolution kernels, and 16 bits are too few for the transforms.
         let is_direct = self.is_direct() || self.any_size() || self.data_type() != DataType::FLOAT;
         let in_squares = [kernel, stride] == [3, 1] && pads == [1; 4] && !is_direct && winograd::pays(x.map(), outputs);
         let (weight, shape) = (format!("{name}.weight"), [outputs, inputs, kernel, kernel]);
@@ -224,9 +224,9 @@ impl Builder<'_> {
         Ok(self.add(&scaled, &bias))
     }
 
-    /// A group norm of operators that CUDA has for all types: its kernel for `InstanceNormalization` is for an earlier
-    /// version of that operator, and none is for bf16. Squares are added up with 32 bits, where those of 16 would end
-    /// at 255 x 255.
+    /// Group norm from operators that CUDA supports for all types: its `InstanceNormalization` kernel implements an
+    /// older version of the operator, and lacks bf16. Squares are summed in 32 bits, because 16 bits would overflow at
+    /// 255 x 255.
     fn group_norm_on_a_device(&mut self, x: &Node, weights: [&Node; 2], groups: usize, epsilon: f64) -> Node {
         let [batch, channels, height, width] = x.map();
         let (each, own) = (channels / groups, self.data_type());
@@ -245,7 +245,7 @@ impl Builder<'_> {
         let variance = self.add(&variance, &epsilon);
         let deviation = self.op("Sqrt", &[&variance], &[], &means);
         let deviation = self.reshape(&deviation, &[batch, groups, 1, 1]);
-        // The factors of channels are few numbers, so that the feature map is read once for both.
+        // There are few factors per channel, so the feature map is read once for both.
         let weight = self.reshape(&weight, &[1, groups, each, 1]);
         let factors = self.op("Div", &[&weight, &deviation], &[], &[batch, groups, each, 1]);
         let around = self.reshape(&around, &[batch, groups, each, height * width]);
@@ -256,7 +256,7 @@ impl Builder<'_> {
         self.reshape(&normal, &[batch, channels, height, width])
     }
 
-    /// A number of 32 bits, whatever the graph computes with.
+    /// A 32-bit number, whatever type the graph computes with.
     fn wide_number(&mut self, number: f32) -> Node {
         self.raw(DataType::FLOAT, &[], number.to_le_bytes().to_vec())
     }
@@ -285,10 +285,10 @@ impl Builder<'_> {
 
     /// The first rows of a matrix, and the others if there are any.
     ///
-    /// Layers of many rows work on a part of them after the other, so that wide results of only one part are in memory:
-    /// [`Builder::first`] takes a part from `x`, and [`Builder::last`] puts the result behind the rest, which is the next
-    /// `x`. Each part so depends on the one before. Without that the runtime would begin with the first layer of all
-    /// parts. After all parts, the rows have their order again.
+    /// Layers with many rows work on one part of them at a time, so that only one part's wide results are in memory:
+    /// [`Builder::first`] takes a part from `x`, and [`Builder::last`] appends the result to the rest, which becomes
+    /// the next `x`. So each part depends on the one before; otherwise the runtime would start with the first layer of
+    /// all parts. After all parts, the rows are in their original order again.
     pub fn first(&mut self, x: &Node, rows: usize) -> (Node, Option<Node>) {
         let [all, _] = x.matrix();
         if rows == all {
@@ -297,7 +297,7 @@ impl Builder<'_> {
         (self.slice(x, 0, 0, rows), Some(self.slice(x, 0, rows, all)))
     }
 
-    /// Puts rows behind those that [`Builder::first`] left.
+    /// Appends rows to what [`Builder::first`] left.
     pub fn last(&mut self, rest: Option<&Node>, rows: &Node) -> Node {
         match rest {
             None => rows.clone(),
@@ -305,18 +305,18 @@ impl Builder<'_> {
         }
     }
 
-    /// Feature maps after each other.
+    /// Concatenates feature maps along the channels.
     pub fn concat_channels(&mut self, a: &Node, b: &Node) -> Node {
         let ([batch, first, height, width], [_, second, ..]) = (a.map(), b.map());
         self.op("Concat", &[a, b], &[("axis", Int(1))], &[batch, first + second, height, width])
     }
 
-    /// Enlarges feature maps by repeating pixels, to twice a side or one less.
+    /// Enlarges feature maps by repeating pixels, to twice a side or one pixel less.
     pub fn enlarge(&mut self, x: &Node, height: usize, width: usize) -> Node {
         let [batch, channels, ..] = x.map();
         let shape = [batch, channels, height, width];
         if self.data_type() == DataType::BFLOAT16 {
-            // Devices lack a kernel of `Resize` for this type.
+            // Devices lack a `Resize` kernel for this type.
             return self.repeat_pixels(x, height, width);
         }
         let sizes = self.list(&super::dims(&shape));
@@ -329,7 +329,7 @@ impl Builder<'_> {
         self.op_with_names("Resize", names, &attributes, &shape)
     }
 
-    /// [`Builder::enlarge`] without an operator of its own.
+    /// [`Builder::enlarge`] without the `Resize` operator.
     pub fn repeat_pixels(&mut self, x: &Node, height: usize, width: usize) -> Node {
         let [batch, channels, rows, columns] = x.map();
         let pixels = self.reshape(x, &[batch, channels, rows, 1, columns, 1]);

@@ -1,8 +1,8 @@
-//! Linear layers, in 32 or in 8 bits, and tables of embeddings.
+//! Linear layers, in 32 or 8 bits, and embedding tables.
 //!
-//! In 8 bits, a row of activations is scaled so that its largest magnitude becomes 127, and shifted by 128, because the
-//! kernels multiply unsigned by signed bytes; a column of weights has its own scale too. One scale for all rows would leave
-//! few steps to most of them: in transformers some tokens are a hundred times larger than others.
+//! In 8 bits, each row of activations is scaled so that its largest magnitude becomes 127, and shifted by 128, because
+//! the kernels multiply unsigned by signed bytes; each column of weights has its own scale too. One scale for all rows
+//! would leave most of them few steps: in transformers some tokens are a hundred times larger than others.
 
 use std::ops::Range;
 
@@ -20,7 +20,7 @@ const ZERO: u8 = 128;
 /// The largest magnitude of an activation in 8 bits.
 const LARGEST: f32 = 127.0;
 
-/// The smallest magnitude that a row is scaled by, so that a row of zeros stays one.
+/// The smallest magnitude that a row is scaled by, so that a row of zeros stays zero.
 const SMALLEST: f32 = 1e-30;
 
 impl Builder<'_> {
@@ -32,8 +32,8 @@ impl Builder<'_> {
         self.linear_part(x, name, outputs, 0..outputs, bias)
     }
 
-    /// A linear layer whose outputs are those of several layers after each other. Each gets a result of its own, which
-    /// saves the copies of cutting one.
+    /// A layer that several linear layers were merged into. Each gets a separate result, which saves copying parts out
+    /// of one.
     ///
     /// # Errors
     /// If the weights do not fit.
@@ -54,9 +54,9 @@ impl Builder<'_> {
         Ok(results.try_into().expect("one result for each"))
     }
 
-    /// A linear layer that always computes with 32 bits. That suits layers of a single row, such as the embedding of the
-    /// time: they take no time, and all that follows depends on them. The weight stays as it is in the file, with one row
-    /// for each output.
+    /// A linear layer that always computes with 32 bits. That suits layers with a single row, such as the time
+    /// embedding: they take no time, and all later layers depend on them. The weight stays as it is in the file, with
+    /// one row per output.
     ///
     /// # Errors
     /// If the weights do not fit.
@@ -64,7 +64,7 @@ impl Builder<'_> {
         self.wide(x, name, outputs, 0..outputs, bias)
     }
 
-    /// The given outputs of a linear layer that has `all`.
+    /// Some outputs of a linear layer that has `all`.
     ///
     /// # Errors
     /// If the weights do not fit.
@@ -110,13 +110,13 @@ impl Builder<'_> {
         let zero = self.byte(DataType::UINT8, ZERO);
         let none = self.byte(DataType::INT8, 0);
         let sums = self.op("MatMulInteger", &[&rounded, &weight, &zero, &none], &[], &shape);
-        // The runtime makes one operator of these three.
+        // The runtime fuses these three operators.
         let sums = self.op("Cast", &[&sums], &[("to", Int(i64::from(DataType::FLOAT.0)))], &shape);
         let scaled = self.mul(&sums, &scale);
         Ok(self.mul(&scaled, &row_scale))
     }
 
-    /// Rows in 8 bits, and the scale of each.
+    /// Rows in 8 bits, and each row's scale.
     fn round(&mut self, x: &Node) -> [Node; 2] {
         if let Some(found) = self.rounded.get(&x.name) {
             return found.clone();
@@ -137,7 +137,6 @@ impl Builder<'_> {
         both
     }
 
-    /// A single byte.
     fn byte(&mut self, data_type: DataType, value: u8) -> Node {
         self.raw(data_type, &[], vec![value])
     }

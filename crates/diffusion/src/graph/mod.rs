@@ -1,9 +1,10 @@
 //! Writes ONNX graphs in memory.
 //!
-//! All shapes of a graph are fixed when it is built: a graph is for one size of picture. That keeps the blocks simple, lets
-//! the runtime plan its memory, and compares every weight with the shape that the architecture demands, so that a file of
-//! another model is refused by the name of its first wrong tensor. Building takes milliseconds, because weights are only
-//! referred to. Two graphs of a part can be made one for all sizes ([`template`]), so that its weights are loaded once.
+//! All shapes of a graph are fixed when it is built, for one picture size. That keeps the blocks simple, lets the
+//! runtime plan its memory, and compares every weight with the shape that the architecture demands, so that another
+//! model's file is rejected, naming its first wrong tensor. Building takes milliseconds, because weights are only
+//! referenced. Two graphs of a part can be merged into one for all sizes ([`template`]), so that its weights are loaded
+//! once.
 
 pub mod attention;
 pub mod blocks;
@@ -26,19 +27,19 @@ use crate::weights::float_formats::{self, SUPPORTED};
 use crate::weights::{Floats, TensorEntry, Weights, piece_name};
 use crate::{Error, Result};
 
-/// The version of ONNX's operators.
+/// The version of the ONNX operators.
 const OPSET: i64 = 23;
 
 /// The version of the ONNX format that came with these operators.
 const IR_VERSION: i64 = 11;
 
-/// Bytes of a weight that are converted at a time.
+/// Bytes of a weight converted at a time.
 const CONVERTED_AT_A_TIME: usize = 1 << 16;
 
-/// The name of the external data of a graph that had to be converted.
+/// The name of a graph's external data that had to be converted.
 pub const CONVERTED: &str = "converted.data";
 
-/// The name of the external data of a graph in a mapped file.
+/// The name of a graph's external data in a mapped file.
 pub fn mapped_name(file: usize) -> String {
     format!("mapped.{file}.data")
 }
@@ -58,7 +59,7 @@ impl Node {
 
     /// Its four sizes, if it is a batch of feature maps: batch, channels, height, width.
     ///
-    /// # Panics
+    /// If it has another number of dimensions, which is a bug in the code that builds the graph.
     /// If it has another number of dimensions, which is a mistake of the code that builds the graph.
     pub fn map(&self) -> [usize; 4] {
         self.shape.as_slice().try_into().expect("a batch of feature maps")
@@ -66,7 +67,7 @@ impl Node {
 
     /// Its two sizes, if it is a matrix.
     ///
-    /// # Panics
+    /// If it has another number of dimensions, which is a bug in the code that builds the graph.
     /// If it has another number of dimensions, which is a mistake of the code that builds the graph.
     pub fn matrix(&self) -> [usize; 2] {
         self.shape.as_slice().try_into().expect("a matrix")
@@ -86,40 +87,40 @@ pub enum Attribute<'a> {
     Text(&'a str),
 }
 
-/// A finished graph, and the bytes to which its weights refer.
+/// A finished graph, and the bytes that its weights refer to.
 #[derive(Clone)]
 pub struct Graph {
-    /// All but the lists and tables.
+    /// All except the lists and tables.
     proto: GraphProto,
-    /// The lists of whole numbers that nodes read, such as shapes, by their names.
+    /// The integer lists that nodes read, such as shapes, by name.
     lists: Vec<(String, Vec<i64>)>,
-    /// Fractions that depend on the size of the picture.
+    /// Floats that depend on the picture size.
     tables: Vec<Table>,
     floats: Floats,
     /// Whether a device may compute products of 32 bits with fewer (see [`Weights::with_short_products`]).
     pub short_products: bool,
     /// Bytes of all weights, as the graph reads them.
     pub weight_bytes: usize,
-    /// How many numbers each result of an operator has.
+    /// How many numbers each operator's result has.
     counts: HashMap<String, usize>,
     /// The mapped files of weights, with the names that [`mapped_name`] gives.
     pub mapped: Vec<&'static [u8]>,
-    /// How the tensors that it uses are used.
+    /// How the graph uses tensors.
     pub uses: Uses,
     conversions: Vec<Conversion>,
     converted: usize,
 }
 
-/// How a graph uses the tensors of a file, by their whole names.
+/// How a graph uses the tensors of a file, by their full names.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Uses {
-    /// All of them.
+    /// All tensors in use.
     pub all: BTreeSet<String>,
-    /// Matrices of linear layers that may have 8 bits, and the ranges of their rows that are layers by themselves.
+    /// Linear layers' matrices that can have 8 bits, and the row ranges that are separate layers.
     pub linear: BTreeMap<String, BTreeSet<(usize, usize)>>,
 }
 
-/// Fractions that depend on the size of the picture, such as the angles of positions.
+/// Floats that depend on the picture size, such as position angles.
 #[derive(Debug, Clone, PartialEq)]
 struct Table {
     name: String,
@@ -127,10 +128,10 @@ struct Table {
     numbers: Vec<f32>,
 }
 
-/// The external data of a tensor: its file, type, and bytes in the file.
+/// A tensor's external data: its file, type, and bytes in the file.
 type TensorLocation = (String, DataType, Range<usize>);
 
-/// A tensor that the runtime cannot take as it is in the file.
+/// A tensor that the runtime cannot use as it is in the file.
 #[derive(Debug, Clone)]
 struct Conversion {
     from: &'static [u8],
@@ -155,11 +156,11 @@ impl Graph {
         written(graph)
     }
 
-    /// Bytes of the results that are alive at the same time, at most, if operators run in their order and a result is freed
-    /// after its last reader. What operators need inside is not counted.
+    /// The most bytes of results that are alive at the same time, if operators run in order and a result is freed after
+    /// its last reader. Memory that operators need internally is not counted.
     pub fn working_bytes(&self) -> usize {
         let nodes = &self.proto.node;
-        // What has another shape only shares its memory.
+        // A reshaped result only shares its source's memory.
         let mut owners: HashMap<&str, &str> = HashMap::new();
         let (mut sizes, mut last) = (HashMap::<&str, usize>::new(), HashMap::<&str, usize>::new());
         for (at, node) in nodes.iter().enumerate() {
@@ -197,7 +198,7 @@ impl Graph {
         most
     }
 
-    /// The weights that are in other types or at odd addresses in the file, converted. Named [`CONVERTED`] in the graph.
+    /// The weights that have other types or odd addresses in the file, converted. The graph calls them [`CONVERTED`].
     pub fn converted(&self) -> Vec<u8> {
         let mut all = vec![0; self.converted];
         for Conversion { from, entry, to, floats } in &self.conversions {
@@ -223,7 +224,6 @@ impl std::fmt::Debug for Graph {
 pub struct Builder<'w> {
     weights: &'w Weights,
     prefix: &'w str,
-    /// Pictures that the graph works on at a time.
     batch: usize,
     graph: GraphProto,
     conversions: Vec<Conversion>,
@@ -234,13 +234,13 @@ pub struct Builder<'w> {
     tables: Vec<Table>,
     weight_bytes: usize,
     counts: HashMap<String, usize>,
-    /// Rows in 8 bits and their scales, by the name of the rows, so that layers that read the same rows share them.
+    /// Rows in 8 bits and their scales, by the rows' name, so that layers that read the same rows share them.
     rounded: HashMap<String, [Node; 2]>,
     count: usize,
 }
 
 impl<'w> Builder<'w> {
-    /// Begins a graph over the tensors of a file. The names of weights are given without `prefix`.
+    /// Begins a graph over the tensors of a file. Weights are then named without `prefix`.
     pub fn new(weights: &'w Weights, prefix: &'w str) -> Self {
         Self {
             weights,
@@ -265,7 +265,7 @@ impl<'w> Builder<'w> {
         self.weights.any_size()
     }
 
-    /// Whether convolutions must be operators of the runtime (see [`Weights::with_direct_convolutions`]).
+    /// Whether every convolution is left to the runtime (see [`Weights::with_direct_convolutions`]).
     fn is_direct(&self) -> bool {
         self.weights.direct_convolutions()
     }
@@ -275,7 +275,7 @@ impl<'w> Builder<'w> {
         if self.any_size() { usize::MAX } else { most }
     }
 
-    /// This shape for a batch of `batch` pictures. Rows of different pictures do not attend to each other.
+    /// Sets the batch size. Rows of different pictures don't attend to each other.
     #[must_use]
     pub fn batch(self, batch: usize) -> Self {
         Self { batch, ..self }
@@ -288,12 +288,11 @@ impl<'w> Builder<'w> {
         Node { name, shape }
     }
 
-    /// The type of the floating-point numbers that the graph computes with.
     fn data_type(&self) -> DataType {
         data_type(self.weights.computes_in())
     }
 
-    /// An input of 32-bit floats, whatever the graph computes with.
+    /// An input of 32-bit floats, whatever type the graph computes with.
     pub fn input(&mut self, name: &str, shape: &[usize]) -> Node {
         self.graph.input.push(value_info(name, DataType::FLOAT, shape));
         let node = Node { name: name.into(), shape: shape.into() };
@@ -303,16 +302,16 @@ impl<'w> Builder<'w> {
         }
     }
 
-    /// An input of 32-bit whole numbers.
+    /// An input of 32-bit integers.
     pub fn input_ids(&mut self, name: &str, shape: &[usize]) -> Node {
         self.graph.input.push(value_info(name, DataType::INT32, shape));
         Node { name: name.into(), shape: shape.into() }
     }
 
-    /// Makes a tensor readable under a name, with 32 bits.
+    /// Makes a tensor readable under a name, as 32-bit floats.
     pub fn output(&mut self, name: &str, node: &Node) {
         let to = attribute("to", Attribute::Int(i64::from(DataType::FLOAT.0)));
-        // Devices may lack the operator that does nothing.
+        // Devices can lack the `Identity` operator.
         let (op, attributes) = match self.data_type() {
             DataType::FLOAT if !self.any_size() => ("Identity", Vec::new()),
             _ => ("Cast", vec![to]),
@@ -327,8 +326,8 @@ impl<'w> Builder<'w> {
         self.graph.output.push(value_info(name, DataType::FLOAT, &node.shape));
     }
 
-    /// Makes what a block gives readable under a name, for tests. A graph for every size leaves it out, because a device
-    /// would make and keep all of these numbers at each step.
+    /// Makes a block's result readable under a name, for tests. A graph for all sizes leaves it out, because a device
+    /// would compute and keep all of these numbers at each step.
     pub fn output_of_block(&mut self, name: &str, node: &Node) {
         if !self.any_size() {
             self.output(name, node);
@@ -340,12 +339,12 @@ impl<'w> Builder<'w> {
         self.op("Cast", &[x], &[("to", Attribute::Int(i64::from(to.0)))], x.shape())
     }
 
-    /// Whether the file has this weight.
+    /// Whether the file has a weight.
     pub fn has(&self, name: &str) -> bool {
         self.weights.get(&format!("{}{name}", self.prefix)).is_some()
     }
 
-    /// A weight of the file.
+    /// A weight from the file.
     ///
     /// # Errors
     /// If the file lacks it, or it has another shape or a type that is not supported.
@@ -353,7 +352,7 @@ impl<'w> Builder<'w> {
         self.rows_of(name, shape, 0..shape.first().copied().unwrap_or(1))
     }
 
-    /// A weight of the file that this graph reads once, as rows of `width` numbers. A `Reshape` would copy it.
+    /// A weight from the file that this graph reads once, as rows of `width` numbers. A `Reshape` would copy it.
     fn weight_as_matrix(&mut self, weight: &Node, width: usize) -> Node {
         let shape = [weight.shape.iter().product::<usize>() / width, width];
         let held = self.graph.initializer.iter_mut().rev().find(|held| held.name.as_ref() == Some(&weight.name));
@@ -361,12 +360,12 @@ impl<'w> Builder<'w> {
         Node { name: weight.name.clone(), shape: shape.into() }
     }
 
-    /// Some rows of a weight of the file.
+    /// Some rows of a weight from the file.
     fn rows_of(&mut self, name: &str, shape: &[usize], rows: Range<usize>) -> Result<Node> {
         self.rows_of_whole(&format!("{}{name}", self.prefix), shape, rows)
     }
 
-    /// Like [`Builder::rows_of`], by the whole name.
+    /// Like [`Builder::rows_of`], by the full name.
     fn rows_of_whole(&mut self, name: &str, shape: &[usize], rows: Range<usize>) -> Result<Node> {
         let entry = self.entry(name, shape)?;
         let all = shape.first().copied().unwrap_or(1);
@@ -384,7 +383,7 @@ impl<'w> Builder<'w> {
         Ok(Node { name: piece, shape })
     }
 
-    /// A tensor of the file, by its whole name.
+    /// A tensor from the file, by its full name.
     fn entry(&self, name: &str, shape: &[usize]) -> Result<&'w TensorEntry> {
         let wrong = |what: String| Error::Model(format!("{}: {what}", self.weights.path()));
         let entry = self.weights.get(name).ok_or_else(|| {
@@ -399,7 +398,6 @@ impl<'w> Builder<'w> {
         Ok(entry)
     }
 
-    /// Adds a tensor of the file to the graph.
     fn declare(&mut self, name: &str, shape: &[usize], (location, data_type, bytes): TensorLocation) {
         self.weight_bytes += bytes.len();
         self.graph.initializer.push(TensorProto {
@@ -417,8 +415,8 @@ impl<'w> Builder<'w> {
         self.declared.insert(name.into());
     }
 
-    /// Decides where the graph finds a weight. Fractions of the type that the graph computes with stay in the file. Others,
-    /// and what lies at odd addresses, are converted when the graph is loaded.
+    /// Decides where the graph finds a weight. Floats of the type that the graph computes with stay in the file.
+    /// Others, and weights at odd addresses, are converted when the graph is loaded.
     fn place(&mut self, name: &str, entry: &TensorEntry) -> Result<TensorLocation> {
         let Some(size) = float_formats::byte_size(entry.dtype) else {
             let (path, found) = (self.weights.path(), entry.dtype);
@@ -435,26 +433,26 @@ impl<'w> Builder<'w> {
         Ok((CONVERTED.into(), data_type, begin..self.converted))
     }
 
-    /// A tensor of floating-point numbers that the graph itself holds.
+    /// A floating-point tensor held in the graph itself.
     pub fn constant(&mut self, shape: &[usize], values: Vec<f32>) -> Node {
         self.raw(self.data_type(), shape, self.weights.computes_in().bytes(&values))
     }
 
-    /// Fractions like [`Builder::constant`] that depend on the size of the picture.
+    /// Floats like [`Builder::constant`], but dependent on the picture size.
     pub fn table(&mut self, shape: &[usize], numbers: Vec<f32>) -> Node {
         let node = self.fresh(shape.into());
         self.tables.push(Table { name: node.name.clone(), shape: shape.into(), numbers });
         node
     }
 
-    /// A list of whole numbers, such as a shape.
+    /// A list of integers, such as a shape.
     pub fn list(&mut self, values: &[i64]) -> Node {
         let node = self.fresh(vec![values.len()]);
         self.lists.push((node.name.clone(), values.into()));
         node
     }
 
-    /// A tensor that the graph itself holds.
+    /// A tensor held in the graph itself.
     fn raw(&mut self, data_type: DataType, shape: &[usize], bytes: Vec<u8>) -> Node {
         let node = self.fresh(shape.into());
         self.graph.initializer.push(held(&node.name, data_type, shape, bytes));
@@ -466,7 +464,7 @@ impl<'w> Builder<'w> {
         self.op_with_names(op, inputs.iter().map(|node| node.name.clone()).collect(), attributes, shape)
     }
 
-    /// Like [`Builder::op`]; an empty name stands for an input that is left out.
+    /// Like [`Builder::op`]; an empty name omits that input.
     fn op_with_names(
         &mut self,
         op: &str,
@@ -489,8 +487,8 @@ impl<'w> Builder<'w> {
     /// Finishes the graph.
     ///
     /// # Errors
-    /// If the file has a tensor with the graph's prefix that the graph does not use and `ignored` does not name: the
-    /// architecture is then another one, and the pictures would be wrong.
+    /// If the file has a tensor with the graph's prefix that the graph doesn't use and `ignored` doesn't accept: it
+    /// then has another architecture, and the pictures would be wrong.
     pub fn finish(self, ignored: impl Fn(&str) -> bool) -> Result<Graph> {
         let prefix = self.prefix;
         let mut unknown: Vec<_> = self.weights.names().filter(|name| !self.uses.all.contains(*name)).collect();
@@ -522,7 +520,6 @@ impl<'w> Builder<'w> {
     }
 }
 
-/// The type of floating-point numbers in a graph.
 fn data_type(floats: Floats) -> DataType {
     match floats {
         Floats::F32 => DataType::FLOAT,
@@ -531,7 +528,6 @@ fn data_type(floats: Floats) -> DataType {
     }
 }
 
-/// A tensor that a graph itself holds.
 fn held(name: &str, data_type: DataType, shape: &[usize], bytes: Vec<u8>) -> TensorProto {
     TensorProto {
         dims: dims(shape),
@@ -542,7 +538,7 @@ fn held(name: &str, data_type: DataType, shape: &[usize], bytes: Vec<u8>) -> Ten
     }
 }
 
-/// Adds lists to a graph, equal ones once. Gives the new names of those that are another's twin.
+/// Adds lists to a graph, equal ones once. Returns new names for the duplicates.
 fn add_lists<'a>(graph: &mut GraphProto, lists: impl Iterator<Item = (&'a str, &'a [i64])>) -> HashMap<String, String> {
     let (mut known, mut names) = (HashMap::<&[i64], &str>::new(), HashMap::new());
     for (name, values) in lists {
@@ -557,7 +553,6 @@ fn add_lists<'a>(graph: &mut GraphProto, lists: impl Iterator<Item = (&'a str, &
     names
 }
 
-/// Gives tensors that nodes read other names.
 fn rename_inputs(graph: &mut GraphProto, names: &HashMap<String, String>) {
     for input in graph.node.iter_mut().flat_map(|node| &mut node.input) {
         if let Some(name) = names.get(input) {
@@ -566,7 +561,6 @@ fn rename_inputs(graph: &mut GraphProto, names: &HashMap<String, String>) {
     }
 }
 
-/// The bytes of the ONNX file of a graph.
 fn written(graph: GraphProto) -> Result<Vec<u8>> {
     let opset = OperatorSetIdProto { domain: Some(String::new()), version: Some(OPSET) };
     let model = ModelProto {
@@ -580,7 +574,7 @@ fn written(graph: GraphProto) -> Result<Vec<u8>> {
 }
 
 fn dims(shape: &[usize]) -> Vec<i64> {
-    // Each size is at most 2^20 by the configuration, or was read from a file of weights of that length.
+    // Each size is at most 2^20 by the configuration, or was read from a weights file of that length.
     shape.iter().map(|&size| i64::try_from(size).unwrap_or(i64::MAX)).collect()
 }
 

@@ -1,4 +1,4 @@
-//! What fewer bits cost, on a processor that computes with 32: graphs that round their numbers as a device would.
+//! Measures the cost of fewer bits on a 32-bit processor, with graphs that round their numbers as a device would.
 
 use std::collections::HashSet;
 
@@ -7,20 +7,21 @@ use rten_onnx::onnx::{DataType, NodeProto};
 use super::{Attribute, Graph, attribute, data_type};
 use crate::weights::Floats;
 
-/// Operators that multiply and add up, which TF32 is for.
+/// Operators that multiply and add, which TF32 is for.
 const PRODUCTS: [&str; 4] = ["Conv", "Gemm", "MatMul", "Attention"];
 
 /// Which numbers are rounded, and how.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Rounding {
-    /// The operands of products, to 10 bits (TF32). Numbers must lie in the range of 16 bits, which TF32 does not ask for.
+    /// The operands of products, to 10 bits (TF32). Numbers must be within the 16-bit range, which TF32 doesn't
+    /// require.
     Products,
-    /// Weights and what each operator gives, to a type.
+    /// Weights and operators' results, to a type.
     All(Floats),
 }
 
 impl Graph {
-    /// The same graph of 32 bits that rounds its numbers. For measurements: it is slower than the graph.
+    /// The same 32-bit graph, but rounding its numbers. It is slower, so only for measurements.
     #[must_use]
     pub fn rounded(mut self, rounding: Rounding) -> Self {
         let to = data_type(if let Rounding::All(floats) = rounding { floats } else { Floats::F16 });
@@ -32,7 +33,7 @@ impl Graph {
             let is_product = node.op_type.as_deref().is_some_and(|op| PRODUCTS.contains(&op));
             for (at, input) in node.input.iter_mut().enumerate() {
                 let rounds = match rounding {
-                    // A bias is no operand.
+                    // A bias isn't an operand.
                     Rounding::Products => {
                         is_product && at < if node.op_type.as_deref() == Some("Attention") { 3 } else { 2 }
                     }
@@ -59,7 +60,7 @@ impl Graph {
     }
 }
 
-/// Rounds a tensor of 32 bits.
+/// Rounds a 32-bit tensor.
 fn round(from: &str, into: &str, to: DataType) -> [NodeProto; 2] {
     let cast = |from: &str, into: &str, to: DataType| NodeProto {
         input: vec![from.into()],

@@ -1,9 +1,9 @@
-//! One graph for all sizes of picture.
+//! One graph for all picture sizes.
 //!
-//! The graphs of a part for two sizes have the same operators and the same weights; only lists of whole numbers (shapes,
-//! where slices end) and tables of floats (the angles of positions) differ. [`Template::of`] makes one graph of both,
-//! in which what differs is an input. [`Template::values`] then gives these inputs for the graph of any size, and none if
-//! that graph has other operators: what runs is what the builder wrote for that size, or nothing.
+//! A part's graphs for two sizes have the same operators and weights. Only integer lists (shapes, ends of slices) and
+//! float tables (position angles) differ. [`Template::of`] merges both graphs into one that takes the differences as
+//! inputs. [`Template::values`] then returns these inputs for the graph of any size, or nothing if that graph has other
+//! operators. So what runs is exactly what the builder wrote for that size.
 
 use std::collections::HashMap;
 
@@ -14,26 +14,26 @@ use super::{Attribute, Graph, Table, add_lists, attribute, rename_inputs, value_
 use crate::Result;
 use crate::weights::Floats;
 
-/// What stands for "what is left" in a shape.
+/// Marks the inferred size in a shape.
 const REST: i64 = -1;
 
 /// The value of an input that depends on the size.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Value {
-    /// Whole numbers of 64 bits.
+    /// 64-bit integers.
     Whole(Vec<i64>),
-    /// Fractions, in rows, with their shape.
+    /// Floats in rows, with their shape.
     Fractions(Vec<usize>, Vec<f32>),
 }
 
-/// Where a list of the graphs is in the template.
+/// Where a graph's list is in the template.
 #[derive(Debug)]
 enum Place {
     /// In the graph: the same for all sizes.
     Held(Vec<i64>),
-    /// In the graph: all but one size of a shape are the same for all sizes, and that one is what is left.
+    /// In the graph, with one size of the shape inferred: the other sizes are equal for all picture sizes.
     Rest(Vec<i64>, usize),
-    /// An input of this number, which other lists that are always equal share.
+    /// The input with this number, which lists that are always equal share.
     Input(usize),
 }
 
@@ -48,9 +48,10 @@ pub struct Template {
 }
 
 impl Template {
-    /// The template of two graphs of a part for sizes that have no number in common. `None` if their operators differ.
+    /// The template from two graphs of a part, for sizes that have no number in common. `None` if their operators
+    /// differ.
     ///
-    /// # Errors
+    /// If the ONNX file cannot be written.
     /// If it cannot be written.
     pub fn of(one: &Graph, other: &Graph) -> Result<Option<Self>> {
         let operators = operators(one)?;
@@ -97,7 +98,7 @@ impl Template {
         Ok(Some(Self { onnx: written(graph)?, operators, places, tables: one.tables.len() }))
     }
 
-    /// The inputs that make the template the given graph. `None` if they cannot.
+    /// The inputs that turn the template into the given graph. `None` if none can.
     ///
     /// # Errors
     /// If the graph cannot be written.
@@ -132,12 +133,12 @@ fn table_name(name: &str) -> String {
     format!("table.{name}")
 }
 
-/// The places at which two lists of one length differ.
+/// The positions where two lists of the same length differ.
 fn differing(a: &[i64], b: &[i64]) -> Vec<usize> {
     (0..a.len()).filter(|at| a[*at] != b[*at]).collect()
 }
 
-/// A digest of all that must not differ: operators, their order and attributes, weights, and constants.
+/// A digest of all that must not differ: operators with their order and attributes, weights, and constants.
 fn operators(graph: &Graph) -> Result<[u8; 32]> {
     let mut proto = graph.proto.clone();
     for value in proto.input.iter_mut().chain(&mut proto.output) {
@@ -152,13 +153,13 @@ fn operators(graph: &Graph) -> Result<[u8; 32]> {
     Ok(digest.finalize().into())
 }
 
-/// The names of the lists that are shapes of [`super::Builder::reshape`], which can have a rest.
+/// The names of lists that are shapes for [`super::Builder::reshape`], where a size can be inferred.
 fn shapes_read(graph: &GraphProto) -> std::collections::HashSet<&str> {
     let reshapes = graph.node.iter().filter(|node| node.op_type.as_deref() == Some("Reshape"));
     reshapes.filter_map(|node| node.input.get(1).map(String::as_str)).collect()
 }
 
-/// Leaves open the sizes of inputs or outputs that differ. Equal ones have a name in common.
+/// Leaves open the sizes of inputs or outputs that differ. Equal ones share a name.
 fn free(values: &mut [ValueInfoProto], others: &[ValueInfoProto]) {
     for (value, other) in values.iter_mut().zip(others) {
         for (one, other) in sizes(value).into_iter().zip(sizes(&mut other.clone())) {
@@ -176,7 +177,7 @@ fn sizes(value: &mut ValueInfoProto) -> Vec<&mut Dimension> {
     tensor.and_then(|tensor| tensor.shape.as_mut()).map_or_else(Vec::new, |shape| shape.dim.iter_mut().collect())
 }
 
-/// Makes tables inputs of 32 bits, whatever the graph computes with.
+/// Turns tables into 32-bit inputs, whatever type the graph computes with.
 fn add_tables(graph: &mut GraphProto, tables: &[Table], others: &[Table], floats: Floats) {
     let mut casts = Vec::new();
     let mut names = HashMap::new();
@@ -198,6 +199,6 @@ fn add_tables(graph: &mut GraphProto, tables: &[Table], others: &[Table], floats
         });
     }
     rename_inputs(graph, &names);
-    // Operators come after what they read.
+    // Operators must follow those whose results they read.
     graph.node.splice(0..0, casts);
 }

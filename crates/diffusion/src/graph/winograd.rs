@@ -1,9 +1,9 @@
-//! Convolutions of 3x3 with a quarter of the multiplications.
+//! 3x3 convolutions with a quarter of the multiplications.
 //!
-//! Winograd's algorithm F(4x4, 3x3) computes squares of 4x4 results at a time from squares of 6x6 pixels: it transforms the
-//! pixels and the weights into 36 numbers each, multiplies them number by number, and transforms the 36 products into 16
-//! results. The sum over channels in between is 36 products of matrices. See Lavin and Gray, *Fast Algorithms for
-//! Convolutional Neural Networks* (2015), whose matrices these are.
+//! Winograd's algorithm F(4x4, 3x3) computes tiles of 4x4 results from tiles of 6x6 pixels: it transforms the pixels
+//! and the weights into 36 numbers each, multiplies them element by element, and transforms the 36 products into 16
+//! results. The sum over channels in between is 36 matrix products. See Lavin and Gray, *Fast Algorithms for
+//! Convolutional Neural Networks* (2015), the source of these matrices.
 
 use super::Attribute::{Int, Ints};
 use super::{Builder, Node};
@@ -12,21 +12,19 @@ use super::{Builder, Node};
 const RESULTS: usize = 4;
 /// Side of a square of pixels.
 const PIXELS: usize = 6;
-/// Fewer channels than this gain nothing: the transforms then take as long as what they save.
+/// Fewer channels than this gain nothing: the transforms take as long as they save.
 const MIN_CHANNELS: usize = 64;
-/// Fewer squares than this gain little: the weights are transformed at each run.
+/// Fewer squares than this gain little: the weights are transformed on each run.
 const MIN_SQUARES: usize = 64;
-/// Bytes of transformed weights of a layer that works on its map in parts, at most. They are in memory until the last one.
+/// The most bytes of transformed weights for a layer that works on its map in parts. They stay in memory until the last
+/// part.
 const MAX_WEIGHT_BYTES: usize = 64 << 20;
-/// Bytes of transformed weights at a time, which stay in the cache until they are used, and of transformed pixels, unless
-/// that takes more than [`MAX_PARTS`].
+/// Bytes of transformed weights at a time, which stay in the cache until used, and of transformed pixels, unless that
+/// needs more than [`MAX_PARTS`] parts.
 const BYTES_AT_A_TIME: usize = 16 << 20;
-/// Parts of a map, at most.
 const MAX_PARTS: usize = 32;
-/// Numbers of a transformed square.
 const PRODUCTS: usize = PIXELS * PIXELS;
 
-/// Transforms pixels.
 const PIXEL_TRANSFORM: [[f32; 6]; 6] = [
     [4.0, 0.0, -5.0, 0.0, 1.0, 0.0],
     [0.0, -4.0, -4.0, 1.0, 1.0, 0.0],
@@ -35,7 +33,6 @@ const PIXEL_TRANSFORM: [[f32; 6]; 6] = [
     [0.0, 2.0, -1.0, -2.0, 1.0, 0.0],
     [0.0, 4.0, 0.0, -5.0, 0.0, 1.0],
 ];
-/// Transforms weights.
 const WEIGHT_TRANSFORM: [[f32; 3]; 6] = [
     [1.0 / 4.0, 0.0, 0.0],
     [-1.0 / 6.0, -1.0 / 6.0, -1.0 / 6.0],
@@ -44,7 +41,6 @@ const WEIGHT_TRANSFORM: [[f32; 3]; 6] = [
     [1.0 / 24.0, -1.0 / 12.0, 1.0 / 6.0],
     [0.0, 0.0, 1.0],
 ];
-/// Transforms products.
 const RESULT_TRANSFORM: [[f32; 6]; 4] = [
     [1.0, 1.0, 1.0, 1.0, 1.0, 0.0],
     [0.0, 1.0, -1.0, 2.0, -2.0, 0.0],
@@ -52,13 +48,13 @@ const RESULT_TRANSFORM: [[f32; 6]; 4] = [
     [0.0, 1.0, -1.0, 8.0, -8.0, 1.0],
 ];
 
-/// A transform of both dimensions at once: rows of squares times a square written as one row.
+/// Transforms both dimensions at once: rows of squares times a square written as one row.
 fn of_squares<const N: usize>(rows: &[[f32; N]]) -> Vec<f32> {
     let pairs = rows.iter().flat_map(|y| rows.iter().map(move |x| (y, x)));
     pairs.flat_map(|(y, x)| y.iter().flat_map(move |y| x.iter().map(move |x| y * x))).collect()
 }
 
-/// Whether a convolution of 3x3 from `inputs` to `outputs` channels is faster this way.
+/// Whether a 3x3 convolution from `inputs` to `outputs` channels is faster this way.
 pub(super) fn pays([batch, inputs, height, width]: [usize; 4], outputs: usize) -> bool {
     let is_whole = height.is_multiple_of(RESULTS) && width.is_multiple_of(RESULTS);
     let squares = batch * (height / RESULTS) * (width / RESULTS);
@@ -67,23 +63,23 @@ pub(super) fn pays([batch, inputs, height, width]: [usize; 4], outputs: usize) -
     is_whole && inputs.min(outputs) >= MIN_CHANNELS && fits && squares >= MIN_SQUARES
 }
 
-/// Outputs whose weights are transformed at a time.
+/// Outputs whose weights are transformed together.
 pub(super) fn outputs_at_a_time(inputs: usize) -> usize {
     (BYTES_AT_A_TIME / (inputs * PRODUCTS * size_of::<f32>())).max(1)
 }
 
-/// Rows of squares to work on at a time. Each part adds operators to the graph, so there are not too many.
+/// Rows of squares to work on at a time. Each part adds operators to the graph, so their number is limited.
 pub(super) fn rows_at_a_time([batch, inputs, height, width]: [usize; 4]) -> usize {
     let row = batch * inputs * PRODUCTS * (width / RESULTS) * size_of::<f32>();
     (BYTES_AT_A_TIME / row.max(1)).max(height / RESULTS / MAX_PARTS)
 }
 
 impl Builder<'_> {
-    /// A convolution of 3x3 without a bias, whose padding keeps the size. The matrices of `weights` have a row of 9 for each
-    /// pair of an output and an input.
+    /// A 3x3 convolution without bias, padded to keep the size. The matrices in `weights` have a row of 9 for each pair
+    /// of an output and an input.
     ///
-    /// It works on one matrix of weights after the other, and on at most `rows_at_a_time` rows of squares after the other,
-    /// so that only their transforms are in memory.
+    /// It works on one weight matrix at a time, and on at most `rows_at_a_time` rows of squares, so that only their
+    /// transforms are in memory.
     pub(super) fn conv_in_squares(&mut self, x: &Node, weights: &[Node], rows_at_a_time: usize) -> Node {
         let [batch, inputs, height, width] = x.map();
         let columns = width / RESULTS;
@@ -96,7 +92,7 @@ impl Builder<'_> {
             let (above, below) = (usize::from(rows.start > 0), usize::from(rows.end * RESULTS < height));
             let (from, to) = (rows.start * RESULTS - above, rows.end * RESULTS + below);
             let part = if to - from == height { x.clone() } else { self.slice(x, 2, from, to) };
-            // Each channel is a picture of its own. Rows wait for those before them.
+            // Each channel becomes a picture of its own. Rows wait for the rows before them.
             let before = done.last();
             let transform = before.map_or_else(|| pixel_transform.clone(), |done| self.after(&pixel_transform, done));
             let part = self.reshape(&part, &[batch * inputs, 1, to - from, width]);
@@ -112,7 +108,7 @@ impl Builder<'_> {
             for (at, weight) in weights.iter().enumerate() {
                 let outputs = weight.matrix()[0] / inputs;
                 if at == transformed.len() {
-                    // The runtime would otherwise transform all weights of a model when it loads it, and keep them.
+                    // Otherwise the runtime would transform all of a model's weights when loading it, and keep them.
                     let table = self.after(&table, pieces.last().unwrap_or(&squares));
                     let shape = [PRODUCTS, outputs * inputs];
                     let weight = self.op("Gemm", &[&table, weight], &[("transB", Int(1))], &shape);
@@ -132,7 +128,7 @@ impl Builder<'_> {
         self.concat(&done.iter().collect::<Vec<_>>(), 2)
     }
 
-    /// The same constant, but not before `node` is computed. Runtimes begin with all that can be computed.
+    /// The same constant, but not before `node` is computed. Runtimes start with everything that they can compute.
     fn after(&mut self, constant: &Node, node: &Node) -> Node {
         let axes: Vec<i64> = (0..node.shape().len()).map(|axis| axis as i64).collect();
         let [from, to, axes] = [&vec![0; axes.len()], &vec![1; axes.len()], &axes].map(|list| self.list(list));
@@ -154,7 +150,7 @@ mod tests {
     const MAP: [usize; 4] = [2, 5, 20, 12];
     const OUTPUTS: usize = 7;
 
-    /// One result, added up pixel by pixel.
+    /// One result, summed pixel by pixel.
     fn expected(map: &[f32], weight: &[f32], [picture, output, y, x]: [usize; 4]) -> f64 {
         let [_, inputs, height, width] = MAP;
         let mut sum = 0.0;
@@ -199,7 +195,7 @@ mod tests {
         }
     }
 
-    /// A file of weights of one convolution, with random numbers.
+    /// A weights file for one convolution, with random numbers.
     fn file(channels: usize) -> Weights {
         let count = channels * channels * 9;
         let numbers: Vec<u8> = Noise::new(2).normal(count + channels).iter().flat_map(|x| x.to_le_bytes()).collect();
@@ -213,7 +209,7 @@ mod tests {
         Weights::parse("conv.safetensors".into(), file.leak()).expect("weights")
     }
 
-    /// The graph of a convolution of a map, and the operator in it that reads the weights.
+    /// The graph of a convolution, and its operator that reads the weights.
     fn convolution(weights: &Weights, map: [usize; 4]) -> (Graph, String) {
         let mut b = Builder::new(weights, "");
         let x = b.input("map", &map);

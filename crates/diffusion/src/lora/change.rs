@@ -11,10 +11,10 @@ use super::names::Algorithm;
 use crate::weights::float_formats::{byte_size, scaled_f32};
 use crate::weights::{TensorEntry, Weights};
 
-/// Products from which on a merge is worth several threads.
+/// Products from which a merge is worth several threads.
 const MANY_PRODUCTS: usize = 1 << 22;
 
-/// Numbers in a mapped file, or made of some. They last as long as the process.
+/// Numbers in a mapped file, or computed from some. They live as long as the process.
 #[derive(Debug, Clone)]
 pub(super) struct Numbers {
     pub bytes: &'static [u8],
@@ -33,7 +33,6 @@ impl Numbers {
         Self { bytes: bytes.leak(), dtype: Dtype::F32, scale: None }
     }
 
-    /// Bytes of a number.
     fn size(&self) -> usize {
         byte_size(self.dtype).unwrap_or(1)
     }
@@ -47,7 +46,7 @@ impl Numbers {
         self.floats(0..self.bytes.len() / self.size())
     }
 
-    /// This matrix of `columns` columns, transposed.
+    /// This matrix with `columns` columns, transposed.
     pub(super) fn transposed(&self, columns: usize) -> Self {
         let (size, mut bytes) = (self.size(), Vec::with_capacity(self.bytes.len()));
         for column in 0..columns {
@@ -59,14 +58,14 @@ impl Numbers {
     }
 }
 
-/// A matrix: whole, or the product of two thin ones.
+/// A matrix: whole, or as the product of two thin ones.
 #[derive(Debug, Clone)]
 pub(super) struct Factor {
     pub rows: usize,
     pub columns: usize,
-    /// The whole matrix, or the first one, which has a row for each row.
+    /// The whole matrix, or the first thin one, with one row per row of the product.
     pub up: Numbers,
-    /// The rank, and the second matrix, which has a column for each column.
+    /// The rank, and the second thin matrix, with one column per column of the product.
     pub down: Option<(usize, Numbers)>,
 }
 
@@ -84,7 +83,7 @@ impl Factor {
         Self { rows: columns, columns: rows, up, down }
     }
 
-    /// Some of its rows, widened.
+    /// Some of its rows in 32 bits.
     fn widened(&self, rows: Range<usize>) -> WidenedFactor {
         let width = self.rank().unwrap_or(self.columns);
         let up = self.up.floats(rows.start * width..rows.end * width);
@@ -98,7 +97,6 @@ impl Factor {
     }
 }
 
-/// Rows of a [`Factor`] in 32 bits.
 struct WidenedFactor {
     first: usize,
     width: usize,
@@ -108,7 +106,7 @@ struct WidenedFactor {
 }
 
 impl WidenedFactor {
-    /// Adds a row, multiplied.
+    /// Adds a row times `scale`.
     fn add(&self, row: usize, scale: f32, to: &mut [f32]) {
         let up = &self.up[(row - self.first) * self.width..][..self.width];
         let mut add = |factor: f32, numbers: &[f32]| to.iter_mut().zip(numbers).for_each(|(to, x)| *to += factor * x);
@@ -130,7 +128,7 @@ impl WidenedFactor {
 pub(super) struct Dora {
     /// The magnitudes.
     pub magnitudes: Vec<f32>,
-    /// Whether they are those of rows, as PEFT and newer files of LyCORIS have them. OneTrainer has those of the inputs.
+    /// Whether there is one per row, as in PEFT and newer LyCORIS files. OneTrainer has one per input.
     pub is_by_row: bool,
     /// The tensor before any change.
     pub base: Numbers,
@@ -141,22 +139,21 @@ pub(super) struct Dora {
 /// What is added to a tensor.
 #[derive(Debug, Clone)]
 pub(crate) struct Change {
-    /// How strongly the file is used.
+    /// Strength of the LoRA file.
     pub(super) weight: f32,
-    /// How much of the product counts.
+    /// The share of the product that is added.
     pub(super) scale: f32,
     pub(super) algorithm: Algorithm,
-    /// One factor, or two that are multiplied.
+    /// One factor, or two to multiply.
     pub(super) factors: Vec<Factor>,
-    /// The first row of the product that belongs to the tensor.
+    /// The product's first row that belongs to the tensor.
     pub(super) first: usize,
-    /// Rows of the tensor if the second half of the product comes first.
+    /// The tensor's number of rows, if the second half of the product comes first.
     pub(super) swapped: Option<usize>,
     pub(super) dora: Option<Dora>,
 }
 
 impl Change {
-    /// The row of the product for a row of the tensor.
     fn product_row(&self, row: usize) -> usize {
         self.first + self.swapped.map_or(row, |all| (row + all / 2) % all)
     }
@@ -175,7 +172,7 @@ impl Change {
         self.factors.iter().map(|factor| factor.widened(rows.clone())).collect()
     }
 
-    /// Adds a row of the scaled product, multiplied.
+    /// Adds a row of the scaled product times `by`.
     fn add_row(&self, widened: &[WidenedFactor], row: usize, by: f32, to: &mut [f32]) {
         let (row, by) = (self.product_row(row), by * self.scale);
         match (self.algorithm, widened) {
@@ -194,7 +191,7 @@ impl Change {
         }
     }
 
-    /// A row of the tensor before and after this change alone, but for the magnitudes.
+    /// A row of the tensor before and after this change alone, without the new magnitudes.
     fn before_and_after(&self, dora: &Dora, widened: &[WidenedFactor], row: usize, width: usize) -> [Vec<f32>; 2] {
         let base = dora.base.floats(row * width..(row + 1) * width);
         let mut sum = base.clone();
@@ -202,7 +199,7 @@ impl Change {
         [base, sum]
     }
 
-    /// What the columns of a tensor are multiplied by, so that they have their magnitudes.
+    /// The factors that give a tensor's columns their magnitudes.
     fn column_factors<'d>(&self, dora: &'d Dora, width: usize) -> &'d [f32] {
         dora.column_factors.get_or_init(|| {
             let rows = dora.base.bytes.len() / dora.base.size() / width;
@@ -257,7 +254,7 @@ impl Change {
         }
     }
 
-    /// Adds all that it is to a digest.
+    /// Adds everything about the change to a digest.
     pub(super) fn digest(&self, digest: &mut Sha256) {
         let Self { weight, scale, algorithm, factors, first, swapped, dora } = self;
         let dora = dora.as_ref().map(|dora| (&dora.magnitudes, dora.is_by_row));
@@ -273,7 +270,7 @@ impl Change {
     }
 }
 
-/// What numbers are multiplied by, the sum of whose squares this is, so that they have a magnitude.
+/// The factor that gives numbers with this sum of squares a magnitude.
 fn norm_ratio(magnitude: f32, square: f64) -> f32 {
     (f64::from(magnitude) / (square.sqrt() + f64::from(f32::EPSILON))) as f32
 }
@@ -285,7 +282,7 @@ mod tests {
     #[test]
     fn a_change_of_a_transposed_matrix_is_the_transposed_change() {
         let numbers = |count: u8| Numbers::from_f32(&(1..=count).map(f32::from).collect::<Vec<_>>());
-        // Six outputs and four inputs, as a product of the rank 2, and in small: two outputs and two inputs.
+        // Six outputs and four inputs as a product of rank 2; and smaller, two outputs and two inputs.
         let thin = Factor { rows: 6, columns: 4, up: numbers(12), down: Some((2, numbers(8))) };
         let whole = Factor { rows: 6, columns: 4, up: numbers(24), down: None };
         let [small, other] = [2, 3].map(|rows| Factor { rows, columns: 2, up: numbers(rows as u8 * 2), down: None });

@@ -1,12 +1,10 @@
 //! LoRA files: for some layers of a model two thin matrices each, whose product is added to the weights.
 //!
-//! LoHa and LoKr multiply two such products, number by number or each number of one by all of the other, and the kernels of
-//! convolutions can have a third matrix (`lycoris/functional` of LyCORIS). DoRA then sets the magnitudes of rows or
-//! columns.
+//! LoHa and LoKr multiply two such products (element by element, or as a Kronecker product), and convolutions can have
+//! a third matrix (`lycoris/functional` of LyCORIS). DoRA then sets the magnitudes of rows or columns.
 //!
-//! They come from strangers, as models do: names, shapes, types and numbers are checked before anything is merged. A
-//! tensor that fits no layer of the model is refused, because a LoRA that is applied in part gives pictures that nobody
-//! expects.
+//! Like models, LoRA files are untrusted: names, shapes, types and numbers are checked before anything is merged. A
+//! tensor that fits no layer of the model is rejected, because a partly applied LoRA makes unexpected pictures.
 
 mod change;
 mod names;
@@ -30,7 +28,7 @@ use crate::{Error, Result};
 
 pub(crate) use self::change::Change;
 
-/// The largest weight of a LoRA, in both directions. Beyond it no picture is left.
+/// The largest weight of a LoRA, in both directions. Beyond it nothing recognisable is left.
 pub const MAX_WEIGHT: f64 = 10.0;
 
 /// Most LoRA files of a model.
@@ -39,10 +37,10 @@ pub const MAX_LORAS: usize = 16;
 /// The largest rank. Most files have 4 to 128.
 const MAX_RANK: usize = 2_048;
 
-/// Numbers that the product of a third matrix can have in any layer, because some ranks exceed a small layer's outputs.
+/// Numbers allowed in a third matrix's product for any layer, because some ranks exceed a small layer's outputs.
 const SMALL_PRODUCT: usize = 1 << 22;
 
-/// A note with the scales of a file that the PEFT library has written.
+/// Metadata with the scales of a file written by the PEFT library.
 const SCALES_NOTE: &str = "lora_adapter_metadata";
 
 /// A LoRA file, and how strongly it changes a model.
@@ -50,13 +48,13 @@ const SCALES_NOTE: &str = "lora_adapter_metadata";
 pub struct Lora {
     /// The safetensors file.
     pub path: PathBuf,
-    /// 1 changes the model as the file says, 0 not at all, and less than 0 the other way. From -10 to 10.
+    /// 1 applies the file as it is, 0 not at all, and a negative weight in the opposite direction. From -10 to 10.
     pub weight: f64,
 }
 
 const NOT_FINITE: &str = "holds numbers that are not finite: the file is damaged, or its training failed";
 
-/// What is added to the tensors of a part of a model.
+/// What is added to the tensors of a model's part.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Changes(BTreeMap<String, Vec<Change>>);
 
@@ -81,7 +79,6 @@ impl Changes {
         self.0.is_empty()
     }
 
-    /// The tensors that are changed.
     pub(crate) fn tensors(&self) -> impl Iterator<Item = &str> {
         self.0.keys().map(String::as_str)
     }
@@ -91,7 +88,7 @@ impl Changes {
         self.0.get(tensor).map_or(&[], Vec::as_slice)
     }
 
-    /// A digest of all that is added.
+    /// A digest of everything that is added.
     pub(crate) fn digest(&self) -> Vec<u8> {
         let mut digest = Sha256::new();
         for (tensor, changes) in &self.0 {
@@ -104,7 +101,7 @@ impl Changes {
     }
 }
 
-/// Compares the names in LoRA files with the parts of a model, before anything is made.
+/// Compares the names in LoRA files with a model's parts, before anything is computed.
 ///
 /// # Errors
 /// If a file cannot be used, or changes a part that the model does not have.
@@ -127,35 +124,33 @@ pub(crate) fn check(loras: &[Lora], parts: &[&str]) -> Result<()> {
 struct Layer {
     matrices: BTreeMap<(Algorithm, usize, MatrixRole), String>,
     alpha: Option<String>,
-    /// The magnitudes of DoRA, and whether PEFT has named them.
+    /// The DoRA magnitudes, and whether their name is PEFT's.
     magnitudes: Option<(String, bool)>,
     /// Whether names like these are known.
     is_known: bool,
-    /// Whether PEFT has written the file itself.
+    /// Whether the PEFT library itself wrote the file.
     is_of_peft: bool,
 }
 
-/// The layers of a file by the part, if the name says it, and the rest of the name.
+/// A file's layers, by part (empty if the name doesn't say) and the rest of the name.
 type Layers = BTreeMap<(&'static str, String), Layer>;
 
 impl Layer {
-    /// One of them.
     fn key(&self) -> &str {
         let magnitudes = self.magnitudes.as_ref().map(|(key, _)| key);
         self.matrices.values().chain(&self.alpha).chain(magnitudes).next().map_or("", String::as_str)
     }
 
-    /// The matrix to go down of a plain LoRA.
     fn down(&self) -> Option<&str> {
         self.matrices.get(&(Algorithm::Lora, 0, MatrixRole::Down)).map(String::as_str)
     }
 
-    /// The magnitudes with a name of PEFT.
+    /// The magnitudes, if their name is PEFT's.
     fn magnitudes_of_peft(&self) -> Option<&str> {
         self.magnitudes.as_ref().and_then(|(key, is_of_peft)| is_of_peft.then_some(key.as_str()))
     }
 
-    /// Puts a tensor into its place. Gives the one that was there.
+    /// Assigns a tensor to its role. Returns the tensor that had it before.
     fn put(&mut self, role: Role, key: String) -> Option<String> {
         match role {
             Role::Matrix(algorithm, number, role) => self.matrices.insert((algorithm, number, role), key),
@@ -167,10 +162,9 @@ impl Layer {
     }
 }
 
-/// The tensors of a file by their layers.
 fn layers(weights: &Weights) -> std::result::Result<Layers, String> {
     let mut layers = Layers::new();
-    // In the order of their names, so that a refusal names the same one each time.
+    // Sorted by name, so that the same tensor is named each time a file is rejected.
     let keys: BTreeSet<_> = weights.names().collect();
     let Some(first) = keys.first() else { return Err("the file holds no LoRA: it has no tensors".into()) };
     if let Some((key, way)) = keys.iter().find_map(|key| Some((key, names::other_way(key)?))) {
@@ -185,7 +179,7 @@ fn layers(weights: &Weights) -> std::result::Result<Layers, String> {
             ),
         });
     }
-    // Some programs count the steps of the training.
+    // Some programs store the number of training steps.
     let is_counter = |key: &str| {
         !key.contains('.') && weights.get(key).is_some_and(|entry| entry.shape.iter().product::<usize>() == 1)
     };
@@ -203,7 +197,6 @@ fn layers(weights: &Weights) -> std::result::Result<Layers, String> {
     Ok(layers)
 }
 
-/// A LoRA file that is open.
 #[derive(Debug)]
 struct LoraFile {
     path: String,
@@ -241,7 +234,7 @@ impl LoraFile {
         Error::Lora(format!("{}: {key:?} {what}", self.path))
     }
 
-    /// The refusal of a layer that the model does not have.
+    /// The error for a layer that the model doesn't have.
     fn misplaced(&self, key: &str, layer: &Layer) -> Error {
         if layer.is_known {
             return self.foreign(key, "fits no layer of this model");
@@ -253,7 +246,7 @@ impl LoraFile {
         )
     }
 
-    /// The refusal of a file that was made for another model.
+    /// The error for a file made for another model.
     fn foreign(&self, key: &str, what: &str) -> Error {
         let why = "the LoRA was made for another family of models";
         self.wrong(key, &format!("{what}: {why}, so use one for this model or leave it out"))
@@ -275,11 +268,11 @@ impl LoraFile {
                 }
                 let entry = weights.get(tensor).ok_or_else(|| self.foreign(key, "fits no tensor of this model"))?;
                 let mut change = self.change(layer, tensor, (entry, Numbers::of(weights, entry)), [share, shares])?;
-                // The second matrix of LoKr has the rank that counts.
+                // LoKr's rank is the rank of its second matrix.
                 let rank = change.factors.iter().rev().find_map(Factor::rank);
                 change.scale = self.scale(part, name, layer.alpha.as_deref(), rank)?;
                 let strength = change.weight * if change.dora.is_some() { 1.0 } else { change.scale };
-                // Without a weight the file is only looked at.
+                // With a strength of 0 the file is only validated.
                 if strength.abs() > 0.0 {
                     changes.0.entry(tensor.to_owned()).or_default().push(change);
                 }
@@ -288,7 +281,7 @@ impl LoraFile {
         Ok(())
     }
 
-    /// The matrices of a layer of so many outputs and inputs, a kernel's pixels counted.
+    /// The matrices of a layer with this many outputs and inputs, kernel pixels included.
     fn factors(&self, layer: &Layer, size: [usize; 2]) -> Result<(Algorithm, Vec<Factor>)> {
         let algorithm = layer.matrices.keys().next().map_or(Algorithm::Lora, |(algorithm, ..)| *algorithm);
         if let Some((_, key)) = layer.matrices.iter().find(|((other, ..), _)| *other != algorithm) {
@@ -297,7 +290,7 @@ impl LoraFile {
         let count = if algorithm == Algorithm::Lora { 1 } else { 2 };
         let factors = (0..count).map(|number| self.factor(layer, algorithm, number, size));
         let factors = factors.collect::<Result<Vec<_>>>()?;
-        // One alpha belongs to both.
+        // Both share one alpha.
         if let (Algorithm::Loha, [Some(one), Some(other)]) =
             (algorithm, &factors.iter().map(Factor::rank).collect::<Vec<_>>()[..])
             && one != other
@@ -310,7 +303,6 @@ impl LoraFile {
         Ok((algorithm, factors))
     }
 
-    /// One of the matrices.
     fn factor(
         &self,
         layer: &Layer,
@@ -349,7 +341,7 @@ impl LoraFile {
             };
             let kernel = size(key, kernel)?;
             let wide = columns.checked_mul(kernel).filter(|wide| (1..=inputs).contains(wide));
-            // What is made stays in memory: nothing larger than the layer, unless that is small.
+            // The product stays in memory: it must not be larger than the layer, unless it is small.
             let most = outputs.saturating_mul(inputs).max(SMALL_PRODUCT);
             let wide = wide.filter(|wide| to.checked_mul(*wide).is_some_and(|count| count <= most));
             let ranks = 1..=MAX_RANK;
@@ -380,7 +372,7 @@ impl LoraFile {
         Ok(Factor { rows, columns, up, down: Some((rank, down)) })
     }
 
-    /// The change of a tensor that has one of several shares of the outputs, but for its scale.
+    /// The change of a tensor, before scaling. The tensor has one of several shares of the layer's outputs.
     fn change(
         &self,
         layer: &Layer,
@@ -418,7 +410,7 @@ impl LoraFile {
         let swapped = layer.matrices.values().any(|key| names::swaps_halves(key, tensor)).then_some(rows);
         let dora = match &layer.magnitudes {
             Some((key, is_of_peft)) => {
-                // A kernel's pixels share the magnitude of their input.
+                // A kernel's pixels share their input's magnitude.
                 let inputs = entry.shape.get(usize::from(!is_transposed)).copied().unwrap_or(0);
                 Some(self.dora(key, *is_of_peft, [rows * shares, inputs], shares, is_transposed, base)?)
             }
@@ -457,7 +449,7 @@ impl LoraFile {
         Ok(Dora { magnitudes, is_by_row: is_of_outputs != is_transposed, base, column_factors: OnceLock::new() })
     }
 
-    /// The numbers of a tensor, all of which are finite.
+    /// A tensor's numbers, checked to be finite.
     fn numbers(&self, key: &str) -> Result<Numbers> {
         let entry = self.weights.get(key).ok_or_else(|| self.wrong(key, "is missing"))?;
         if float_formats::byte_size(entry.dtype).is_none() {
@@ -470,7 +462,8 @@ impl LoraFile {
         Ok(Numbers::of(&self.weights, entry))
     }
 
-    /// How much of the product of a layer's matrices is added. Without a number in the file, or without a rank, it is all.
+    /// The share of a layer's matrix product that is added: all of it if the file has no number for it, or there is no
+    /// rank.
     fn scale(&self, part: &str, layer: &str, alpha: Option<&str>, rank: Option<usize>) -> Result<f32> {
         let Some(rank) = rank.map(|rank| rank as f64) else { return Ok(1.0) };
         let part_of = |alpha: f64| alpha / rank;
@@ -494,7 +487,7 @@ impl LoraFile {
         }
     }
 
-    /// How much of the product is added, as the file's metadata says.
+    /// The share of the product that is added, according to the file's metadata.
     fn noted_share(&self, part: &str, layer: &str, rank: f64) -> Option<f64> {
         let note = |key: &str| self.scales.get(&format!("{part}.{key}"));
         let ends = |name: &str| layer == name || layer.ends_with(&format!(".{name}"));
@@ -506,7 +499,7 @@ impl LoraFile {
     }
 }
 
-/// The sizes of a kernel of one pixel without its sides.
+/// A kernel's sizes, without its sides if they are one pixel.
 fn matrix(shape: &[usize]) -> Vec<usize> {
     match shape {
         [outputs, inputs, 1, 1] => vec![*outputs, *inputs],
@@ -514,7 +507,7 @@ fn matrix(shape: &[usize]) -> Vec<usize> {
     }
 }
 
-/// The product of the matrix between, which is `to` x `from` x `kernel`, and the one to go down, `from` x `inputs`.
+/// The product of the middle matrix (`to` x `from` x `kernel`) and the down matrix (`from` x `inputs`).
 fn tucker_product(middle: &[f32], down: &[f32], [to, from, kernel, inputs]: [usize; 4]) -> Numbers {
     let mut product = vec![0.0; to * inputs * kernel];
     for (at, weights) in middle.chunks_exact(kernel.max(1)).enumerate() {

@@ -1,7 +1,7 @@
-//! Which tensors of a model a LoRA changes, by the names that programs for training give its layers.
+//! Maps the layer names in LoRA files, as training programs write them, to a model's tensors.
 //!
-//! Some programs write dots as underscores, so names are compared with underscores alone. Layers can also have the
-//! names of the first programs, where a matrix can be several of `diffusers`.
+//! Some programs write dots as underscores, so names are compared with underscores only. Layers can also have their
+//! original names, where one matrix can stand for several of `diffusers`.
 
 use std::collections::HashMap;
 
@@ -11,13 +11,13 @@ use crate::models::flux2::{NORM_OUT, ORIGINAL_NORM_OUT};
 use crate::pipelines::{original_unet_name, transformer_layers};
 use crate::weights::Weights;
 
-/// The parts that make the picture: names without a part are theirs.
+/// The parts that make the picture. Names without a part belong to them.
 const MAIN: [&str; 2] = ["unet", "transformer"];
 
-/// PEFT begins all names so when it writes a file itself.
+/// Prefix of all names in files that PEFT writes itself.
 const OF_PEFT: &str = "base_model.model.";
 
-/// How the names of the layers of a part begin. Without a part they belong to the one that makes the picture.
+/// Prefixes of layer names, by part. A name without a part belongs to the part that makes the picture.
 const PREFIXES: [(&str, &str); 18] = [
     ("lora_unet_", ""),
     ("lora_te1_", "text_encoder"),
@@ -40,7 +40,7 @@ const PREFIXES: [(&str, &str); 18] = [
     ("diffusion_model.", ""),
 ];
 
-/// How the names of layers begin in the models for which there are LoRA files. A name without a prefix is known by them.
+/// First words of layer names in the models that LoRA files exist for. They identify names without a prefix.
 const HEADS: [&str; 14] = [
     "down_blocks",
     "mid_block",
@@ -58,47 +58,46 @@ const HEADS: [&str; 14] = [
     "context_refiner",
 ];
 
-/// How the matrices of a layer are multiplied.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Algorithm {
-    /// There is one alone: a plain LoRA.
+    /// A single one: plain LoRA.
     Lora,
-    /// Number by number: LoHa.
+    /// Element by element: LoHa.
     Loha,
-    /// Each number of the first by all of the second: LoKr.
+    /// Kronecker product: LoKr.
     Lokr,
 }
 
-/// What a tensor is for such a matrix.
+/// A tensor's role in such a matrix.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum MatrixRole {
-    /// From the inputs of the layer to a few numbers.
+    /// From the layer's inputs to the rank.
     Down,
-    /// From these to its outputs.
+    /// From the rank to the layer's outputs.
     Up,
-    /// Between the two, for each pixel of the kernel of a convolution.
+    /// Between the two, for each pixel of a convolution kernel.
     Mid,
-    /// All of the matrix.
+    /// The whole matrix.
     Full,
 }
 
-/// What a tensor of a LoRA is for its layer.
+/// A LoRA tensor's role in its layer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Role {
-    /// Of the first or the second matrix.
+    /// Part of the first or second matrix.
     Matrix(Algorithm, usize, MatrixRole),
-    /// How much of their product counts, times their number.
+    /// The share of the product that is added, times its rank.
     Alpha,
-    /// The magnitudes of rows, by PEFT.
+    /// Magnitudes of rows, from PEFT.
     PeftMagnitude,
-    /// The magnitudes of rows or columns, by LyCORIS and OneTrainer.
+    /// Magnitudes of rows or columns, from LyCORIS and OneTrainer.
     DoraScale,
 }
 
 const DOWN: Role = Role::Matrix(Algorithm::Lora, 0, MatrixRole::Down);
 const UP: Role = Role::Matrix(Algorithm::Lora, 0, MatrixRole::Up);
 
-/// How the names of tensors end.
+/// Suffixes of tensor names.
 const SUFFIXES: [(&str, Role); 33] = [
     (".lora_down.weight", DOWN),
     (".lora_up.weight", UP),
@@ -135,7 +134,7 @@ const SUFFIXES: [(&str, Role); 33] = [
     (".lora_magnitude_vector.default.weight", Role::PeftMagnitude),
 ];
 
-/// Parts of names that tell other ways to change a model, which the files of a LoRA can also hold.
+/// Parts of names that reveal other methods of changing a model, which LoRA files can also contain.
 const OTHER_WAYS: [(&str, &str); 7] = [
     (".oft_", "OFT"),
     (".boft_", "OFT"),
@@ -146,7 +145,7 @@ const OTHER_WAYS: [(&str, &str); 7] = [
     ("emb_params", "an embedding of textual inversion"),
 ];
 
-/// Ends of names that tell such ways.
+/// Suffixes that reveal such methods.
 const OTHER_ENDS: [(&str, &str); 4] = [
     (".diff_b", "a LoRA with biases"),
     (".diff", "a LoRA with whole tensors"),
@@ -154,36 +153,35 @@ const OTHER_ENDS: [(&str, &str); 4] = [
     (".b_norm", "a LoRA that also trains norms"),
 ];
 
-/// The layer of a tensor's name, and what the tensor is for it; `None` if it is not one of a LoRA.
+/// Splits a tensor's name into its layer and its role; `None` if it isn't a LoRA tensor.
 pub(super) fn split(key: &str) -> Option<(&str, Role)> {
     SUFFIXES.iter().find_map(|(suffix, role)| Some((key.strip_suffix(suffix)?, *role)))
 }
 
-/// The way to change a model that a name tells, if it is not supported.
+/// The unsupported method that a name reveals.
 pub(super) fn other_way(key: &str) -> Option<&'static str> {
     let inside = || OTHER_WAYS.iter().find_map(|(word, way)| key.contains(word).then_some(*way));
     OTHER_ENDS.iter().find_map(|(end, way)| key.ends_with(end).then_some(*way)).or_else(inside)
 }
 
-/// Where a layer is, by its name.
+/// A layer's place, from its name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Place<'a> {
-    /// The part of the model, or nothing if the name does not say.
+    /// The part of the model; empty if the name doesn't say.
     pub part: &'static str,
     /// The rest of the name.
     pub layer: &'a str,
-    /// Whether names like this are those of a program or a model that is known.
+    /// Whether the name follows the conventions of a known program or model.
     pub is_known: bool,
-    /// Whether PEFT has written the file itself.
+    /// Whether the PEFT library itself wrote the file.
     pub is_of_peft: bool,
 }
 
-/// Where a layer is.
 pub(super) fn place(name: &str) -> Place<'_> {
     let inner = name.strip_prefix(OF_PEFT);
     let layer = inner.unwrap_or(name);
     let place = Place { part: "", layer, is_known: true, is_of_peft: inner.is_some() };
-    // The first level of the text encoder of CLIP, which alone is a model for PEFT.
+    // The first level of CLIP's text encoder, which PEFT treats as a model of its own.
     if layer.starts_with("text_model.") {
         return Place { part: "text_encoder", ..place };
     }
@@ -193,17 +191,16 @@ pub(super) fn place(name: &str) -> Place<'_> {
     }
 }
 
-/// Whether a layer of `named`, as [`place`] gives it, belongs to a part of a model.
+/// Whether a layer of the part `named`, as returned by [`place`], belongs to a part of the model.
 pub(super) fn belongs(named: &str, part: &str) -> bool {
     named == part || (named.is_empty() && MAIN.contains(&part))
 }
 
-/// The layers of a part of a model.
 #[derive(Debug)]
 pub(super) struct Names {
-    /// The names of tensors by those of their layers.
+    /// Tensor names by layer name.
     tensors: HashMap<String, String>,
-    /// Residual blocks of each block of a UNet on the way down.
+    /// Residual blocks per block on the UNet's way down.
     layers: usize,
 }
 
@@ -223,9 +220,9 @@ impl Names {
         Self { tensors: tensors.collect(), layers: (0..64).take_while(|at| block(*at)).count() }
     }
 
-    /// The tensors of a layer: one, or the three that share the rows of one; `None` if the model has no such layer.
+    /// A layer's tensors: one, or the three that share one tensor's rows; `None` if the model has no such layer.
     pub(super) fn find(&self, layer: &str) -> Option<Vec<&str>> {
-        // Older programs name the code that computes an attention, and leave out a level or have other names for it.
+        // Older programs insert the name of the code that computes attention, and omit a level or name it differently.
         let layer = plain(layer).replace("_processor_", "_");
         let one = |name: &str| self.tensors.get(name).map(String::as_str);
         let swapped = |from: &str, to: &str| Some(format!("{}{to}", layer.strip_suffix(from)?));
@@ -244,13 +241,13 @@ impl Names {
     }
 }
 
-/// A name with underscores alone, without a level that newer files lack.
+/// A name with underscores only, without a level that newer files lack.
 fn plain(name: &str) -> String {
     let plain = name.replace('.', "_");
     plain.strip_prefix("text_model_").map(str::to_owned).unwrap_or(plain)
 }
 
-/// The name of a layer of a UNet that has its first name.
+/// The `diffusers` name of a UNet layer that has its original name.
 fn original_unet(layer: &str, layers: usize) -> Option<String> {
     let heads = ["input_blocks", "output_blocks", "middle_block", "label_emb", "time_embed", "out"];
     let (head, rest) = heads.iter().find_map(|head| Some((*head, layer.strip_prefix(head)?.strip_prefix('_')?)))?;
@@ -263,7 +260,7 @@ fn original_unet(layer: &str, layers: usize) -> Option<String> {
         name.push('.');
     }
     let found = original_unet_name(&name, layers)?;
-    // The place in a block says the same as the name of the layer.
+    // The place in a block says the same as the layer's name.
     let places: &[&str] = match head {
         "input_blocks" | "output_blocks" if found.contains(".attentions.") => &["1"],
         "output_blocks" if found.contains(".upsamplers.") => &["1", "2"],
@@ -273,13 +270,13 @@ fn original_unet(layer: &str, layers: usize) -> Option<String> {
     places.contains(&fields[1]).then(|| plain(found.trim_end_matches('.')))
 }
 
-/// Whether a layer of FLUX.2 or Z-Image has its first name.
+/// Whether a layer of FLUX.2 or Z-Image has its original name.
 pub(super) fn is_original(layer: &str) -> bool {
     layer == ORIGINAL_NORM_OUT || transformer_layers(layer, ".").next().is_some()
 }
 
-/// Whether the outputs of a layer under the name of a tensor in a file are the two halves of those of `tensor`, the second
-/// half first: the scale and the shift of the last norm of FLUX.2.
+/// Whether the layer, under its name in a file, has the same outputs as `tensor` but with the halves swapped: in the
+/// last norm of FLUX.2, scale and shift.
 pub(super) fn swaps_halves(key: &str, tensor: &str) -> bool {
     let is_original = |name: &str| name.contains("adaLN_modulation");
     let is_norm = [NORM_OUT, ORIGINAL_NORM_OUT].contains(&tensor.trim_end_matches(".weight"));

@@ -1,4 +1,4 @@
-//! What a LoRA that the PEFT library has written is scaled by. It keeps that in a file of its own, beside the tensors.
+//! The scales of a LoRA written by the PEFT library, which keeps them in a separate file beside the tensors.
 
 use std::path::Path;
 
@@ -9,14 +9,13 @@ use crate::Result;
 use crate::config::Config;
 use crate::weights::Weights;
 
-/// The file.
 const BESIDE: &str = "adapter_config.json";
 
 /// The parts of models that LoRA files can change.
 const PARTS: [&str; 4] = ["text_encoder", "text_encoder_2", "unet", "transformer"];
 
-/// The scales of a file for each part, with the names that a note in a file has for them; none if the file needs none,
-/// because another program has written it or its tensors say them.
+/// A file's scales for each part, with the names used in its metadata; none if it needs none, because another program
+/// wrote it or its tensors contain them.
 pub(super) fn scales(
     path: &Path,
     layers: &Layers,
@@ -28,7 +27,7 @@ pub(super) fn scales(
     }
     let beside = path.with_file_name(BESIDE);
     if !beside.is_file() {
-        // Trainers of FLUX.2 publish such names without the file: the product counts as it is.
+        // Trainers for FLUX.2 publish such names without that file: the product is added as it is.
         let Some((_, layer)) = open.find(|((_, name), _)| !names::is_original(name)) else { return Ok(Map::new()) };
         return Err(format!(
             "{:?} has a name of PEFT, which keeps the alpha of a LoRA in another file: put the {BESIDE} of this LoRA beside \
@@ -39,7 +38,7 @@ pub(super) fn scales(
     read(&beside, layers, weights).map_err(|error| error.to_string())
 }
 
-/// Compares the note of a file with its magnitudes, which PEFT ignores in parts that the note describes without them.
+/// Compares a file's metadata with its magnitudes, which PEFT ignores in parts whose metadata doesn't mention them.
 pub(super) fn check_magnitudes(scales: &Map<String, Value>, layers: &Layers) -> std::result::Result<(), String> {
     for ((named, _), layer) in layers {
         let Some(key) = layer.magnitudes_of_peft() else { continue };
@@ -91,10 +90,10 @@ fn read(path: &Path, layers: &Layers, weights: &Weights) -> Result<Map<String, V
     Ok(scales)
 }
 
-/// Compares the rank with that of the tensors, which counts: several LoRA files may lie in one folder.
+/// Compares the configured rank with the tensors' rank, which counts: one folder can hold several LoRA files.
 fn check_ranks(config: &Config, layers: &Layers, weights: &Weights) -> Result<()> {
     let expected = config.number_or("r", 8)?;
-    // Layers with ranks of their own.
+    // Some layers have other ranks.
     if config.get("rank_pattern").and_then(Value::as_object).is_some_and(|ranks| !ranks.is_empty()) {
         return Ok(());
     }

@@ -1,4 +1,4 @@
-//! The text encoder of CLIP.
+//! CLIP's text encoder.
 
 use serde_json::{Value, json};
 
@@ -9,24 +9,24 @@ use crate::graph::blocks::{Activation, Heads};
 use crate::graph::{Builder, Graph};
 use crate::weights::Weights;
 
-/// The name of the matrix that gives the embedding of a whole prompt, where it has a column for each output, as
-/// OpenCLIP stores it.
+/// The name of the projection matrix for the embedding of a whole prompt, if stored with one column per output, as
+/// OpenCLIP does.
 pub const TRANSPOSED_PROJECTION: &str = "text_projection.transposed";
 
-/// The text encoder as its `config.json` describes it.
+/// The text encoder as described in its `config.json`.
 #[derive(Debug, Clone)]
 pub struct Clip {
-    /// Words in its vocabulary.
+    /// Size of its vocabulary.
     pub vocabulary: usize,
-    /// Tokens that it takes; shorter prompts are padded.
+    /// Tokens per prompt; shorter prompts are padded.
     pub tokens: usize,
-    /// Numbers in the embedding of a token.
+    /// Size of a token's embedding.
     pub width: usize,
-    /// Its layers.
+    /// Number of layers.
     pub layers: usize,
-    /// Numbers in the embedding of a whole prompt, if it gives one.
+    /// Size of a whole prompt's embedding, if it has one.
     pub projection: Option<usize>,
-    /// The token that ends a prompt, or none if that is the one of the highest number.
+    /// The token that ends a prompt; `None` if it is the token with the highest number.
     end: Option<i32>,
     inner: usize,
     heads: Heads,
@@ -38,7 +38,7 @@ impl Clip {
     /// Reads the configuration.
     ///
     /// # Errors
-    /// If it is not that of a CLIP text encoder.
+    /// If the configuration isn't for a CLIP text encoder.
     pub fn read(config: &Config) -> Result<Self> {
         let architectures = config.get("architectures").and_then(Value::as_array);
         let known = |name: &Value| ["CLIPTextModel", "CLIPTextModelWithProjection"].iter().any(|known| name == known);
@@ -49,7 +49,8 @@ impl Clip {
         config.only("use_attention_mask", &json!(false))?;
         let projects =
             architectures.is_some_and(|names| names.iter().any(|name| name == "CLIPTextModelWithProjection"));
-        // By an old mistake of published configurations, 2 stands for the highest number, as nothing does here.
+        // Because of an old mistake, 2 in published configurations means the token with the highest number, as absence
+        // does here.
         let end = config.number_or_none("eos_token_id")?;
         let width = config.number("hidden_size")?;
         let activation = config.text("hidden_act", "quick_gelu")?;
@@ -68,15 +69,15 @@ impl Clip {
         })
     }
 
-    /// The token whose state stands for the whole prompt.
+    /// The position of the token whose state represents the whole prompt.
     pub fn last(&self, ids: &[i32]) -> usize {
         let most = ids.iter().copied().max();
         let end = self.end.or(most);
         ids.iter().position(|id| Some(*id) == end).unwrap_or(0)
     }
 
-    /// Writes the graph. Input: `ids`, one for each token. Outputs: one row for each token in `states`, in `layer.N` after
-    /// each layer, counted from 0, and in `projected`, if the model gives an embedding of a whole prompt.
+    /// Writes the graph. Input: `ids`, one per token. Outputs, with one row per token: `states`; `layer.N` after each
+    /// layer, counted from 0; and `projected`, if the model has an embedding for a whole prompt.
     ///
     /// # Errors
     /// If the weights do not fit.
@@ -84,8 +85,8 @@ impl Clip {
         self.graph_of(weights, false)
     }
 
-    /// Writes the graph for prompts in which vectors can stand for tokens. Further inputs: in `kept` 1 for each token
-    /// and 0 for each vector, and in `vectors` one row for each, of zeros for tokens.
+    /// Writes the graph for prompts in which vectors can replace tokens. Further inputs: `kept`, 1 for each token and 0
+    /// for each vector, and `vectors`, with one row for each, all zeros for tokens.
     ///
     /// # Errors
     /// If the weights do not fit.
@@ -94,7 +95,7 @@ impl Clip {
     }
 
     fn graph_of(&self, weights: &Weights, takes_vectors: bool) -> Result<Graph> {
-        // Older versions of the library that writes these files prefixed every name.
+        // Older versions of the `transformers` library prefixed every name.
         let old = weights.get("text_model.final_layer_norm.weight").is_some();
         let prefix = if old { "text_model." } else { "" };
         let mut b = Builder::new(weights, "");

@@ -1,4 +1,4 @@
-//! The transformer of FLUX.2.
+//! FLUX.2's transformer.
 
 use serde_json::json;
 
@@ -10,23 +10,23 @@ use crate::models::time::waves;
 use crate::weights::Weights;
 use crate::{Error, Result};
 
-/// Axes of positions: which picture, its row, its column, and the word of the prompt.
+/// Axes of positions: picture number, row, column, and word of the prompt.
 const AXES: usize = 4;
 
-/// Between a picture and the next on the first axis.
+/// Distance on the first axis between one picture and the next.
 const PICTURES_APART: usize = 10;
 
-/// The layer for the scale and the shift of the last norm, by `diffusers` and by the first program, which has the halves
-/// of its outputs the other way round.
+/// The layer that computes scale and shift of the last norm, named by `diffusers` and by the original program. The
+/// latter swaps the halves of its outputs.
 pub(crate) const NORM_OUT: &str = "norm_out.linear";
 pub(crate) const ORIGINAL_NORM_OUT: &str = "final_layer.adaLN_modulation.1";
 
-/// The transformer as its `config.json` describes it.
+/// The transformer as described in its `config.json`.
 #[derive(Debug, Clone)]
 pub struct Flux2 {
     /// Channels of a latent picture.
     pub channels: usize,
-    /// Numbers in the embedding of a token.
+    /// Size of a token's embedding.
     pub context: usize,
     /// Rows that the wide layers work on at a time.
     pub rows_at_a_time: usize,
@@ -44,7 +44,7 @@ impl Flux2 {
     /// Reads the configuration.
     ///
     /// # Errors
-    /// If it is not that of a transformer of FLUX.2.
+    /// If the configuration isn't for a FLUX.2 transformer.
     pub fn read(config: &Config) -> Result<Self> {
         config.only("_class_name", &json!("Flux2Transformer2DModel"))?;
         config.only("patch_size", &json!(1))?;
@@ -85,16 +85,16 @@ impl Flux2 {
         })
     }
 
-    /// The embedding of a time that the graph takes.
+    /// The time embedding that the graph takes.
     pub fn embed_time(&self, time: f32) -> Vec<f32> {
         waves(time, self.waves, 0.0)
     }
 
     /// Writes the graph for a latent picture and reference pictures of the given heights and widths.
     ///
-    /// Inputs: `pictures`, with a row for each position of the latent picture and then of each reference; `time` (see
-    /// [`Flux2::embed_time`]); `context`, one row for each of `tokens`. Output: `velocity`, of the shape of the latent
-    /// picture.
+    /// Inputs: `pictures`, with one row for each position of the latent picture and then of each reference; `time` (see
+    /// [`Flux2::embed_time`]); `context`, with one row for each of `tokens`. Output: `velocity`, with the latent
+    /// picture's shape.
     ///
     /// # Errors
     /// If the weights do not fit.
@@ -133,7 +133,7 @@ impl Flux2 {
         }
         let Part { mut b, .. } = part;
         let image = b.slice(&all, 0, tokens, tokens + height * width);
-        // The shift comes first in files of the first program.
+        // In files of the original program the shift comes first.
         let is_original = b.has(&format!("{ORIGINAL_NORM_OUT}.weight"));
         let norm = if is_original { ORIGINAL_NORM_OUT } else { NORM_OUT };
         let parts = b.linear_wide(&time, norm, inner * 2, false)?;
@@ -145,12 +145,12 @@ impl Flux2 {
         let image = b.linear(&image, "proj_out", self.channels, false)?;
         let velocity = b.to_map(&image, height, width);
         b.output("velocity", &velocity);
-        // Some configurations promise guidance as an input, but the pipeline never gives it.
+        // Some configurations promise a guidance input, but the pipeline never passes one.
         b.finish(|name| name.starts_with("time_guidance_embed.guidance_embedder."))
     }
 }
 
-/// Where all rows are: the words of the prompt, the picture, and the references.
+/// The positions of all rows: words of the prompt, the picture, and the references.
 fn positions(tokens: usize, picture: [usize; 2], references: &[[usize; 2]]) -> Vec<[usize; AXES]> {
     let mut all: Vec<_> = (0..tokens).map(|word| [0, 0, 0, word]).collect();
     for (number, [height, width]) in std::iter::once(&picture).chain(references).enumerate() {
@@ -160,7 +160,7 @@ fn positions(tokens: usize, picture: [usize; 2], references: &[[usize; 2]]) -> V
     all
 }
 
-/// A graph that is being built, with what all of its blocks need.
+/// A graph under construction, with what all of its blocks need.
 struct Part<'a, 'w> {
     model: &'a Flux2,
     b: Builder<'w>,
@@ -198,13 +198,13 @@ impl Part<'_, '_> {
         self.b.add(x, &h)
     }
 
-    /// The gated activation of rows that hold the gates before the values.
+    /// The gated activation for rows with gates before values.
     fn swiglu(&mut self, gate: &Node, value: &Node) -> Node {
         let gate = self.b.activation(gate, Activation::Silu);
         self.b.mul(&gate, value)
     }
 
-    /// Adds what the wide layers make of rows, part after part.
+    /// Adds the wide layers' results to rows, part by part.
     fn feed_forward(&mut self, mut x: Node, name: &str, modulation: &[Node]) -> Result<Node> {
         let (inner, epsilon) = (self.model.inner, self.model.epsilon);
         for part in parts(x.matrix()[0], self.b.rows_at_a_time(self.model.rows_at_a_time)) {
@@ -219,7 +219,7 @@ impl Part<'_, '_> {
         Ok(x)
     }
 
-    /// A block with weights of their own for image and text, which meet in the attention.
+    /// A block with separate weights for image and text, which meet in the attention.
     fn double(
         &mut self,
         image: Node,
@@ -257,7 +257,7 @@ impl Part<'_, '_> {
         Ok((image, text))
     }
 
-    /// A block whose attention and other layers work side by side, on image and text alike.
+    /// A block whose attention and other layers run in parallel, on image and text alike.
     fn single(&mut self, x: &Node, layer: usize, modulation: &[Node]) -> Result<Node> {
         let name = format!("single_transformer_blocks.{layer}.attn");
         let (size, width, inner, epsilon) = (self.model.heads.size, self.width, self.model.inner, self.model.epsilon);
@@ -274,7 +274,7 @@ impl Part<'_, '_> {
         let mut x = x.clone();
         for part in parts(x.matrix()[0], self.b.rows_at_a_time(self.model.rows_at_a_time)) {
             let (these, rest) = self.b.first(&x, part.len());
-            // Normalising rows again costs less than keeping them.
+            // Normalising rows twice costs less than keeping them.
             let h = if rest.is_some() { modulate(&mut self.b, &these) } else { all.clone() };
             let gate = self.b.linear_part(&h, &joined, end, 3 * width..up, false)?;
             let value = self.b.linear_part(&h, &joined, end, up..end, false)?;

@@ -1,4 +1,4 @@
-//! The language model Qwen 3 as a text encoder: its states in the middle, not its words.
+//! The language model Qwen 3 as a text encoder: its middle layers' states are used, not its words.
 
 use serde_json::{Value, json};
 
@@ -9,17 +9,17 @@ use crate::graph::{Builder, Graph};
 use crate::weights::Weights;
 use crate::{Error, Result};
 
-/// The score of a token that is padding: it becomes 0.
+/// Added to the attention scores of padding, so that its weight becomes 0.
 const HIDDEN: f32 = -1e9;
 
-/// The language model as its `config.json` describes it.
+/// The language model as described in its `config.json`.
 #[derive(Debug, Clone)]
 pub struct Qwen3 {
-    /// Words in its vocabulary.
+    /// Size of its vocabulary.
     pub vocabulary: usize,
-    /// Numbers in the state of a token.
+    /// Size of a token's state.
     pub width: usize,
-    /// Its layers.
+    /// Number of layers.
     pub layers: usize,
     inner: usize,
     heads: Heads,
@@ -32,7 +32,7 @@ impl Qwen3 {
     /// Reads the configuration.
     ///
     /// # Errors
-    /// If it is not that of a Qwen 3 with full attention.
+    /// If the configuration isn't for a Qwen 3 with full attention.
     pub fn read(config: &Config) -> Result<Self> {
         let architectures = config.get("architectures").and_then(Value::as_array);
         let known = |name: &Value| ["Qwen3ForCausalLM", "Qwen3Model"].iter().any(|known| name == known);
@@ -47,7 +47,7 @@ impl Qwen3 {
         if types.is_some_and(|types| types.iter().any(|kind| kind != "full_attention")) {
             return Err(config.wrong("layer_types", "only full_attention is supported"));
         }
-        // Newer configurations have an object for all that concerns positions.
+        // Newer configurations group everything about positions in an object.
         let positions = config.within("rope_parameters");
         config.only("rope_scaling", &Value::Null)?;
         positions.only("rope_type", &json!("default"))?;
@@ -77,7 +77,7 @@ impl Qwen3 {
         })
     }
 
-    /// The input `words` of the graph: the embedding of each token. The table is too large to be loaded for a few rows.
+    /// The graph's input `words`: each token's embedding. The table is too large to load for a few rows.
     ///
     /// # Errors
     /// If the weights do not fit.
@@ -85,15 +85,15 @@ impl Qwen3 {
         weights.rows(&format!("{}embed_tokens.weight", prefix(weights)), [self.vocabulary, self.width], ids)
     }
 
-    /// The input `mask` of the graph: which of `tokens` are words, given that the first `words` are.
+    /// The graph's input `mask`: which of `tokens` are words, if the first `words` are.
     pub fn mask(words: usize, tokens: usize) -> Vec<f32> {
         (0..tokens).map(|at| if at < words { 0.0 } else { HIDDEN }).collect()
     }
 
     /// Writes the graph of the first layers, up to the last of `layers`, counted from 1.
     ///
-    /// Inputs: `words`, one row for each of `tokens`, and `mask`, one number for each. Outputs: `layer.N`, the states after
-    /// each of `layers`.
+    /// Inputs: `words`, with one row for each of `tokens`, and `mask`, with one number for each. Outputs: `layer.N`,
+    /// the states after each of `layers`.
     ///
     /// # Errors
     /// If the weights do not fit, or the model has fewer layers.
@@ -142,7 +142,7 @@ impl Qwen3 {
     }
 }
 
-/// The names of a model that also has the layer for words begin with this.
+/// Prefix of all names in a model that also has the layer for words.
 fn prefix(weights: &Weights) -> &'static str {
     if weights.get("model.layers.0.input_layernorm.weight").is_some() { "model." } else { "" }
 }

@@ -1,4 +1,4 @@
-//! A tiny autoencoder (TAESD): nearly the picture of the large one, in a fraction of its time.
+//! A tiny autoencoder (TAESD): nearly the large one's picture, in a fraction of its time.
 
 use serde_json::json;
 
@@ -8,14 +8,14 @@ use crate::graph::blocks::Activation;
 use crate::graph::{Builder, Graph, Node};
 use crate::weights::Weights;
 
-/// The tiny autoencoder as its `config.json` describes it.
+/// The tiny autoencoder as described in its `config.json`.
 #[derive(Debug, Clone)]
 pub struct TinyVae {
     /// Channels of a latent picture.
     pub channels: usize,
     /// Latent pictures are divided by this before they are decoded.
     pub scaling: f32,
-    /// Number of blocks, and their channels, from the smallest size to the largest.
+    /// The number of blocks and their channels, from the smallest size to the largest.
     blocks: Vec<(usize, usize)>,
     /// The blocks of the encoder, from the largest size to the smallest.
     encoder_blocks: Vec<(usize, usize)>,
@@ -26,7 +26,7 @@ impl TinyVae {
     /// Reads the configuration.
     ///
     /// # Errors
-    /// If it is not that of an `AutoencoderTiny`.
+    /// If the configuration isn't for an `AutoencoderTiny`.
     pub fn read(config: &Config) -> Result<Self> {
         config.only("_class_name", &json!("AutoencoderTiny"))?;
         config.only("out_channels", &json!(3))?;
@@ -57,7 +57,7 @@ impl TinyVae {
         })
     }
 
-    /// Pixels of the picture for each pixel of the latent picture, along a side.
+    /// Pixels per latent pixel, along a side.
     pub fn factor(&self) -> usize {
         1 << (self.blocks.len() - 1)
     }
@@ -70,13 +70,13 @@ impl TinyVae {
     pub fn graph(&self, weights: &Weights, height: usize, width: usize) -> Result<Graph> {
         let mut b = Builder::new(weights, "decoder.layers.");
         let latent = b.input("latent", &[1, self.channels, height, width]);
-        // Latent pictures beyond 3 are bent back softly.
+        // Latent values beyond 3 are softly clamped.
         let x = b.scale(&latent, 1.0 / 3.0);
         let x = b.op("Tanh", &[&x], &[], latent.shape());
         let x = b.scale(&x, 3.0);
         let x = b.conv(&x, "0", self.blocks[0].1, 3, 1)?;
         let mut x = b.activation(&x, self.activation);
-        // The names of the weights count the layers, also those without weights.
+        // Weight names count all layers, including layers without weights.
         let mut layer = 2;
         for (at, &(count, channels)) in self.blocks.iter().enumerate() {
             for _ in 0..count {

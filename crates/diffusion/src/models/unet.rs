@@ -14,46 +14,45 @@ use crate::{Error, Result};
 /// Most layers of one block, and of one transformer.
 const MAX_LAYERS: usize = 64;
 
-/// The blocks of a configuration that names none.
+/// The blocks if a configuration names none.
 const DOWN: [&str; 4] = ["CrossAttnDownBlock2D", "CrossAttnDownBlock2D", "CrossAttnDownBlock2D", "DownBlock2D"];
 const UP: [&str; 4] = ["UpBlock2D", "CrossAttnUpBlock2D", "CrossAttnUpBlock2D", "CrossAttnUpBlock2D"];
 
-/// Group normalisation at the entry of a transformer has a constant of its own.
+/// Group normalisation before a transformer has its own constant.
 const TRANSFORMER_EPSILON: f64 = 1e-6;
 
-/// The UNet as its `config.json` describes it.
+/// The UNet as described in its `config.json`.
 #[derive(Debug, Clone)]
 pub struct Unet {
     /// Channels of a latent picture.
     pub channels: usize,
-    /// Channels of the input: those of a latent picture, and for models made for inpainting a mask and another latent
-    /// picture after it.
+    /// Input channels: a latent picture, and for inpainting models also a mask and another latent picture.
     pub inputs: usize,
-    /// Pixels of the latent pictures that it was trained with; 0 if its configuration does not say.
+    /// Latent pixels of the pictures that it was trained on; 0 if its configuration doesn't say.
     pub area: usize,
-    /// Numbers in the embedding of a token.
+    /// Size of a token's embedding.
     pub context: usize,
-    /// Numbers of the guidance embedding, for models whose guidance is distilled (LCM).
+    /// Size of the guidance embedding, for models with distilled guidance (LCM).
     pub guidance: Option<usize>,
-    /// More inputs besides prompt and time (Stable Diffusion XL).
+    /// Additional inputs besides prompt and time (Stable Diffusion XL).
     pub addition: Option<Addition>,
     blocks: Vec<Level>,
     layers: usize,
     norm: Norm,
     linear_projection: bool,
-    /// Small ones go up at once.
+    /// Small UNets have no middle block.
     has_middle: bool,
     middle_attends: bool,
     flip: bool,
     frequency_shift: f64,
 }
 
-/// An embedding of the whole prompt, and sizes.
+/// An embedding of the whole prompt, and picture sizes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Addition {
-    /// Numbers of the input.
+    /// Length of the input.
     pub size: usize,
-    /// Numbers in the embedding of one size.
+    /// Size of one picture size's embedding.
     waves: usize,
 }
 
@@ -71,7 +70,7 @@ impl Unet {
     /// Reads the configuration.
     ///
     /// # Errors
-    /// If it is not that of a UNet of Stable Diffusion 1 or 2.
+    /// If the configuration isn't for a Stable Diffusion 1, 2 or XL UNet.
     pub fn read(config: &Config) -> Result<Self> {
         refuse_variants(config)?;
         let down = config.names_or("down_block_types", &DOWN)?;
@@ -81,7 +80,7 @@ impl Unet {
             return Err(config.wrong("up_block_types", "as many as in down_block_types are needed"));
         }
         let channels = config.numbers("block_out_channels", levels)?;
-        // By an old mistake of the library, the field that is called the size of a head holds their number.
+        // Because of an old mistake in `diffusers`, the field named after the head size holds the number of heads.
         let heads = config.numbers_or("attention_head_dim", &vec![8; levels])?;
         let depth = config.numbers_or("transformer_layers_per_block", &vec![1; levels])?;
         let attends = |key: &str, name: &str, with: &str, without: &str| match name {
@@ -119,7 +118,7 @@ impl Unet {
             addition,
             channels: latent_channels,
             inputs,
-            // One side, or height and width.
+            // Either one side, or height and width.
             area: config.numbers_or("sample_size", &[0, 0])?.iter().product(),
             context: config.number_or("cross_attention_dim", 1280)?,
             guidance: config.get("time_cond_proj_dim").map(|_| config.number("time_cond_proj_dim")).transpose()?,
@@ -134,12 +133,12 @@ impl Unet {
         })
     }
 
-    /// Whether it sees a mask and the part of the picture that is kept (models made for inpainting).
+    /// Whether it sees a mask and the kept part of the picture (inpainting models).
     pub fn sees_masks(&self) -> bool {
         self.inputs > self.channels
     }
 
-    /// The embedding of a time step that the graph takes.
+    /// The time step embedding that the graph takes.
     pub fn embed_time(&self, step: f32) -> Vec<f32> {
         self.embed(step, self.blocks[0].channels)
     }
@@ -152,10 +151,10 @@ impl Unet {
         numbers
     }
 
-    /// The input `addition` of the graph: an embedding of the whole prompt, and of sizes in pixels.
+    /// The graph's input `addition`: embeddings of the whole prompt and of sizes in pixels.
     ///
     /// # Errors
-    /// If their lengths are not those that the model takes.
+    /// If their lengths don't suit the model.
     pub fn embed_addition(&self, addition: Addition, pooled: &[f32], sizes: &[usize]) -> Result<Vec<f32>> {
         let sizes = sizes.iter().flat_map(|size| self.embed(*size as f32, addition.waves));
         let numbers: Vec<f32> = pooled.iter().copied().chain(sizes).collect();
@@ -168,11 +167,12 @@ impl Unet {
         Ok(numbers)
     }
 
-    /// Writes the graph for a batch of latent pictures of the given size, which have the time and the guidance in common.
+    /// Writes the graph for a batch of latent pictures of the given size, which share time and guidance.
     ///
-    /// Inputs: `latent`, `time` (see [`Unet::embed_time`]), `context` with a row for each of the `tokens` of each picture,
-    /// and, if the model takes them, `guidance`, and `addition` with a row for each picture (see [`Unet::embed_addition`]).
-    /// Output: `noise`, of the shape of the latent pictures, which are the first channels of `latent`.
+    /// Inputs: `latent`, `time` (see [`Unet::embed_time`]), `context` with a row for each of the `tokens` of each
+    /// picture, and, if the model takes them, `guidance` and `addition`, with a row for each picture (see
+    /// [`Unet::embed_addition`]). Output: `noise`, with the shape of the latent pictures, which are the first channels
+    /// of `latent`.
     ///
     /// # Errors
     /// If the weights do not fit.
@@ -200,7 +200,7 @@ impl Unet {
                 b.add(&more, &time)
             }
         };
-        // Every residual block begins with this activation.
+        // Every residual block starts with this activation.
         let time = b.activation(&time, Activation::Silu);
         let mut part = Part { unet: self, b, time, context };
         let x = part.b.conv(&latent, "conv_in", first, 3, 1)?;
@@ -216,7 +216,7 @@ impl Unet {
     }
 }
 
-/// Refuses configurations whose pictures would be wrong, because they ask for something that the graph does not have.
+/// Rejects configurations that would make wrong pictures, because they need something that the graph lacks.
 fn refuse_variants(config: &Config) -> Result<()> {
     config.only("_class_name", &json!("UNet2DConditionModel"))?;
     let no = json!(false);
@@ -263,7 +263,7 @@ fn refuse_variants(config: &Config) -> Result<()> {
     Ok(())
 }
 
-/// The channels of a latent picture and of the input.
+/// The channels of the latent picture and of the input.
 fn channels_of(config: &Config) -> Result<[usize; 2]> {
     let (inputs, outputs) = (config.number_or("in_channels", 4)?, config.number_or("out_channels", 4)?);
     if inputs != outputs && inputs != 2 * outputs + 1 {
@@ -275,7 +275,7 @@ fn channels_of(config: &Config) -> Result<[usize; 2]> {
     Ok([outputs, inputs])
 }
 
-/// A graph that is being built, with what all of its blocks need.
+/// A graph under construction, with what all of its blocks need.
 struct Part<'a, 'w> {
     unet: &'a Unet,
     b: Builder<'w>,
@@ -288,7 +288,7 @@ impl Part<'_, '_> {
         residual(&mut self.b, x, Some(&self.time), name, channels, self.unet.norm)
     }
 
-    /// Gives the result and all that the way up needs.
+    /// Returns the result and everything that the way up needs.
     fn down(&mut self, mut x: Node) -> Result<(Node, Vec<Node>)> {
         let unet = self.unet;
         let mut skips = vec![x.clone()];
@@ -338,7 +338,7 @@ impl Part<'_, '_> {
                 }
             }
             if at + 1 < unet.blocks.len() {
-                // The size of the way down, which twice the size is not where a side was odd.
+                // The size on the way down. Doubling would be wrong where a side was odd.
                 let [.., height, width] = skips.last().expect("more levels follow").map();
                 x = self.b.enlarge(&x, height, width);
                 x = self.b.conv(&x, &format!("up_blocks.{at}.upsamplers.0.conv"), level.channels, 3, 1)?;

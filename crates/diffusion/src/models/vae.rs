@@ -1,4 +1,4 @@
-//! The autoencoder of Stable Diffusion and FLUX: latent pictures to pictures, and back.
+//! The autoencoder of Stable Diffusion and FLUX, between latent pictures and pictures.
 
 use serde_json::json;
 
@@ -10,17 +10,16 @@ use crate::graph::blocks::{Activation, Heads};
 use crate::graph::{Builder, Graph, Node};
 use crate::weights::Weights;
 
-/// All normalisations of the autoencoder have this constant.
 const EPSILON: f64 = 1e-6;
 
-/// The autoencoder as its `config.json` describes it.
+/// The autoencoder as described in its `config.json`.
 #[derive(Debug, Clone)]
 pub struct Vae {
     /// Channels of a latent picture.
     pub channels: usize,
     /// Latent pictures are divided by this before they are decoded.
     pub scaling: f32,
-    /// And this is added then.
+    /// Added after the division.
     pub shift: f32,
     encoder_blocks: Vec<usize>,
     decoder_blocks: Vec<usize>,
@@ -35,7 +34,7 @@ impl Vae {
     /// Reads the configuration.
     ///
     /// # Errors
-    /// If it is not that of an `AutoencoderKL` of known blocks.
+    /// If the configuration isn't for an `AutoencoderKL`, or some blocks are unknown.
     pub fn read(config: &Config) -> Result<Self> {
         let is_flux2 = config.text("_class_name", "")? == "AutoencoderKLFlux2";
         let levels = if is_flux2 { 4 } else { 1 };
@@ -73,7 +72,7 @@ impl Vae {
         })
     }
 
-    /// Pixels of the picture for each pixel of the latent picture, along a side.
+    /// Pixels per latent pixel, along a side.
     pub fn factor(&self) -> usize {
         1 << (self.decoder_blocks.len() - 1)
     }
@@ -112,12 +111,12 @@ impl Vae {
         let x = b.activation(&x, Activation::Silu);
         let x = b.conv(&x, "decoder.conv_out", 3, 3, 1)?;
         b.output("picture", &x);
-        // Besides the encoder, files can hold what the training of the autoencoder needed.
+        // Besides the encoder, files can contain tensors from the autoencoder's training.
         b.finish(|name| !["decoder.", "post_quant_conv."].iter().any(|part| name.starts_with(part)))
     }
 
-    /// Writes the graph of the encoder for a picture of the given size in pixels. Input: `picture`, from -1 to 1. Outputs:
-    /// `latent`, the most likely latent picture, not scaled, and `spread`, the logarithm of the variance around it.
+    /// Writes the graph of the encoder for a picture of the given size in pixels. Input: `picture`, from -1 to 1.
+    /// Outputs: `latent`, the most likely latent picture, not scaled, and `spread`, the log variance around it.
     ///
     /// # Errors
     /// If the weights do not fit.
@@ -159,10 +158,10 @@ impl Vae {
         residual(b, &x, None, &format!("{name}.resnets.1"), channels, self.norm())
     }
 
-    /// Attention of all positions to each other, with one head.
+    /// Attention between all positions, with one head.
     fn attention(&self, b: &mut Builder<'_>, x: &Node, name: &str) -> Result<Node> {
         let [_, channels, height, width] = x.map();
-        // The published files of Stable Diffusion 1.5 have the older names.
+        // The published files of Stable Diffusion 1.5 use the older names.
         let old = b.has(&format!("{name}.query.weight"));
         let names = if old { ["query", "key", "value", "proj_attn"] } else { ["to_q", "to_k", "to_v", "to_out.0"] };
         let h = b.group_norm(x, &format!("{name}.group_norm"), self.groups, EPSILON)?;

@@ -1,4 +1,4 @@
-//! The transformer of Z-Image.
+//! Z-Image's transformer.
 
 use serde_json::{Value, json};
 
@@ -10,30 +10,30 @@ use crate::models::time::waves;
 use crate::weights::Weights;
 use crate::{Error, Result};
 
-/// Axes of positions: the word of the prompt, the row, the column.
+/// Axes of positions: word of the prompt, row, column.
 const AXES: usize = 3;
 
-/// Pixels of a latent picture in one row of the transformer, along each side.
+/// Latent pixels per transformer row, along each side.
 const PATCH: usize = 2;
 
-/// Prompts and pictures are filled up to a multiple of this number of rows.
+/// Prompts and pictures are padded to a multiple of this number of rows.
 const MULTIPLE: usize = 32;
 
-/// Numbers in the embedding of a time: as waves, in the middle, and at most at the end.
+/// Sizes of the time embedding: as waves, in the middle, and at most at the end.
 const WAVES: usize = 256;
 const TIME_INNER: usize = 1024;
 const TIME_MOST: usize = 256;
 
-/// The norms of heads, and the last norm, have constants of their own.
+/// Head norms and the last norm have their own constants.
 const HEAD_EPSILON: f64 = 1e-5;
 const LAST_EPSILON: f64 = 1e-6;
 
-/// The transformer as its `config.json` describes it.
+/// The transformer as described in its `config.json`.
 #[derive(Debug, Clone)]
 pub struct ZImage {
     /// Channels of a latent picture.
     pub channels: usize,
-    /// Numbers in the embedding of a token.
+    /// Size of a token's embedding.
     pub context: usize,
     /// Rows that the wide layers work on at a time.
     pub rows_at_a_time: usize,
@@ -50,7 +50,7 @@ impl ZImage {
     /// Reads the configuration.
     ///
     /// # Errors
-    /// If it is not that of a transformer of Z-Image that takes a prompt and no picture.
+    /// If the configuration isn't for a Z-Image transformer that takes a prompt and no picture.
     pub fn read(config: &Config) -> Result<Self> {
         config.only("_class_name", &json!("ZImageTransformer2DModel"))?;
         config.only("all_patch_size", &json!([PATCH]))?;
@@ -73,7 +73,7 @@ impl ZImage {
         if axes.iter().any(|size| !size.is_multiple_of(2)) || axes.iter().sum::<usize>() != heads.size {
             return Err(config.wrong("axes_dims", "three even numbers whose sum is dim / n_heads are needed"));
         }
-        // Times are taken from 0 to 1 and multiplied with this, which undoes what the pipeline does.
+        // The model multiplies times from 0 to 1 by this number, which undoes what the pipeline does.
         if (config.fraction("t_scale", 1000.0)? - 1000.0).abs() > 0.0 {
             return Err(config.wrong("t_scale", "only 1000 is supported"));
         }
@@ -103,18 +103,18 @@ impl ZImage {
         self.heads.count * self.heads.size
     }
 
-    /// The embedding of a time of the scheduler that the graph takes: the model counts from the noise.
+    /// The embedding of a scheduler's time: the model counts from the noise.
     pub fn embed_time(&self, time: f32) -> Vec<f32> {
         waves((1000.0 - time) / 1000.0 * 1000.0, WAVES, 0.0)
     }
 
     /// Writes the graph for a latent picture of the given size, whose sides are even.
     ///
-    /// Inputs: `latent`; `time` (see [`ZImage::embed_time`]); `context`, one row for each of `tokens`. Output: `velocity`,
-    /// of the shape of `latent`, from noise to picture.
+    /// Inputs: `latent`; `time` (see [`ZImage::embed_time`]); `context`, with one row for each of `tokens`. Output:
+    /// `velocity`, with the shape of `latent`, from noise to picture.
     ///
     /// # Errors
-    /// If the weights do not fit, or the positions are more than the model knows.
+    /// If the weights don't fit, or there are more positions than the model has.
     pub fn graph(&self, weights: &Weights, [height, width]: [usize; 2], tokens: usize) -> Result<Graph> {
         let (rows, columns) = (height / PATCH, width / PATCH);
         let (words, pixels) = (tokens.next_multiple_of(MULTIPLE), (rows * columns).next_multiple_of(MULTIPLE));
@@ -174,7 +174,7 @@ impl ZImage {
     }
 }
 
-/// A graph that is being built, with what all of its blocks need.
+/// A graph under construction, with what all of its blocks need.
 struct Part<'a, 'w> {
     model: &'a ZImage,
     b: Builder<'w>,
@@ -182,7 +182,7 @@ struct Part<'a, 'w> {
 }
 
 impl Part<'_, '_> {
-    /// A row for each square of pixels, the channels of its first pixel first.
+    /// One row for each square of pixels, starting with all channels of its first pixel.
     fn squares(&mut self, latent: &Node) -> Node {
         let [_, channels, height, width] = latent.map();
         let (rows, columns) = (height / PATCH, width / PATCH);
@@ -191,12 +191,13 @@ impl Part<'_, '_> {
         self.b.reshape(&cut, &[rows * columns, PATCH * PATCH * channels])
     }
 
-    /// Fills up with rows that the model has for that.
+    /// Pads to `rows` rows with the model's padding row.
     fn fill(&mut self, x: Node, rows: usize, name: &str) -> Result<Node> {
         let [there, width] = x.matrix();
         let row = self.b.weight(name, &[1, width])?;
         if self.b.any_size() {
-            // As many for every size, of which some are cut off again: none may be missing.
+            // Adds the same number of rows for every size, then cuts some off again, so that all sizes have the same
+            // operators.
             let more = self.b.expand(&row, &[MULTIPLE, width]);
             let all = self.b.concat(&[&x, &more], 0);
             return Ok(self.b.slice(&all, 0, 0, rows));
@@ -238,7 +239,7 @@ impl Part<'_, '_> {
         self.b.linear(&h, &format!("{name}.w2"), width, false)
     }
 
-    /// Scale and gate of the attention, and of the other layers, if the block has them.
+    /// Scales and gates of the attention and of the other layers, if the block has them.
     fn modulation(&mut self, name: &str, modulated: bool) -> Result<[Option<Node>; 4]> {
         if !modulated {
             return Ok([None, None, None, None]);

@@ -1,4 +1,4 @@
-//! The render of a batch: pictures of one size that take each step together. A single picture is a batch of one.
+//! Renders batches: pictures of the same size that take each step together. A single picture is a batch of one.
 
 use tintype_engine::{CancellationToken, Picture};
 
@@ -8,12 +8,12 @@ use crate::schedulers::Scheduler;
 use crate::{Error, Result};
 
 impl Pipeline {
-    /// Makes a batch of pictures. Each is the picture that it would be alone, but for the rounding of single numbers.
-    /// `progress` is called for every finished step, which is one of all pictures.
+    /// Makes a batch of pictures. Each is the same as if rendered alone, except for rounding. `progress` is called
+    /// after each step, which is one step of all pictures.
     ///
     /// # Errors
-    /// If the orders suit neither each other nor the model, the runtime fails, the render is cancelled, or a result is no
-    /// picture. One picture that fails ends all.
+    /// If the orders suit neither each other nor the model, the runtime fails, the render is cancelled, or a result
+    /// isn't a picture. If one picture fails, all fail.
     pub fn render_batch(
         &mut self,
         orders: &[Order<'_>],
@@ -57,7 +57,7 @@ impl Pipeline {
         Ok(pictures)
     }
 
-    /// Whether these orders can be one batch.
+    /// Checks that these orders can form a batch.
     fn check(&self, orders: &[Order<'_>]) -> Result<()> {
         orders.iter().try_for_each(|order| self.check_mask(order))?;
         let (most, batch) = (self.traits().references, self.traits().batch);
@@ -76,7 +76,7 @@ impl Pipeline {
         }
     }
 
-    /// Makes a latent picture of each seed. `after` sees the results of each step and can end the work with an error.
+    /// Makes a latent picture for each seed. `after` sees each step's results and can stop the render with an error.
     pub(super) fn denoise_batch(
         &self,
         shape: [usize; 3],
@@ -86,7 +86,7 @@ impl Pipeline {
         mut after: impl FnMut(&Step<'_>, &[Vec<f32>]) -> Result<()>,
     ) -> Result<Vec<Latent>> {
         let reference = self.beginning(guide);
-        // A scheduler remembers the steps of its picture.
+        // Each picture has its own scheduler, which remembers its steps.
         let scheduler = || self.family.scheduler(steps, shape, reference.map(|_| guide.strength));
         let mut schedulers = seeds.iter().map(|_| scheduler()).collect::<Result<Vec<_>>>()?;
         let mut noises: Vec<_> = seeds.iter().map(|seed| Noise::new(*seed)).collect();
@@ -124,8 +124,8 @@ impl Pipeline {
         Ok(samples.into_iter().map(|numbers| Latent { shape, numbers }).collect())
     }
 
-    /// The guide with the prompt of each picture and then what each should not show, if the model is to be asked for both
-    /// in one run. A device of its own is busier so; a processor would only need more memory.
+    /// The guide with all prompts followed by all negative prompts, if the model is to be asked for both in one run.
+    /// That keeps a GPU busier; a processor would only need more memory.
     fn joined(&self, guide: &Guide) -> Option<Guide> {
         let negative = guide.negative.as_ref()?;
         let alike = negative.states.len() == guide.prompt.states.len();
@@ -134,13 +134,12 @@ impl Pipeline {
         joins.then(|| Guide { prompt: join(), ..guide.clone() })
     }
 
-    /// The reference with which a picture begins.
     fn beginning<'a>(&self, guide: &'a Guide) -> Option<&'a Latent> {
         guide.references.first().filter(|_| self.traits().begins_with_reference)
     }
 
-    /// The first sample of a picture, and what a mask keeps. All is drawn in the order in which `diffusers` does it, so that
-    /// a seed gives its picture.
+    /// The first sample of a picture, and what a mask keeps. Noise is drawn in the same order as in `diffusers`, so
+    /// that a seed makes the same picture.
     fn begin(
         &self,
         scheduler: &dyn Scheduler,
@@ -159,19 +158,19 @@ impl Pipeline {
             _ => begin.iter().map(|x| x * scheduler.initial_scale()).collect(),
         };
         let beside = self.beside(guide, noise);
-        // A model that sees what is kept makes it itself.
+        // A model that sees the kept part reproduces it itself.
         let picture = picture.filter(|_| guide.mask.is_some() && !sees_rest);
         (sample, Rest { beside, kept: picture.map(|picture| Kept { picture, noise: begin }) })
     }
 
-    /// What the model sees beside a sample: the mask and what it keeps of the picture. Nothing for most models.
+    /// What the model sees in addition to a sample: the mask and the kept part of the picture. Empty for most models.
     pub(super) fn beside(&self, guide: &Guide, noise: &mut Noise) -> Vec<f32> {
         match (&guide.mask, self.beginning(guide)) {
             (Some(mask @ LatentMask { rest: Some(rest), .. }), _) => {
                 [mask.channel(), self.family.first(rest, noise)].concat()
             }
             (Some(_), Some(reference)) => {
-                // `diffusers` draws what is kept also where no model sees it, and the noise of later steps comes after it.
+                // `diffusers` draws the kept part even if no model sees it, before the noise of later steps.
                 self.family.first(reference, noise);
                 Vec::new()
             }
@@ -180,7 +179,7 @@ impl Pipeline {
     }
 }
 
-/// What the model says of samples, with and without the prompt if it is asked for both: in one run if `both` is there.
+/// The model's answers to samples, with and without the prompt if both are needed: in a single run if `both` is given.
 fn ask(
     denoiser: &dyn Denoiser,
     mut samples: Vec<f32>,
@@ -207,22 +206,23 @@ fn ask(
     Ok(answers)
 }
 
-/// What a picture keeps.
+/// The kept part of a picture.
 struct Rest {
-    /// What the model sees beside each sample.
+    /// What the model sees in addition to each sample.
     beside: Vec<f32>,
-    /// What a mask keeps, where the model does not see it.
+    /// What a mask keeps, if the model doesn't see it.
     kept: Option<Kept>,
 }
 
-/// A picture of which a part is kept, and the noise that it gets.
+/// A partly kept picture, and the noise to add to it.
 struct Kept {
     picture: Vec<f32>,
     noise: Vec<f32>,
 }
 
 impl Kept {
-    /// Puts the kept part of the picture back into a sample, with the noise of the next step, or none after the last one.
+    /// Restores the kept part of the picture in a sample, with the next step's noise; without noise after the last
+    /// step.
     fn restore(&self, sample: &mut [f32], repaints: &[bool], next: Option<(&dyn Scheduler, usize)>) {
         let kept = match next {
             Some((scheduler, step)) => &scheduler.noisy_at(step, &self.picture, &self.noise),

@@ -1,4 +1,4 @@
-//! How far a model in 8 or 16 bits is from the same in 32.
+//! Measures how far a model in 8 or 16 bits deviates from the same model in 32 bits.
 
 use std::path::Path;
 
@@ -9,17 +9,17 @@ use crate::Result;
 use crate::noise::Noise;
 use crate::quantise::WeightPreparation;
 
-/// The differences between a model in 32 bits and in other numbers. All are 0 where there is none.
+/// The differences between a model in 32 bits and in another precision. All are 0 if there is no difference.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Difference {
-    /// Size of the difference between the prompt's embeddings, relative to the size of the embedding.
+    /// Size of the difference between the prompt's embeddings, relative to the embedding's size.
     pub prompt: f64,
     /// Relative difference between the denoiser's first answers to the same noise and embedding.
     pub answer: f64,
 }
 
-/// Asks a model in 32 bits and in other numbers the same, and compares. Both are read from `folder`; `suit` says how the
-/// other one is loaded. In 32 bits the model may need several times the memory.
+/// Asks a model the same in 32 bits and in another precision, and compares the answers. Both are read from `folder`;
+/// `suit` says how the second one is loaded. The 32-bit model can need several times the memory.
 ///
 /// # Errors
 /// As [`Pipeline::open`] and [`Pipeline::render`].
@@ -42,7 +42,6 @@ pub fn compare(
     Ok(Difference { prompt, answer })
 }
 
-/// The first answer of the part that removes the noise.
 fn answer(pipeline: &mut Pipeline, prompt: &Embedding, order: &Order<'_>, settings: &Settings) -> Result<Vec<f32>> {
     let shape = pipeline.latent_shape(order.width, order.height)?;
     let references = order.references.iter().map(|reference| pipeline.look(reference, shape)).collect::<Result<_>>()?;
@@ -59,7 +58,7 @@ fn answer(pipeline: &mut Pipeline, prompt: &Embedding, order: &Order<'_>, settin
     denoiser.predict(&input, time, &guide.prompt)
 }
 
-/// The size of the difference relative to the size of the first.
+/// The size of the difference, relative to the size of the first.
 fn distance(a: &[f32], b: &[f32]) -> f64 {
     let size = |numbers: &mut dyn Iterator<Item = f64>| numbers.map(|x| x * x).sum::<f64>().sqrt();
     let gap = size(&mut a.iter().zip(b).map(|(a, b)| f64::from(*a) - f64::from(*b)));

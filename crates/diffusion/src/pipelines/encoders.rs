@@ -15,10 +15,10 @@ use crate::tokenizer::{self, Thinking};
 use crate::weights::Weights;
 use crate::{Error, Result};
 
-/// Most chunks of a prompt. What is longer is cut off.
+/// Most chunks of a prompt. Further ones are cut off.
 const MAX_CHUNKS: usize = 16;
 
-/// Refuses ids that the vocabulary does not have: the graph would read beyond its table.
+/// Rejects ids that aren't in the vocabulary, because the graph would read past the end of its table.
 fn check_ids(ids: &[i32], vocabulary: usize) -> Result<()> {
     match ids.iter().find(|&&id| usize::try_from(id).map_or(true, |id| id >= vocabulary)) {
         None => Ok(()),
@@ -28,16 +28,14 @@ fn check_ids(ids: &[i32], vocabulary: usize) -> Result<()> {
     }
 }
 
-/// Where the tokenizer of a text encoder of CLIP is.
+/// Where a CLIP text encoder's tokenizer is.
 #[derive(Debug)]
 pub(super) enum ClipTokenizer {
-    /// In a folder.
     Folder(PathBuf),
-    /// In this program, with a token for padding.
+    /// Built in, with a padding token.
     BuiltIn(&'static str),
 }
 
-/// What a text encoder of CLIP consists of.
 #[derive(Debug)]
 pub(super) struct ClipParts {
     pub config: Config,
@@ -46,7 +44,6 @@ pub(super) struct ClipParts {
 }
 
 impl ClipParts {
-    /// Those in a model's folder.
     pub(super) fn of_folder(folder: &Path, part: &str, tokenizer: &str) -> Result<Self> {
         Ok(Self {
             config: part_config(folder, part)?,
@@ -56,7 +53,6 @@ impl ClipParts {
     }
 }
 
-/// A text encoder of CLIP.
 #[derive(Debug)]
 pub(super) struct ClipEncoder {
     /// Its name in a folder of `diffusers`.
@@ -64,23 +60,21 @@ pub(super) struct ClipEncoder {
     tokenizer: tokenizer::Clip,
     pub clip: Clip,
     weights: Weights,
-    /// Words for which it reads vectors.
+    /// Words that are replaced by vectors.
     words: Vec<OwnWord>,
 }
 
-/// What a text encoder of CLIP reads at a time: a prompt, or a chunk of it.
+/// What a CLIP text encoder reads at a time: a prompt, or a chunk of one.
 #[derive(Debug)]
 pub(super) struct Tokens<'a> {
-    /// One for each place. A place with a vector has the token that begins a prompt, so that [`Clip::last`] never takes it
-    /// for the end.
+    /// One for each place. A place with a vector has the token that begins a prompt, so that [`Clip::last`] never
+    /// mistakes it for the end.
     pub ids: Vec<i32>,
-    /// Vectors, and their places.
     vectors: Vec<(usize, &'a [f32])>,
     /// The weight of each place.
     weights: Vec<f32>,
 }
 
-/// A place of a prompt.
 struct Place<'a> {
     id: i32,
     vector: Option<&'a [f32]>,
@@ -88,7 +82,7 @@ struct Place<'a> {
 }
 
 impl ClipEncoder {
-    /// Compares the weights with the configuration, and tries the tokenizer.
+    /// Compares the weights with the configuration, and tries out the tokenizer.
     pub(super) fn open(part: &'static str, ClipParts { config, weights, tokenizer }: ClipParts) -> Result<Self> {
         let clip = Clip::read(&config)?;
         let tokenizer = match tokenizer {
@@ -101,23 +95,23 @@ impl ClipEncoder {
         Ok(encoder)
     }
 
-    /// This encoder with weights for the precision that was asked for.
+    /// This encoder with weights in the requested precision.
     pub(super) fn prepared(self, suit: &mut WeightPreparation<'_>) -> Result<Self> {
         let uses = self.clip.graph(&self.weights)?.uses;
         Ok(Self { weights: suit.weights(self.part, self.weights, &uses)?, ..self })
     }
 
-    /// Tokens of a prompt that fit.
+    /// The number of prompt tokens that fit.
     pub(super) fn room(&self) -> usize {
         self.tokenizer.room()
     }
 
-    /// This encoder with words for which it reads vectors.
+    /// This encoder with words to replace by vectors.
     pub(super) fn knowing(self, words: Vec<OwnWord>) -> Self {
         Self { words, ..self }
     }
 
-    /// The tokens of a prompt, in chunks: a single one of plain words.
+    /// A prompt's tokens in chunks. Plain prompts have a single chunk.
     pub(super) fn tokens(&self, prompt: &str, syntax: PromptSyntax) -> Result<Vec<Tokens<'_>>> {
         let chunks = match syntax {
             PromptSyntax::Plain => vec![self.places(prompt, 1.0)?.into_iter().flatten().collect()],
@@ -126,7 +120,7 @@ impl ClipEncoder {
         chunks.into_iter().map(|chunk| self.framed(&chunk)).collect()
     }
 
-    /// The places of a prompt with emphasis, as many as fit in each chunk. The vectors of a word stay together.
+    /// The places of a prompt with emphasis, as many per chunk as fit. A word's vectors stay together.
     fn chunks(&self, prompt: &str) -> Result<Vec<Vec<Place<'_>>>> {
         let mut chunks = vec![Vec::new()];
         for (text, weight) in weighted::parts(prompt) {
@@ -143,7 +137,7 @@ impl ClipEncoder {
         Ok(chunks)
     }
 
-    /// The places of a text: one for each token, and together those for the vectors of a word.
+    /// The places of a text: one for each token, or one group for a word's vectors.
     fn places(&self, text: &str, weight: f32) -> Result<Vec<Vec<Place<'_>>>> {
         let mut places = Vec::new();
         for piece in textual_inversion::pieces(text, &self.words) {
@@ -162,7 +156,7 @@ impl ClipEncoder {
         Ok(places)
     }
 
-    /// As many places as fit, between the tokens that begin and end a prompt.
+    /// As many places as fit between the tokens that begin and end a prompt.
     fn framed<'a>(&self, places: &[Place<'a>]) -> Result<Tokens<'a>> {
         let ids: Vec<_> = places.iter().map(|place| place.id).collect();
         let ids = self.tokenizer.framed(&ids);
@@ -175,8 +169,8 @@ impl ClipEncoder {
         Ok(Tokens { ids, vectors, weights })
     }
 
-    /// Outputs of [`Clip::graph`] for the chunks of a prompt, one after the other. The first one holds the states of the
-    /// tokens, which get their weights.
+    /// Outputs of [`Clip::graph`] for a prompt's chunks, one after the other. The first output must be the tokens'
+    /// states, which are multiplied by the tokens' weights.
     pub(super) fn run<const N: usize>(
         &self,
         sessions: &Sessions,
@@ -214,22 +208,22 @@ impl ClipEncoder {
     }
 }
 
-/// A text encoder that is a language model of Qwen.
+/// A text encoder that is a Qwen language model.
 #[derive(Debug)]
 pub(super) struct QwenEncoder {
     tokenizer: tokenizer::Qwen,
     pub qwen: Qwen3,
-    /// The files of the model, for the table of words: weights in 8 bits have none.
+    /// The model's files, for the embedding table: weights in 8 bits don't include it.
     words: Weights,
     weights: Weights,
 }
 
-/// The parts of a model with such a text encoder, wherever they lie.
+/// The parts of a model with such a text encoder, wherever they are stored.
 #[derive(Debug)]
 pub(super) struct QwenParts {
     pub index: Config,
     pub encoder: (Config, Weights),
-    /// The folder of the tokenizer, if it is not the one in this program.
+    /// The tokenizer's folder, unless the built-in one is used.
     pub tokenizer: Option<PathBuf>,
     pub transformer: (Config, Weights),
     pub vae: (Config, Weights),
@@ -237,7 +231,6 @@ pub(super) struct QwenParts {
 }
 
 impl QwenParts {
-    /// Those in a folder.
     pub(super) fn of_folder(folder: &Path, index: Config) -> Result<Self> {
         let part = |name: &str, stem: &str| -> Result<_> {
             Ok((part_config(folder, name)?, Weights::open_part(&folder.join(name), stem)?))
@@ -254,7 +247,7 @@ impl QwenParts {
 }
 
 impl QwenEncoder {
-    /// Compares the table of words with the configuration and the tokenizer. For prompts of at most `length` tokens.
+    /// Compares the embedding table with the configuration and the tokenizer. Prompts have at most `length` tokens.
     pub(super) fn open(
         (config, weights): (Config, Weights),
         tokenizer: Option<&Path>,
@@ -271,7 +264,7 @@ impl QwenEncoder {
         Ok(encoder)
     }
 
-    /// This encoder with weights for the precision that was asked for. `length` and `layers` are those of
+    /// This encoder with weights in the requested precision. `length` and `layers` have the same meaning as in
     /// [`QwenEncoder::states`].
     pub(super) fn prepared(self, suit: &mut WeightPreparation<'_>, length: usize, layers: &[usize]) -> Result<Self> {
         let uses = self.qwen.graph(&self.weights, length, layers)?.uses;
@@ -284,8 +277,8 @@ impl QwenEncoder {
         Ok(ids)
     }
 
-    /// The states after some layers, one row for each token of a prompt that is padded to `length`, if one is given. A
-    /// token sees only those before it, so padding after them changes nothing but the number of rows.
+    /// The states after some layers, one row for each token of a prompt, which is padded to `length` if given. A token
+    /// sees only earlier tokens, so padding changes nothing but the number of rows.
     pub(super) fn states<const N: usize>(
         &self,
         sessions: &Sessions,

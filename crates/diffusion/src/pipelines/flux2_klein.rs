@@ -21,13 +21,13 @@ use crate::{Error, Result};
 /// Tokens of a prompt; shorter ones are padded.
 const TOKENS: usize = 512;
 
-/// The layers of the text encoder after which its states are taken.
+/// The text encoder's layers after which states are taken.
 const LAYERS: [usize; 3] = [9, 18, 27];
 
-/// Four pixels of a latent picture of the autoencoder are one of the transformer, along each side two.
+/// Two latent pixels of the autoencoder along each side, four in all, are one pixel of the transformer.
 const PATCH: usize = 2;
 
-/// References as large as the interface allows.
+/// As many references as the interface allows.
 pub(super) const REFERENCES: usize = 4;
 
 /// The most pixels of a reference. Larger ones are scaled down.
@@ -53,7 +53,7 @@ impl Flux2Klein {
         let encoder_config = encoder.0.clone();
         let encoder = QwenEncoder::open(encoder, tokenizer.as_deref(), TOKENS, Thinking::Skipped)?;
         if encoder.qwen.layers <= LAYERS[LAYERS.len() - 1] {
-            // The states after the very last layer would be normalised.
+            // The very last layer's states would be normalised.
             return Err(encoder_config.wrong("num_hidden_layers", "more than 27 layers are needed"));
         }
         let (transformer, transformer_weights) = (Flux2::read(&transformer.0)?, transformer.1);
@@ -108,7 +108,7 @@ impl Flux2Klein {
         Ok(family)
     }
 
-    /// Compares the weights that stay as they are with the configuration, and tries the scheduler.
+    /// Compares the unconverted weights with the configuration, and tries out the scheduler.
     fn check(&self) -> Result<()> {
         Flow::new(&self.scheduler, Shift::Fitted, 1, 1)?;
         self.vae.graph(&self.vae_weights, 8, 8)?;
@@ -117,8 +117,8 @@ impl Flux2Klein {
         Ok(())
     }
 
-    /// The picture at the size at which a reference is seen: at most a megapixel, cut around the centre to sides that suit
-    /// the model.
+    /// The picture at the size at which a reference is seen: at most a megapixel, cropped around the centre to sides
+    /// that suit the model.
     fn fit(&self, reference: &Picture) -> Result<Picture> {
         let (width, height) = (reference.width() as usize, reference.height() as usize);
         let scale = (REFERENCE_PIXELS as f64 / (width as f64 * height as f64)).sqrt().min(1.0);
@@ -218,7 +218,7 @@ impl Family for Flux2Klein {
     }
 }
 
-/// Makes channels of one pixel out of squares of pixels.
+/// Turns squares of pixels into the channels of one pixel.
 fn patch(numbers: &[f32], [channels, height, width]: [usize; 3]) -> Latent {
     let shape = [channels * PATCH * PATCH, height / PATCH, width / PATCH];
     let mut patched = Vec::with_capacity(numbers.len());
@@ -232,7 +232,7 @@ fn patch(numbers: &[f32], [channels, height, width]: [usize; 3]) -> Latent {
     Latent { shape, numbers: patched }
 }
 
-/// Makes squares of pixels out of channels of one pixel: the inverse of [`patch`].
+/// Turns the channels of one pixel into squares of pixels: the inverse of [`patch`].
 fn spread(numbers: &[f32], [channels, height, width]: [usize; 3]) -> Latent {
     let shape = [channels / (PATCH * PATCH), height * PATCH, width * PATCH];
     let mut spread = Vec::with_capacity(numbers.len());
@@ -248,16 +248,14 @@ fn spread(numbers: &[f32], [channels, height, width]: [usize; 3]) -> Latent {
     Latent { shape, numbers: spread }
 }
 
-/// The transformer, loaded.
 struct Loaded<'a> {
     transformer: &'a Flux2,
     session: Arc<Session>,
     shape: [usize; 3],
-    /// The rows of all references.
     references: Vec<f32>,
 }
 
-/// A row for each position of a latent picture.
+/// One row for each position of a latent picture.
 fn rows(numbers: &[f32], [channels, height, width]: [usize; 3]) -> impl Iterator<Item = f32> {
     let area = height * width;
     (0..area).flat_map(move |at| (0..channels).map(move |channel| numbers[channel * area + at]))

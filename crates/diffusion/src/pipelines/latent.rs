@@ -1,4 +1,4 @@
-//! All that the pipelines of Stable Diffusion share: the UNet, either of two decoders, and the scheduler.
+//! What all Stable Diffusion pipelines share: the UNet, either of two decoders, and the scheduler.
 
 use std::fmt::Debug;
 use std::path::Path;
@@ -22,35 +22,33 @@ use crate::schedulers::{DISTILLED, Scheduler, TWICE, scheduler};
 use crate::weights::Weights;
 use crate::{Error, Result};
 
-/// The most pictures of a batch. More take no less time each.
+/// The most pictures in a batch. More save no further time per picture.
 const MAX_BATCH: usize = 8;
 
-/// The part of the noise that a reference gets, from 0 to 1: what `diffusers` does for Stable Diffusion unless it is told
-/// otherwise, and what the makers of the turbo models advise.
+/// How much noise a reference gets, from 0 to 1: the default in `diffusers` for Stable Diffusion, and for turbo models
+/// their makers' advice.
 const STRENGTH: f64 = 0.8;
 const HALF_STRENGTH: f64 = 0.5;
-/// The least part of the noise. Less would not show.
+/// The least noise. Less would not be visible.
 const LEAST_STRENGTH: f64 = 0.02;
 
-/// How far apart the factors of two autoencoders of one family may be, relative to them.
+/// How much the factors of two autoencoders of one family can differ, relative to each other.
 const SAME_SCALING: f32 = 0.01;
 
-/// Pixels of the latent pictures that turbo models were trained with.
+/// Latent pixels of the pictures that turbo models were trained on.
 const TURBO_AREA: usize = 64 * 64;
 
-/// The decoder of a model.
 #[derive(Debug)]
 enum Kind {
     Large(Vae),
     Tiny(TinyVae),
 }
 
-/// Whether the weights of an autoencoder, a large or a tiny one, are also those of its encoder.
+/// Whether an autoencoder's weights, large or tiny, include its encoder.
 pub(super) fn encodes(weights: &Weights) -> bool {
     ["encoder.conv_in.weight", "encoder.layers.0.weight"].iter().any(|first| weights.get(first).is_some())
 }
 
-/// The decoder of a model with its weights.
 #[derive(Debug)]
 struct Decoder {
     kind: Kind,
@@ -58,13 +56,13 @@ struct Decoder {
 }
 
 impl Decoder {
-    /// Reads the configuration of the decoder for the latent pictures of a UNet, and compares its weights.
+    /// Reads the decoder's configuration for a UNet's latent pictures, and compares its weights.
     fn read(config: &Config, weights: Weights, unet: &Unet) -> Result<Self> {
         let kind = match config.text("_class_name", "AutoencoderKL")? {
             "AutoencoderTiny" => Kind::Tiny(TinyVae::read(config)?),
             _ => {
                 let mut vae = Vae::read(config)?;
-                // The pipelines of these families leave it out.
+                // These families' pipelines ignore it.
                 vae.shift = 0.0;
                 Kind::Large(vae)
             }
@@ -93,7 +91,7 @@ impl Decoder {
         Ok(decoder)
     }
 
-    /// The decoder in a file or a folder, in place of the model's `own`, if it has one.
+    /// The decoder in a file or folder, replacing the model's `own`, if it has one.
     ///
     /// # Errors
     /// If it cannot be read, or the model cannot use it.
@@ -127,7 +125,7 @@ impl Decoder {
         Ok(other)
     }
 
-    /// The factor of latent pictures, which tells families apart; `None` for a tiny autoencoder, which scales by itself.
+    /// The latents' scaling factor, which tells families apart; `None` for a tiny autoencoder, which scales by itself.
     fn scaling(&self) -> Option<f32> {
         match &self.kind {
             Kind::Large(vae) => Some(vae.scaling),
@@ -135,7 +133,7 @@ impl Decoder {
         }
     }
 
-    /// Pixels of the picture for each pixel of the latent picture, along a side.
+    /// Pixels per latent pixel, along a side.
     fn factor(&self) -> usize {
         match &self.kind {
             Kind::Large(vae) => vae.factor(),
@@ -150,7 +148,7 @@ impl Decoder {
         }
     }
 
-    /// Whether its files hold an encoder, too.
+    /// Whether its files also contain an encoder.
     fn encodes(&self) -> bool {
         encodes(&self.weights)
     }
@@ -162,8 +160,8 @@ impl Decoder {
         }
     }
 
-    /// Encodes the planes of a picture of a size: the channels of the latent picture, and from a large autoencoder as many
-    /// more of the deviations around it. Both are scaled.
+    /// Encodes a picture's planes of the given size: the latent picture's channels, and from a large autoencoder the
+    /// same number of channels for the standard deviation. Both are scaled.
     fn encode(&self, sessions: &Sessions, planes: &[f32], [height, width]: [usize; 2]) -> Result<Latent> {
         let shape = [1, 3, height, width];
         let graph = |height, width| self.encoder_graph(height, width);
@@ -185,7 +183,7 @@ impl Decoder {
         Ok(Latent { shape: [channels, height / factor, width / factor], numbers })
     }
 
-    /// One of the latent pictures that an encoded picture stands for.
+    /// Draws one of the latent pictures that an encoded picture stands for.
     fn draw(&self, encoded: &Latent, noise: &mut Noise) -> Vec<f32> {
         if matches!(self.kind, Kind::Tiny(_)) {
             return encoded.numbers.clone();
@@ -204,20 +202,20 @@ impl Decoder {
     }
 }
 
-/// The UNet of a model with all that turns its answers into pictures.
+/// A model's UNet with everything that turns its answers into pictures.
 #[derive(Debug)]
 pub(super) struct Body {
     unet: Unet,
     weights: Weights,
-    /// The tokens of a chunk of a prompt.
+    /// Tokens per chunk of a prompt.
     tokens: usize,
     decoder: Decoder,
     scheduler: Config,
 }
 
 impl Body {
-    /// Compares the weights with the configurations, and tries the scheduler. The VAE at `other` replaces the one of the
-    /// model.
+    /// Compares the weights with the configurations, and tries out the scheduler. The VAE at `other` replaces the
+    /// model's.
     pub(super) fn open(
         (unet, weights): (Unet, Weights),
         vae: Option<(Config, Weights)>,
@@ -237,18 +235,16 @@ impl Body {
         Ok(body)
     }
 
-    /// These parts with weights for the precision that was asked for.
+    /// These parts with weights in the requested precision.
     pub(super) fn prepared(self, suit: &mut WeightPreparation<'_>) -> Result<Self> {
         let uses = self.unet.graph(&self.weights, 1, [8, 8], self.tokens)?.uses;
         let decoder = Decoder { weights: suit.autoencoder(self.decoder.weights), ..self.decoder };
         Ok(Self { weights: suit.weights("unet", self.weights, &uses)?, decoder, ..self })
     }
 
-    /// The traits of a model. For each way in which one may have been made there are a family, the steps and the
-    /// guidance:
-    /// `[usual, distilled, consistent, turbo]`. Nothing in a folder says how many steps suit the model, so its other
-    /// fields must: a guidance input is that of LCM, and so is its scheduler, where its weights were merged into
-    /// another model.
+    /// The model's traits. `ways` holds a family, the steps and the guidance for each way in which the model can have
+    /// been made: `[usual, distilled, consistent, turbo]`. No field in a folder says how many steps suit the model, so
+    /// others must tell: LCM has a guidance input, or its own scheduler if its weights were merged into another model.
     pub(super) fn traits(&self, index: &Config, ways: [(&'static str, usize, f32); 4]) -> Result<Traits> {
         let [usual, distilled, consistent, turbo] = ways;
         let takes_guidance = self.unet.guidance.is_some();
@@ -279,8 +275,8 @@ impl Body {
         })
     }
 
-    /// Whether the model was made to take a single step. Nothing says so, but the turbo models are trained at 512 pixels,
-    /// predict noise, and begin at the very last time step of the training.
+    /// Whether the model was made for a single step. No field says so, but turbo models are trained at 512 pixels,
+    /// predict noise, and begin at the training's very last time step.
     fn is_turbo(&self) -> Result<bool> {
         let scheduler = &self.scheduler;
         let is_euler = scheduler.text("_class_name", "")?.starts_with("Euler");
@@ -289,19 +285,20 @@ impl Body {
         Ok(is_euler && begins_last && predicts_noise && self.unet.area <= TURBO_AREA)
     }
 
-    /// Whether the scheduler takes the few steps of a distilled model, whose weights may be merged into another.
+    /// Whether the scheduler takes a distilled model's few steps. The distilled weights may have been merged into
+    /// another model.
     fn is_consistent(&self) -> Result<bool> {
         Ok(DISTILLED.contains(&self.scheduler.text("_class_name", "")?))
     }
 
-    /// The least part of the noise, from 0 to 1, in which a latent consistency model has `steps` steps.
+    /// The smallest part of the noise, from 0 to 1, that has `steps` steps in a latent consistency model.
     fn part_of_steps(&self, steps: usize) -> Result<f64> {
         let all = self.scheduler.number_or("original_inference_steps", 50)?;
-        // Half a step more, because the scheduler rounds down; and one of the steps must lie in that part.
+        // Half a step more, because the scheduler rounds down; and that part must contain one of the steps.
         Ok(((steps as f64 + 0.5) / all as f64).max(1.0 / steps as f64).min(1.0))
     }
 
-    /// Encodes a reference picture for a latent picture of a shape. The part that a mask marks becomes grey.
+    /// Encodes a reference picture for a latent shape. The part that a mask marks becomes grey.
     fn look(
         &self,
         sessions: &Sessions,
@@ -321,29 +318,29 @@ impl Body {
         self.decoder.encode(sessions, &planes, size)
     }
 
-    /// A scheduler. For a picture that begins with a reference, `strength` is the part of the noise that it gets.
+    /// Creates a scheduler. For a picture that begins with a reference, `strength` is how much of the noise it gets.
     fn scheduler_for(&self, steps: usize, strength: Option<f64>) -> Result<Box<dyn Scheduler>> {
         let Some(strength) = strength else { return self.scheduler(steps, 1.0) };
         let strength = strength.clamp(LEAST_STRENGTH, 1.0);
         if self.is_consistent()? {
-            // All of its steps are in the last part of the noise, which must hold as many.
+            // All of its steps are in the last part of the noise, which must contain enough of them.
             let least = self.part_of_steps(steps)?;
             return self.scheduler(steps, strength.max(least));
         }
-        // At least one step is left, from the middle for a model of one step.
+        // At least one step remains, starting from the middle for a one-step model.
         let least = (1.0 / strength).ceil() as usize;
         self.scheduler(steps.max(least), strength)
     }
 
-    /// A scheduler for the last part of all noise, from 0 to 1.
+    /// Creates a scheduler for the last `strength` of all noise, from 0 to 1.
     fn scheduler(&self, steps: usize, strength: f64) -> Result<Box<dyn Scheduler>> {
         scheduler(&self.scheduler, steps, strength)
     }
 }
 
-/// The text encoders of CLIP before a UNet.
+/// The CLIP text encoders in front of a UNet.
 pub(super) trait TextEncoders: Debug + Send {
-    /// The first one. Others may only differ in their padding.
+    /// The first encoder. Others can only differ in their padding.
     fn first(&self) -> &ClipEncoder;
 
     fn embed(&self, sessions: &Sessions, prompt: &str, syntax: PromptSyntax) -> Result<Embedding>;
@@ -354,7 +351,7 @@ pub(super) trait TextEncoders: Debug + Send {
     }
 }
 
-/// A model whose UNet makes a latent picture of what its text encoders say.
+/// A model whose UNet makes a latent picture from its text encoders' output.
 #[derive(Debug)]
 pub(super) struct LatentDiffusion<T> {
     pub traits: Traits,
@@ -423,7 +420,7 @@ impl<T: TextEncoders> Family for LatentDiffusion<T> {
     ) -> Result<Box<dyn Denoiser + 'a>> {
         let [_, height, width] = shape;
         let Body { unet, weights, tokens: in_chunk, decoder, .. } = &self.body;
-        // A long prompt has several chunks of them.
+        // A long prompt has several chunks of tokens.
         let chunk = batch * in_chunk * unet.context;
         let tokens = guide.prompt.states.len() / chunk * in_chunk;
         let examples = [(2, [10, 14, *in_chunk]), (3, [22, 26, 2 * in_chunk])];
@@ -431,7 +428,7 @@ impl<T: TextEncoders> Family for LatentDiffusion<T> {
         let key = PartKey { part: "unet", batch, sizes: &[height, width, tokens], examples };
         let session = sessions.of(key, |batch, sizes| unet.graph(weights, batch, [sizes[0], sizes[1]], sizes[2]))?;
         let guidance = unet.guidance.map(|size| embed_guidance(guide.guidance, size));
-        // The picture is neither scaled nor cut: its size before, where it begins, and its size now.
+        // The picture is neither scaled nor cropped: its original size, the crop's corner, and its target size.
         let [height, width] = [height, width].map(|side| side * decoder.factor());
         let sizes = [height, width, 0, 0, height, width];
         Ok(Box::new(Loaded { unet, session, shape, batch, tokens, guidance, sizes }))
@@ -487,7 +484,7 @@ impl Denoiser for Loaded<'_> {
     }
 }
 
-/// The embedding of the guidance that distilled models take.
+/// The guidance embedding that distilled models take.
 pub fn embed_guidance(guidance: f32, size: usize) -> Vec<f32> {
     let half = size / 2;
     let frequency = |at: usize| (-(10_000_f64.ln()) * at as f64 / (half as f64 - 1.0)).exp() as f32;

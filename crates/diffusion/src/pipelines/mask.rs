@@ -5,27 +5,27 @@ use tintype_engine::Picture;
 use super::{Latent, Order, Pipeline};
 use crate::{Error, Result};
 
-/// From this brightness on, a pixel of a mask is white. `diffusers` rounds at the middle, too.
+/// From this brightness on, a mask pixel counts as white. `diffusers` rounds at the middle, too.
 const WHITE: u32 = 128;
 
-/// A mask, reduced to the positions of a latent picture.
+/// A mask, reduced to a latent picture's positions.
 #[derive(Debug, Clone, PartialEq)]
 pub struct LatentMask {
     /// For each position, in rows, whether it is redrawn.
     pub repaints: Vec<bool>,
-    /// The picture without the part that is redrawn, encoded, for models that see it.
+    /// The encoded picture without the redrawn part, for models that see it.
     pub rest: Option<Latent>,
 }
 
 impl LatentMask {
-    /// The channel that models see which were made for inpainting.
+    /// The mask channel that inpainting models see.
     pub(super) fn channel(&self) -> Vec<f32> {
         self.repaints.iter().map(|repaints| if *repaints { 1.0 } else { 0.0 }).collect()
     }
 }
 
 impl Pipeline {
-    /// Whether the mask of an order suits the model and the rest of the order.
+    /// Checks that an order's mask suits the model and the rest of the order.
     pub(super) fn check_mask(&self, order: &Order<'_>) -> Result<()> {
         let references = order.references.len();
         match order.mask {
@@ -38,9 +38,8 @@ impl Pipeline {
         }
     }
 
-    /// Reduces the mask of an order to the positions of a latent picture of a shape, and encodes the part of the reference
-    /// that it keeps if the model sees that. Without a mask such a model redraws all of the picture, and others need
-    /// none.
+    /// Reduces an order's mask to the positions of a latent picture with this shape, and, if the model sees it, encodes
+    /// the kept part of the reference. Without a mask such a model redraws the whole picture; others don't need one.
     ///
     /// # Errors
     /// If the mask suits neither the model nor the order, or the runtime fails.
@@ -56,7 +55,7 @@ impl Pipeline {
         let [_, rows, columns] = shape;
         let factor = self.traits().side_multiple;
         let pixels = repainted(mask, [rows * factor, columns * factor]);
-        // The first pixel of each square decides, as where PyTorch makes a picture smaller by its nearest pixels.
+        // The first pixel of each square decides, as in PyTorch's nearest-neighbour downscaling.
         let of_row = |row: usize| pixels[row * factor * columns * factor..].iter().step_by(factor).take(columns);
         let repaints = (0..rows).flat_map(of_row).copied().collect();
         let rest = match sees_masks {
@@ -67,7 +66,6 @@ impl Pipeline {
     }
 }
 
-/// A picture of one pixel, in one shade of grey.
 fn plain(shade: u8) -> Result<Picture> {
     Picture::from_rgb(1, 1, vec![shade; 3]).ok_or_else(|| Error::Run("no picture of one pixel could be made".into()))
 }
@@ -79,7 +77,7 @@ pub(super) fn repainted(mask: &Picture, [height, width]: [usize; 2]) -> Vec<bool
     mask.as_rgb().chunks_exact(3).map(|pixel| brightness(pixel) >= WHITE).collect()
 }
 
-/// The brightness of a pixel as Pillow computes it (ITU-R 601-2).
+/// A pixel's brightness as computed by Pillow (ITU-R 601-2).
 fn brightness(pixel: &[u8]) -> u32 {
     let weighted = pixel.iter().zip([19_595, 38_470, 7_471]).map(|(colour, weight)| u32::from(*colour) * weight);
     (weighted.sum::<u32>() + 0x8000) >> 16

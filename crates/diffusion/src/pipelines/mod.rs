@@ -1,4 +1,4 @@
-//! From a prompt to a picture. One file for each family of models; everything that they share is here.
+//! From a prompt to a picture. Each model family has its own file; everything shared is here.
 
 mod batch;
 mod compare;
@@ -47,17 +47,17 @@ pub(crate) use single_file::{original_unet_name, transformer_layers};
 /// The longest side of a picture, in pixels. No known model makes larger ones.
 pub const MAX_SIDE: usize = 2048;
 
-/// Memory for the embeddings of prompts, in bytes, so that a prompt that comes again is encoded once. One of Stable
-/// Diffusion 1.5 has 231 kB. The latest two always stay: a prompt, and what its picture should not show.
+/// Memory for prompt embeddings, in bytes, so that a repeated prompt is encoded once. Stable Diffusion 1.5 needs 231 kB
+/// for each. The latest two always stay: a prompt and a negative prompt.
 const KEPT_BYTES: usize = 64 << 20;
 
-/// Encoded reference pictures that are kept, so that those of a task with several pictures are encoded once.
+/// Encoded reference pictures that are kept, so that a task with several pictures encodes its references once.
 const KEPT_REFERENCES: usize = 4;
 
-/// The pipelines that are supported, by the names that `diffusers` gives them.
+/// The supported pipelines, by their names in `diffusers`.
 pub const KNOWN: [&str; 9] = [USUAL[0], USUAL[1], USUAL[2], USUAL[3], XL[0], XL[1], XL[2], KLEIN, Z_IMAGE];
 
-/// Those of Stable Diffusion 1 and 2. A pipeline for pictures that begin with others has the same parts.
+/// Pipelines of Stable Diffusion 1 and 2. The image-to-image pipeline has the same parts.
 const USUAL: [&str; 4] = [
     "StableDiffusionPipeline",
     "LatentConsistencyModelPipeline",
@@ -65,15 +65,13 @@ const USUAL: [&str; 4] = [
     "StableDiffusionImg2ImgPipeline",
 ];
 
-/// Those of Stable Diffusion XL.
 const XL: [&str; 3] =
     ["StableDiffusionXLPipeline", "StableDiffusionXLInpaintPipeline", "StableDiffusionXLImg2ImgPipeline"];
 
-/// The other families.
 const KLEIN: &str = "Flux2KleinPipeline";
 const Z_IMAGE: &str = "ZImagePipeline";
 
-/// The parts that LoRA files can change, by the names of their folders.
+/// The parts that LoRA files can change, by folder name.
 const WITH_LORAS: [&str; 2] = ["text_encoder", "unet"];
 const WITH_LORAS_XL: [&str; 3] = ["text_encoder", "text_encoder_2", "unet"];
 
@@ -82,84 +80,83 @@ const WITH_LORAS_XL: [&str; 3] = ["text_encoder", "text_encoder_2", "unet"];
 pub struct Options {
     /// The precision.
     pub precision: Precision,
-    /// The folder for files that are made from its weights.
+    /// The folder for files made from its weights.
     pub cache: Option<PathBuf>,
     /// The runtime.
     pub runtime: Runtime,
-    /// LoRA files, which are merged into its weights.
+    /// LoRA files to merge into its weights.
     pub loras: Vec<Lora>,
-    /// Embeddings of textual inversion, each for a word in prompts.
+    /// Textual inversion embeddings, each for a word in prompts.
     pub embeddings: Vec<TextualInversion>,
-    /// The file or the folder of a VAE that replaces the one of the model.
+    /// A VAE's file or folder, which replaces the model's own VAE.
     pub vae: Option<PathBuf>,
-    /// How prompts are read, until [`Pipeline::read_prompts`] says otherwise. Only Stable Diffusion 1, 2 and XL read
-    /// weighted ones.
+    /// How prompts are read, until [`Pipeline::read_prompts`] changes it. Only Stable Diffusion 1, 2 and XL support
+    /// weighted prompts.
     pub prompts: PromptSyntax,
     /// How long its parts stay loaded.
     pub residency: Residency,
-    /// Memory of the device that its parts may use, in bytes. If they do not fit together, some are loaded again for
-    /// each use (see [`crate::runtime::plan`]). `None` for all that the device has: then all stay.
+    /// Device memory that its parts can use, in bytes. If they don't all fit, some are loaded again for each use (see
+    /// [`crate::runtime::plan`]). `None` means all of the device's memory; then all parts stay.
     pub device_memory: Option<u64>,
 }
 
-/// How long the parts of a model stay loaded.
+/// How long a model's parts stay loaded.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Residency {
-    /// On the processor each part is dropped after its use; on a device of its own all stay.
+    /// On the processor each part is dropped after use; on other devices all stay.
     #[default]
     ByDevice,
-    /// All parts stay, each loaded once for all sizes and batches.
+    /// All parts stay. Each is loaded once for all sizes and batches.
     Kept,
 }
 
 impl Options {
-    /// Whether the parts stay loaded.
     pub(crate) fn keeps_parts(&self) -> bool {
         self.residency == Residency::Kept || self.runtime.is_remote()
     }
 }
 
-/// The precision of a model.
+/// A model's precision.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Precision {
     /// 32-bit floats.
     #[default]
     F32,
-    /// 16-bit floats in the text encoder and in the part that removes the noise, 32-bit ones in the decoder, whose products
-    /// have 10 bits of precision on an NVIDIA GPU (TF32). Only for [`Runtime::OnnxRuntime`].
+    /// 16-bit floats in the text encoder and the denoiser, 32-bit floats in the decoder, whose products have 10 bits of
+    /// precision on an NVIDIA GPU (TF32). Only for [`Runtime::OnnxRuntime`].
     F16,
-    /// Fractions of 16 bits with the range of 32 bits.
+    /// 16-bit floats with the range of 32 bits.
     Bf16,
     /// 8-bit weights and activations in the large matrix multiplications, 32-bit floats elsewhere.
     W8A8,
 }
 
-/// The abilities of a model, and the settings for which it was made.
+/// A model's abilities, and the settings that it was made for.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Traits {
-    /// Its family, for people.
+    /// Its family, as a display name.
     pub family: &'static str,
-    /// The most reference pictures that it takes.
+    /// The most reference pictures.
     pub references: usize,
-    /// Whether a picture begins with its reference, made noisy, and not with noise alone.
+    /// Whether a picture begins with its noised reference, rather than with noise alone.
     pub begins_with_reference: bool,
-    /// Whether it takes masks, which keep a part of the reference.
+    /// Whether it takes masks, which keep part of the reference.
     pub masks: bool,
     /// The usual number of steps.
     pub steps: usize,
-    /// How often a step of its scheduler asks the model: once or twice.
+    /// How often a scheduler step asks the model: once or twice.
     pub calls: usize,
     /// The usual guidance.
     pub guidance: f32,
     /// Both sides of a picture, in pixels, are multiples of this.
     pub side_multiple: usize,
-    /// Pixels of the pictures that it was trained with; 0 if it makes any size.
+    /// Pixels of the pictures that it was trained on; 0 if it supports any size.
     pub trained_pixels: usize,
-    /// The most pictures of a batch.
+    /// The most pictures in a batch.
     pub batch: usize,
-    /// Whether words for things that the picture should not show have an effect, given a guidance above 1.
+    /// Whether negative prompts have an effect, if the guidance is above 1.
     pub negative: bool,
-    /// The usual part of the noise that a picture which begins with its reference gets, from 0 to 1.
+    /// How much noise a picture that begins with its reference usually gets, from 0 to 1.
     pub strength: f64,
 }
 
@@ -175,20 +172,20 @@ impl Traits {
 pub struct Settings {
     /// Steps from noise to picture.
     pub steps: usize,
-    /// How strongly the picture follows the prompt; at 1 or less the model is asked once a step instead of twice. For
-    /// Z-Image `diffusers` counts from 0 instead.
+    /// How strongly the picture follows the prompt. At 1 or less the model is asked once per step instead of twice. For
+    /// Z-Image, `diffusers` counts from 0 instead.
     pub guidance: f32,
-    /// Words for things that the picture should not show.
+    /// The negative prompt.
     pub negative: String,
-    /// How far a picture that begins with its reference may be from it: the part of the noise that it gets, from 0 to 1.
-    /// With a mask and 1, the part that is redrawn begins with noise alone.
+    /// How much a picture may differ from the reference that it begins with: how much of the noise it gets, from 0 to
+    /// 1. With a mask and a strength of 1, the redrawn part begins with noise alone.
     pub strength: f64,
 }
 
 /// One picture to make.
 #[derive(Debug, Clone, Copy)]
 pub struct Order<'a> {
-    /// The words for it.
+    /// The prompt.
     pub prompt: &'a str,
     /// Width in pixels.
     pub width: usize,
@@ -196,16 +193,16 @@ pub struct Order<'a> {
     pub height: usize,
     /// The same seed gives the same picture.
     pub seed: u64,
-    /// Pictures to which the prompt refers.
+    /// Pictures that the prompt refers to.
     pub references: &'a [Picture],
-    /// Which part of the only reference is redrawn: white is, and black is kept. It is fitted to the size of the
-    /// picture like the reference, and each of its pixels counts as the nearer of the two.
+    /// Which part of the only reference is redrawn: white is redrawn, black is kept. It is fitted to the picture's size
+    /// like the reference, and each pixel counts as the nearer of the two.
     pub mask: Option<&'a Picture>,
 }
 
-/// A step of a batch that is done.
+/// A finished step of a batch.
 pub struct Step<'a> {
-    /// Steps done, with this one.
+    /// Steps done, including this one.
     pub done: usize,
     /// All steps.
     pub of: usize,
@@ -219,14 +216,14 @@ impl Debug for Step<'_> {
 }
 
 impl Step<'_> {
-    /// A small picture of what the model sees by now in the noise of a picture of the batch, counted from 0. It is made when
-    /// it is asked for. `None` unless the pipeline has [learnt](Pipeline::learn_previews) to make them.
+    /// A small picture of what the model currently sees in the noise of one of the batch's pictures, counted from 0. It
+    /// is made on demand. `None` unless the pipeline has [learnt](Pipeline::learn_previews) to make previews.
     pub fn preview(&self, picture: usize) -> Option<Picture> {
         (self.preview)(picture)
     }
 }
 
-/// A model that is ready to make pictures.
+/// A model ready to make pictures.
 #[derive(Debug)]
 pub struct Pipeline {
     family: Box<dyn Family>,
@@ -238,19 +235,18 @@ pub struct Pipeline {
     references: VecDeque<EncodedReference>,
 }
 
-/// A reference picture that has been encoded.
 #[derive(Debug)]
 struct EncodedReference {
     picture: Picture,
-    /// What was left out of it, if anything was.
+    /// The mask whose part was left out, if any.
     mask: Option<Picture>,
     /// The shape of the latent picture that it was encoded for.
     shape: [usize; 3],
     latent: Latent,
 }
 
-/// The most reference pictures that the model in a folder or a single file takes, by its index and the names in its
-/// files: it is not opened. None if they cannot be read.
+/// The most reference pictures for the model in a folder or single file, from its index and the names in its files,
+/// without opening it. 0 if they cannot be read.
 pub fn references(folder: &Path) -> usize {
     if folder.is_file() {
         return recognise(folder).map_or(0, |found| found.references);
@@ -263,8 +259,8 @@ pub fn references(folder: &Path) -> usize {
     count().unwrap_or_else(|| usize::from(masks(folder)))
 }
 
-/// Whether the model in a folder or a single file takes masks, by its index and the names in its files: it is not opened.
-/// `false` if they cannot be read.
+/// Whether the model in a folder or single file takes masks, from its index and the names in its files, without opening
+/// it. `false` if they cannot be read.
 pub fn masks(folder: &Path) -> bool {
     if folder.is_file() {
         return recognise(folder).is_ok_and(|found| found.references > 0 && is_stable_diffusion(found.class));
@@ -281,7 +277,7 @@ pub fn masks(folder: &Path) -> bool {
     encodes().unwrap_or(false)
 }
 
-/// Whether the model in a folder or a single file reads weighted prompts, by its index: it is not opened.
+/// Whether the model in a folder or single file supports weighted prompts, from its index, without opening it.
 ///
 /// # Errors
 /// If the index cannot be read.
@@ -292,13 +288,13 @@ pub fn weighted_prompts(folder: &Path) -> Result<bool> {
     Config::read(&folder.join("model_index.json"))?.text("_class_name", "").map(is_stable_diffusion)
 }
 
-/// Whether a class of pipelines is one of Stable Diffusion 1, 2 or XL: with text encoders of CLIP, and a UNet that
-/// makes several pictures at a time.
+/// Whether a pipeline class is for Stable Diffusion 1, 2 or XL: with CLIP text encoders, and a UNet that makes several
+/// pictures at a time.
 pub fn is_stable_diffusion(class: &str) -> bool {
     USUAL.contains(&class) || XL.contains(&class)
 }
 
-/// The parts of a class of pipelines that LoRA files can change.
+/// The parts that LoRA files can change, for a pipeline class.
 fn parts_with_loras(class: &str) -> &'static [&'static str] {
     match class {
         class if XL.contains(&class) => &WITH_LORAS_XL,
@@ -307,7 +303,7 @@ fn parts_with_loras(class: &str) -> &'static [&'static str] {
     }
 }
 
-/// Refuses what only models with a text encoder of CLIP take, if a class of pipelines has none.
+/// Rejects options that need a CLIP text encoder, if the pipeline class has none.
 fn check_additions(options: &Options, class: &str) -> Result<()> {
     let stray = |path: &Path, what: &str| {
         let path = path.display();
@@ -327,19 +323,18 @@ fn check_additions(options: &Options, class: &str) -> Result<()> {
 }
 
 impl Pipeline {
-    /// Reads a folder as `diffusers` writes it, or a file as other programs read it, and compares all weights with the
-    /// configuration, so that an unusable model is found before the first prompt. Weights in 8 bits are made
-    /// if they are not there.
+    /// Reads a folder in `diffusers` format, or a single file as other programs use, and compares all weights with the
+    /// configuration, so that an unusable model is found before the first prompt. Missing 8-bit weights are made.
     ///
     /// # Errors
-    /// If a part is missing or damaged, or of an architecture that this crate does not know, or weights in 8 bits cannot be
+    /// If a part is missing or damaged, or has an architecture that this crate doesn't know, or 8-bit weights cannot be
     /// made.
     pub fn open(folder: &Path, options: &Options) -> Result<Self> {
         Self::open_with(folder, WeightPreparation { options, rules: Rules::of_this_machine(), progress: &mut |_| {} })
     }
 
-    /// Like [`Pipeline::open`], with other rules for weights in 8 bits, or with an ear for their making, which takes a
-    /// while.
+    /// Like [`Pipeline::open`], with other rules for 8-bit weights, or with a progress callback for making them, which
+    /// takes a while.
     ///
     /// # Errors
     /// As [`Pipeline::open`].
@@ -397,12 +392,12 @@ impl Pipeline {
         Self { family, sessions, prompts, sketcher: None, embeddings, references }
     }
 
-    /// The parts that have been loaded so far.
+    /// What has been loaded so far.
     pub fn loads(&self) -> Loads {
         self.sessions.loads()
     }
 
-    /// The abilities of the model.
+    /// The model's abilities.
     pub fn traits(&self) -> &Traits {
         self.family.traits()
     }
@@ -410,7 +405,7 @@ impl Pipeline {
     /// Makes a picture. `progress` is called for every finished step.
     ///
     /// # Errors
-    /// If the order does not suit the model, the runtime fails, the render is cancelled, or the result is no picture.
+    /// If the order doesn't suit the model, the runtime fails, the render is cancelled, or the result isn't a picture.
     pub fn render(
         &mut self,
         order: &Order<'_>,
@@ -422,12 +417,12 @@ impl Pipeline {
         pictures.into_iter().next().ok_or_else(|| Error::Run("the decoder gave no picture".into()))
     }
 
-    /// Whether the model is asked with and without the prompt at each step, given this guidance.
+    /// Whether each step asks the model with and without the prompt, for this guidance.
     pub fn asks_twice(&self, guidance: f32) -> bool {
         self.family.asks_twice(guidance)
     }
 
-    /// The shape of the latent picture for a size in pixels.
+    /// The latent picture's shape for a size in pixels.
     ///
     /// # Errors
     /// If the size does not suit the model.
@@ -443,15 +438,15 @@ impl Pipeline {
         Ok(self.family.latent_shape(width, height))
     }
 
-    /// The tokens of a prompt.
+    /// A prompt's tokens.
     ///
     /// # Errors
-    /// If the tokenizer cannot read the prompt, or does not belong to the model.
+    /// If the tokenizer cannot read the prompt, or doesn't belong to the model.
     pub fn tokens(&self, prompt: &str) -> Result<Vec<i32>> {
         self.family.tokens(prompt, self.prompts)
     }
 
-    /// Reads prompts so from now on. Models other than Stable Diffusion 1, 2 and XL go on to read plain words.
+    /// Sets how prompts are read from now on. Models other than Stable Diffusion 1, 2 and XL still read plain words.
     pub fn read_prompts(&mut self, syntax: PromptSyntax) {
         if self.prompts != syntax && self.family.takes_weighted_prompts() {
             self.prompts = syntax;
@@ -459,7 +454,7 @@ impl Pipeline {
         }
     }
 
-    /// The embedding of a prompt.
+    /// A prompt's embedding.
     ///
     /// # Errors
     /// As [`Pipeline::tokens`], or if the runtime fails.
@@ -478,7 +473,7 @@ impl Pipeline {
         Ok(embedding)
     }
 
-    /// The embedding of what a picture should not show, beside that of its prompt.
+    /// The embedding of a negative prompt, to go with the embedding of its prompt.
     ///
     /// # Errors
     /// As [`Pipeline::embed`].
@@ -490,8 +485,8 @@ impl Pipeline {
         self.embed(negative)
     }
 
-    /// The embeddings of prompts, and of what their pictures should not show, all with as many tokens: prompts in fewer
-    /// chunks than others get empty ones.
+    /// The embeddings of prompts and negative prompts, all with the same number of tokens: prompts with fewer chunks
+    /// are padded with empty ones.
     ///
     /// # Errors
     /// As [`Pipeline::embed`].
@@ -517,7 +512,7 @@ impl Pipeline {
         Ok((all, negative))
     }
 
-    /// Encodes a reference picture for a latent picture of a shape.
+    /// Encodes a reference picture for a latent shape.
     ///
     /// # Errors
     /// If the model takes none, or the runtime fails.
@@ -525,7 +520,7 @@ impl Pipeline {
         self.encoded(reference, None, shape)
     }
 
-    /// Encodes a reference picture, of which a mask leaves a part out if there is one.
+    /// Encodes a reference picture without the part that a mask leaves out, if there is one.
     fn encoded(&mut self, reference: &Picture, mask: Option<&Picture>, shape: [usize; 3]) -> Result<Latent> {
         let same =
             |seen: &&EncodedReference| seen.shape == shape && seen.picture == *reference && seen.mask.as_ref() == mask;
@@ -543,11 +538,11 @@ impl Pipeline {
         Ok(latent)
     }
 
-    /// Makes a latent picture out of noise. `after` sees the result of each step and can end the work with an error.
+    /// Makes a latent picture out of noise. `after` sees each step's result and can stop the render with an error.
     ///
     /// # Errors
-    /// If the number of steps does not suit the scheduler, the runtime fails, the numbers do not stay finite, or `after`
-    /// gives an error.
+    /// If the number of steps doesn't suit the scheduler, the runtime fails, the numbers don't stay finite, or `after`
+    /// returns an error.
     pub fn denoise(
         &self,
         shape: [usize; 3],
@@ -561,8 +556,8 @@ impl Pipeline {
         latents.into_iter().next().ok_or_else(|| Error::Run("the model gave no picture".into()))
     }
 
-    /// Prepares [`Step::preview`], once. Unless the model has a tiny autoencoder, this runs its decoder for a picture of
-    /// about 128 pixels a side.
+    /// Prepares [`Step::preview`], once. Unless the model has a tiny autoencoder, this runs its decoder for a picture
+    /// of about 128 pixels per side.
     ///
     /// # Errors
     /// If the runtime fails.
@@ -576,24 +571,23 @@ impl Pipeline {
     /// Decodes a latent picture.
     ///
     /// # Errors
-    /// If the runtime fails, or the result is no picture.
+    /// If the runtime fails, or the result isn't a picture.
     pub fn decode(&self, latent: &Latent) -> Result<Picture> {
         picture(latent, &planes_of(&*self.family, &self.sessions, latent)?)
     }
 }
 
-/// Decodes a latent picture to red, green and blue planes.
 fn planes_of(family: &dyn Family, sessions: &Sessions, latent: &Latent) -> Result<Vec<f32>> {
     let planes = family.decode(sessions, latent)?;
     finite(&planes, "the decoder gave numbers that are not finite")?;
     Ok(planes)
 }
 
-/// Makes a picture of the planes that a latent picture was decoded to.
+/// Turns the planes decoded from a latent picture into a picture.
 fn picture(latent: &Latent, planes: &[f32]) -> Result<Picture> {
     let [channels, rows, columns] = latent.shape;
     let area = planes.len() / 3;
-    // The decoder enlarges both sides alike.
+    // The decoder enlarges both sides by the same factor.
     let factor = (area / (rows * columns).max(1)).isqrt();
     let [height, width] = [rows * factor, columns * factor];
     if height * width != area {
@@ -618,7 +612,7 @@ fn stop_if(cancel: &CancellationToken) -> Result<()> {
     if cancel.is_cancelled() { Err(Error::Cancelled) } else { Ok(()) }
 }
 
-/// Reads `config.json` of a part.
+/// Reads a part's `config.json`.
 ///
 /// # Errors
 /// If it cannot be read, or says that the weights are quantised.
@@ -637,7 +631,7 @@ fn part_config(folder: &Path, part: &str) -> Result<Config> {
     }
 }
 
-/// The session of an encoder for a picture of a height and a width, of which both are multiples of `factor`.
+/// An encoder session for a picture whose height and width are multiples of `factor`.
 fn encoder_of_pictures(
     sessions: &Sessions,
     size: [usize; 2],
@@ -649,7 +643,7 @@ fn encoder_of_pictures(
     sessions.of(key, |_, size| graph(size[0], size[1]))
 }
 
-/// Scales a latent picture back and decodes it.
+/// Undoes a latent picture's scaling and decodes it.
 fn decode(
     sessions: &Sessions,
     graph: impl Fn(usize, usize) -> Result<Graph>,

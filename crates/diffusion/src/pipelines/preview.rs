@@ -1,8 +1,8 @@
-//! Small pictures of what a render will show, made at a small part of its cost.
+//! Small previews of a render, at a small fraction of its cost.
 //!
-//! A tiny autoencoder decodes a latent picture that was made smaller first. For a large one, the colour of a square is
-//! taken to be a linear function of the latent numbers at its place; the function is fitted to a few squares that the
-//! decoder of the model itself has decoded, so that it suits any model.
+//! A tiny autoencoder decodes a downscaled latent picture. For a large one, the colour at each position is approximated
+//! by a linear function of its latent numbers. The function is fitted to a few squares decoded by the model's own
+//! decoder, so that it suits any model.
 
 use tintype_engine::Picture;
 use tintype_engine::picture::PREVIEW_SIDE;
@@ -14,22 +14,21 @@ use crate::runtime::Sessions;
 
 /// Side of the picture that the function is fitted to, in pixels.
 const FITTED_SIDE: usize = 128;
-/// Neighbours along a side that share half of their numbers: latent pictures are smooth, and noise is not.
+/// Positions along a side that share half of their noise, because latent pictures are smooth and noise isn't.
 const PATCH: usize = 4;
-/// Keeps channels that the colour does not depend on from large factors.
+/// Ridge regularisation, which keeps factors small for channels that the colour doesn't depend on.
 const RIDGE: f64 = 1e-3;
 
-/// A way to a preview.
 #[derive(Debug)]
 pub(super) enum Sketcher {
-    /// The decoder of the model is quick enough.
+    /// With the model's decoder, which is fast enough.
     Decoder,
-    /// Factors of the channels, the last one of a channel that is 1 everywhere.
+    /// With factors for the channels, the last one for a constant channel of 1.
     Linear(Vec<[f64; 3]>),
 }
 
 impl Sketcher {
-    /// Finds the way for a family of models. A large decoder is run once, for a picture of about 128 pixels a side.
+    /// Chooses the method for a model family. A large decoder is run once, for a picture of about 128 pixels per side.
     pub(super) fn new(family: &dyn Family, sessions: &Sessions) -> Result<Self> {
         if family.decodes_quickly() {
             return Ok(Self::Decoder);
@@ -42,7 +41,7 @@ impl Sketcher {
         Ok(Self::Linear(fit(&family.positions(&latent), &planes)))
     }
 
-    /// The preview of a latent picture; `None` if its numbers make no picture.
+    /// A latent picture's preview; `None` if its numbers don't make a picture.
     pub(super) fn sketch(&self, family: &dyn Family, sessions: &Sessions, latent: &Latent) -> Option<Picture> {
         let side = PREVIEW_SIDE as usize;
         let longest = |latent: &Latent| latent.shape[1].max(latent.shape[2]);
@@ -61,7 +60,7 @@ impl Sketcher {
     }
 }
 
-/// Noise of deviation 1 that is half the same within each patch.
+/// Noise with deviation 1, half of it shared within each patch.
 fn patches([channels, height, width]: [usize; 3]) -> Vec<f32> {
     let mut noise = Noise::new(1);
     let (fine, coarse) = (noise.normal(channels * height * width), noise.normal(channels * height * width));
@@ -80,7 +79,7 @@ fn features(latent: &Latent, at: usize) -> impl Iterator<Item = f64> {
     numbers.chain([1.0])
 }
 
-/// The factors that come closest to the mean colours of the squares of a picture, by least squares.
+/// The factors that best reproduce the mean colours of a picture's squares, by least squares.
 fn fit(latent: &Latent, planes: &[f32]) -> Vec<[f64; 3]> {
     let [channels, height, width] = latent.shape;
     let area = planes.len() / 3;
@@ -105,8 +104,8 @@ fn fit(latent: &Latent, planes: &[f32]) -> Vec<[f64; 3]> {
     solve(products)
 }
 
-/// Solves linear equations with three right sides each by elimination. The matrix is positive definite, so that no
-/// equation has to change its place.
+/// Solves linear equations with three right-hand sides by elimination. The matrix is positive definite, so no pivoting
+/// is needed.
 fn solve(mut equations: Vec<Vec<f64>>) -> Vec<[f64; 3]> {
     let count = equations.len();
     for pivot in 0..count {
@@ -120,7 +119,6 @@ fn solve(mut equations: Vec<Vec<f64>>) -> Vec<[f64; 3]> {
     solved.map(|(at, row)| [0, 1, 2].map(|plane| row[count + plane] / row[at])).collect()
 }
 
-/// Red, green and blue planes.
 fn colours(latent: &Latent, factors: &[[f64; 3]]) -> Vec<f32> {
     let area = latent.shape[1] * latent.shape[2];
     let colour = |plane: usize, at: usize| {
@@ -129,7 +127,7 @@ fn colours(latent: &Latent, factors: &[[f64; 3]]) -> Vec<f32> {
     (0..3).flat_map(|plane| (0..area).map(move |at| (plane, at))).map(|(plane, at)| colour(plane, at)).collect()
 }
 
-/// Means of squares with sides of `by` positions; the rest at the right and the lower edge is left out.
+/// Means of squares with `by` positions per side. What remains at the right and bottom edges is dropped.
 fn shrink(latent: &Latent, by: usize) -> Latent {
     let [channels, height, width] = latent.shape;
     let by = by.clamp(1, height.min(width));

@@ -16,20 +16,20 @@ use crate::textual_inversion;
 use crate::weights::Weights;
 use crate::{Error, Result};
 
-/// The parts of a model with `N` text encoders, wherever they lie.
+/// The parts of a model with `N` text encoders, wherever they are stored.
 #[derive(Debug)]
 pub(super) struct Parts<const N: usize> {
     pub index: Config,
     pub encoders: [ClipParts; N],
     pub unet: Config,
     pub unet_weights: Weights,
-    /// `None` if another one replaces it.
+    /// `None` if another VAE replaces it.
     pub vae: Option<(Config, Weights)>,
     pub scheduler: Config,
 }
 
 impl<const N: usize> Parts<N> {
-    /// Those in a folder.
+    /// The parts in a folder.
     pub fn of_folder(folder: &Path, index: Config, encoders: [ClipParts; N]) -> Result<Self> {
         Ok(Self {
             index,
@@ -71,13 +71,13 @@ pub(super) fn open(parts: Parts<1>, suit: &mut WeightPreparation<'_>) -> Result<
     Ok(LatentDiffusion { traits, text: encoder.prepared(suit)?, body: body.prepared(suit)? })
 }
 
-/// The configuration of a scheduler with what pipelines of this family use in place of outdated values, whatever it says.
+/// A scheduler's configuration, with outdated values replaced as these pipelines always do.
 fn corrected(index: &Config, scheduler: &Config) -> Result<Config> {
     if index.text("_class_name", "")? == "LatentConsistencyModelPipeline" {
         return Ok(scheduler.clone());
     }
     let scheduler = scheduler.with("clip_sample", json!(false));
-    // This one knows no offset.
+    // This scheduler has no offset.
     let has_offset = scheduler.text("_class_name", "")? != "DPMSolverSinglestepScheduler";
     Ok(if has_offset { scheduler.with("steps_offset", json!(1)) } else { scheduler })
 }

@@ -13,7 +13,6 @@ use crate::runtime::Sessions;
 use crate::textual_inversion;
 use crate::{Error, Result};
 
-/// One of the two text encoders.
 fn encoder(part: &'static str, parts: ClipParts) -> Result<ClipEncoder> {
     if Clip::read(&parts.config)?.layers < 2 {
         return Err(Error::Model(format!("{part} has a single layer, but the last one is not used")));
@@ -21,7 +20,7 @@ fn encoder(part: &'static str, parts: ClipParts) -> Result<ClipEncoder> {
     ClipEncoder::open(part, parts)
 }
 
-/// The output with the states of all tokens before the last layer.
+/// The output with all tokens' states before the last layer.
 fn layer(encoder: &ClipEncoder) -> String {
     format!("layer.{}", encoder.clip.layers - 2)
 }
@@ -30,7 +29,7 @@ fn layer(encoder: &ClipEncoder) -> String {
 pub(super) struct Encoders {
     first: ClipEncoder,
     second: ClipEncoder,
-    /// Numbers in the embedding of a whole prompt.
+    /// Size of a whole prompt's embedding.
     pooled: usize,
     zeros: bool,
 }
@@ -77,7 +76,7 @@ impl TextEncoders for Encoders {
         let [first] = self.first.run(sessions, &tokens, [layer(&self.first).as_str()])?;
         let tokens = self.second.tokens(prompt, syntax)?;
         let [second, all] = self.second.run(sessions, &tokens, [layer(&self.second).as_str(), "projected"])?;
-        // The first chunk stands for the whole prompt.
+        // The first chunk represents the whole prompt.
         let last = tokens.first().map_or(0, |chunk| self.second.clip.last(&chunk.ids)) * self.pooled;
         let rows = first.chunks_exact(self.first.clip.width).zip(second.chunks_exact(self.second.clip.width));
         let states = rows.flat_map(|(first, second)| [first, second].concat()).collect();

@@ -1,23 +1,24 @@
-//! Emphasis in prompts, as AUTOMATIC1111's web UI first had it and as most prompts on the web are written: `(word)` weighs
-//! 1.1, `[word]` 1 / 1.1, `(word:1.3)` 1.3, and brackets multiply. A backslash before a bracket makes it a letter.
+//! Emphasis in prompts, as introduced by AUTOMATIC1111's web UI and used in most prompts on the web: `(word)` weighs
+//! 1.1, `[word]` 1 / 1.1, `(word:1.3)` 1.3, and nested brackets multiply. A backslash before a bracket makes it
+//! literal.
 //!
-//! The states of a token are multiplied by its weight, and then all states of a chunk so that their mean is the one
-//! before. Its words `BREAK` and `AND`, changes during a render (`[a:b:0.5]`) and the search for a comma at the end of a
-//! chunk are not followed.
+//! Each token's states are multiplied by its weight, then all states of a chunk are scaled back to their original mean.
+//! Not supported: the keywords `BREAK` and `AND`, changes during a render (`[a:b:0.5]`), and looking for a comma at the
+//! end of a chunk.
 
 use std::ops::RangeInclusive;
 
 /// The weight of a pair of brackets.
 const STRONGER: f64 = 1.1;
 
-/// The weights of words. Beyond the largest no picture is left; below the smallest a negative prompt would paint what it
-/// names, which the content policy has not judged.
+/// Limits of a word's weight. Above the largest nothing recognisable is left; below the smallest a negative prompt
+/// would paint what it names, which the content policy hasn't judged.
 const WEIGHTS: RangeInclusive<f64> = 0.0..=10.0;
 
-/// Letters with a meaning.
+/// Characters with a special meaning.
 const SIGNS: [char; 6] = ['\\', '(', ')', '[', ']', ':'];
 
-/// The parts of a prompt with their weights. Neighbours have different ones.
+/// Splits a prompt into parts with their weights. Neighbours have different weights.
 pub(super) fn parts(prompt: &str) -> Vec<(String, f32)> {
     let mut parts: Vec<(String, f64)> = Vec::new();
     let (mut round, mut square) = (Vec::new(), Vec::new());
@@ -53,7 +54,7 @@ pub(super) fn parts(prompt: &str) -> Vec<(String, f32)> {
         }
         rest = &rest[taken..];
     }
-    // Brackets that stay open reach to the end.
+    // Brackets that stay open reach to the end of the prompt.
     while closed(&mut parts, &mut round, STRONGER).is_some() {}
     while closed(&mut parts, &mut square, 1.0 / STRONGER).is_some() {}
     joined(parts)
@@ -63,15 +64,15 @@ fn bounded(weight: f64) -> f64 {
     weight.clamp(*WEIGHTS.start(), *WEIGHTS.end())
 }
 
-/// Multiplies the weights since the latest open bracket. `None` if there is none.
+/// Multiplies the weights since the last open bracket. `None` if there is none.
 fn closed(parts: &mut [(String, f64)], open: &mut Vec<usize>, factor: f64) -> Option<&'static str> {
     let from = open.pop()?;
-    // Within bounds at each step, so that no weight becomes infinite.
+    // Clamped at each step, so that no weight becomes infinite.
     parts[from..].iter_mut().for_each(|(_, weight)| *weight = bounded(*weight * factor));
     Some("")
 }
 
-/// The number in `:1.3)`, and the length of all that.
+/// The number in `:1.3)`, and the whole match's length.
 fn weight(text: &str) -> Option<(f64, usize)> {
     let (number, _) = text[1..].split_once(')')?;
     let digits = number.trim();
@@ -80,7 +81,7 @@ fn weight(text: &str) -> Option<(f64, usize)> {
     Some((bounded(weight), number.len() + 2))
 }
 
-/// Joins neighbours of one weight, so that the tokenizer sees their words whole.
+/// Joins neighbours with equal weights, so that the tokenizer sees whole words.
 fn joined(parts: Vec<(String, f64)>) -> Vec<(String, f32)> {
     let mut all: Vec<(String, f32)> = Vec::new();
     for (text, weight) in parts {

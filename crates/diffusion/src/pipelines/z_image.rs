@@ -19,11 +19,11 @@ use crate::{Error, Result};
 /// The most tokens of a prompt.
 const TOKENS: usize = 512;
 
-/// From this shift of noise levels on a model is the base model. Nothing in a folder says whether it is: the published ones
-/// have a shift of 6, and those of Turbo of 3.
+/// From this noise shift on, a model is the base model. Nothing else in a folder says so: published base models have a
+/// shift of 6, Turbo models a shift of 3.
 const BASE_SHIFT: f64 = 5.5;
 
-/// Sides of latent pictures are even.
+/// Sides of latents are even.
 const PATCH: usize = 2;
 
 #[derive(Debug)]
@@ -64,7 +64,7 @@ impl ZImage {
                 masks: false,
                 steps: if is_turbo { 8 } else { 50 },
                 calls: 1,
-                // The base model is made for what `diffusers` counts as 5.
+                // The base model is made for a guidance that `diffusers` counts as 5.
                 guidance: if is_turbo { 1.0 } else { 6.0 },
                 side_multiple: vae.factor() * PATCH,
                 trained_pixels: 0,
@@ -88,12 +88,12 @@ impl ZImage {
         Ok(family)
     }
 
-    /// The layer after which states are taken: the last but one.
+    /// The layer whose states are used: the last but one.
     fn layer(&self) -> usize {
         self.encoder.qwen.layers - 1
     }
 
-    /// Compares the weights that stay as they are with the configuration, and tries the scheduler.
+    /// Compares the unconverted weights with the configuration, and tries out the scheduler.
     fn check(&self) -> Result<()> {
         if self.layer() == 0 {
             return Err(Error::Model("the text encoder has a single layer, but the last one is not used".into()));
@@ -179,7 +179,7 @@ impl Denoiser for Loaded<'_> {
             ("context", Input::Floats(&contexts, &prompt.states)),
         ];
         let [mut velocity] = session.run(&inputs, ["velocity"])?;
-        // The scheduler goes from picture to noise and back.
+        // The scheduler's velocity points from picture to noise.
         velocity.iter_mut().for_each(|x| *x = -*x);
         Ok(velocity)
     }

@@ -1,4 +1,4 @@
-//! Writes a file of weights in 8 bits, or of merged weights, one tensor at a time.
+//! Writes a file with 8-bit or merged weights, one tensor at a time.
 
 use std::fs::OpenOptions;
 use std::io::{BufWriter, Cursor, ErrorKind, Seek, SeekFrom, Write};
@@ -15,37 +15,34 @@ use crate::weights::float_formats::{self, SUPPORTED, to_f32};
 use crate::weights::{Floats, TensorEntry, Weights, piece_name, scale_name};
 use crate::{Error, Result};
 
-/// Outputs that are rounded at a time: the bytes of one cache line.
+/// Outputs rounded at a time: the bytes of a cache line.
 const OUTPUTS: usize = 64;
 
-/// One tensor to be written.
 #[derive(Clone)]
 pub(super) struct Item<'w> {
     name: String,
     shape: Vec<usize>,
     entry: &'w TensorEntry,
     bytes: &'w [u8],
-    /// What LoRA files add to the whole tensor, and the first of its rows that is in this item.
+    /// What LoRA files add to the whole tensor, and the tensor's first row in this item.
     changes: &'w [Change],
     first: usize,
     form: Form,
-    /// The largest magnitude of 8 bits.
+    /// The largest magnitude in 8 bits.
     largest: f32,
 }
 
-/// The numbers that an item gets.
+/// The type of an item's numbers.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Form {
-    /// 8 bits. First in the file, so that the rows of matrices begin where lines of the cache do.
+    /// 8 bits. They come first in the file, so that matrix rows are aligned to cache lines.
     Bytes,
-    /// The scales of 8 bits.
     Scales,
     /// Floating-point numbers of this type.
     Floats(Floats),
 }
 
 impl Form {
-    /// Its place in the file.
     fn rank(self) -> usize {
         match self {
             Self::Bytes => 0,
@@ -56,7 +53,6 @@ impl Form {
 }
 
 impl<'w> Item<'w> {
-    /// A whole tensor in 32 bits.
     fn whole(name: &str, weights: &'w Weights, entry: &'w TensorEntry, changes: &'w Changes) -> Result<Self> {
         if float_formats::byte_size(entry.dtype).is_none() {
             return Err(Error::Model(format!("the tensor {name:?} has the type {:?}; {SUPPORTED}", entry.dtype)));
@@ -73,7 +69,7 @@ impl<'w> Item<'w> {
         })
     }
 
-    /// Its name, and its type, sizes and bytes in the file.
+    /// Its name, and its description: type, sizes and bytes in the file.
     fn described(&self) -> (String, Value, usize) {
         let count: usize = self.shape.iter().product();
         match self.form {
@@ -85,7 +81,6 @@ impl<'w> Item<'w> {
         }
     }
 
-    /// The bytes for the file.
     fn write(&self) -> Result<Vec<u8>> {
         let stray = |_| Error::Model(format!("the tensor {:?} holds numbers that are not finite", self.name));
         Ok(match self.form {
@@ -110,7 +105,7 @@ impl<'w> Item<'w> {
         })
     }
 
-    /// The numbers of some rows: a row has the weights of one output.
+    /// Some rows' numbers. A row contains an output's weights.
     fn rows(&self, rows: Range<usize>) -> Vec<f32> {
         let bytes = self.bytes.len() / self.shape.first().copied().unwrap_or(1).max(1);
         let mut numbers = self.entry.floats(&self.bytes[rows.start * bytes..rows.end * bytes]);
@@ -120,7 +115,7 @@ impl<'w> Item<'w> {
         numbers
     }
 
-    /// All rows, a few at a time, with the first one of each time.
+    /// All rows, a few at a time, each time with the index of the first.
     fn blocks(&self) -> impl Iterator<Item = (usize, Vec<f32>)> {
         let all = self.shape[0];
         (0..all).step_by(OUTPUTS).map(move |begin| (begin, self.rows(begin..all.min(begin + OUTPUTS))))
@@ -136,7 +131,7 @@ impl<'w> Item<'w> {
         Ok(scales)
     }
 
-    /// The rounded matrix, with a column for each output.
+    /// The rounded matrix, with one column per output.
     fn round(&self) -> std::result::Result<Vec<u8>, NotFinite> {
         let [outputs, inputs] = [self.shape[0], self.shape[1]];
         let mut all = vec![0; outputs * inputs];
@@ -160,10 +155,9 @@ impl<'w> Item<'w> {
     }
 }
 
-/// A number that is not finite.
 struct NotFinite;
 
-/// The scale of the weights of one output: all become at most `largest`. A row of zeros gets one that does no harm.
+/// The scale of an output's weights, so that they are at most `largest`. A row of zeros gets a harmless scale.
 fn scale(row: &[f32], largest: f32) -> std::result::Result<f32, NotFinite> {
     let size = row.iter().fold(0.0_f32, |size, number| if number.is_nan() { f32::NAN } else { size.max(number.abs()) });
     if row.iter().any(|number| !number.is_finite()) {
@@ -172,10 +166,11 @@ fn scale(row: &[f32], largest: f32) -> std::result::Result<f32, NotFinite> {
     Ok(if size < f32::MIN_POSITIVE * 256.0 { 1.0 } else { size / largest })
 }
 
-/// Writes the file for a part and gives it its name when it is whole.
+/// Writes a part's file, and renames it when complete.
 ///
 /// # Errors
-/// If a tensor has no floats, or one that is not finite, or the disk is full or fails. Nothing is left then.
+/// If a tensor isn't floating-point or contains a number that isn't finite, or the disk is full or fails. Nothing is
+/// left behind then.
 pub(super) fn write<'w>(
     path: &Path,
     part: &str,
@@ -184,7 +179,7 @@ pub(super) fn write<'w>(
     progress: &mut dyn FnMut(&Progress),
 ) -> Result<()> {
     let partial = path.with_extension(PARTIAL);
-    // Left by a crash, or laid there as a link to somewhere else. The new file is one that was not there before.
+    // Left by a crash, or planted as a link to another file. Creating the new file fails if it exists.
     match std::fs::remove_file(&partial) {
         Err(error) if error.kind() != ErrorKind::NotFound => return Err(unwritable(&partial, &error)),
         _ => {}
@@ -196,16 +191,16 @@ pub(super) fn write<'w>(
         std::fs::rename(&partial, path).map_err(|error| unwritable(path, &error))
     });
     if result.is_err() {
-        // A failure to remove it is not worth more than the first error; the next try removes it too.
+        // A failure to remove it matters less than the first error; the next attempt removes it too.
         let _ = std::fs::remove_file(&partial);
     }
     result
 }
 
-/// The bytes of such a file.
+/// Such a file's bytes.
 ///
 /// # Errors
-/// If a tensor has no floats, or one that is not finite.
+/// If a tensor isn't floating-point or contains a number that isn't finite.
 pub(super) fn in_memory(
     part: &str,
     items: &[Item<'_>],
@@ -227,7 +222,7 @@ pub(super) fn merged<'w>(weights: &'w Weights, changes: &'w Changes) -> Result<V
     changes.tensors().map(item).collect()
 }
 
-/// All tensors that a graph uses, the large ones in 8 bits.
+/// All tensors that a graph uses, with the large ones in 8 bits.
 pub(super) fn items<'w>(
     weights: &'w Weights,
     uses: &Uses,

@@ -1,4 +1,4 @@
-//! Runs graphs, on rten or on ONNX Runtime. The rest of the crate knows neither.
+//! Runs graphs on rten or ONNX Runtime. The rest of the crate knows neither.
 
 mod ort;
 pub mod plan;
@@ -16,35 +16,35 @@ use crate::graph::template::Value;
 pub use self::ort::OnnxRuntime;
 pub use self::sessions::{Loads, PartKey, Sessions};
 
-/// The value of an input.
+/// An input's value.
 #[derive(Debug, Clone, Copy)]
 pub enum Input<'a> {
-    /// Fractions, in rows.
+    /// Floats in rows.
     Floats(&'a [usize], &'a [f32]),
-    /// Whole numbers.
+    /// Integers.
     Ids(&'a [i32]),
-    /// Whole numbers of 64 bits, such as a shape.
+    /// 64-bit integers, such as a shape.
     Sizes(&'a [i64]),
 }
 
-/// The program that runs graphs, and the device that it runs them on.
+/// The runtime for graphs, and its device.
 #[derive(Debug, Clone, Default)]
 pub enum Runtime {
-    /// rten, which is part of this program, on the processor.
+    /// rten, built into this program, on the processor.
     #[default]
     Rten,
-    /// ONNX Runtime, a library of its own.
+    /// ONNX Runtime, an external library.
     OnnxRuntime(OnnxRuntime),
 }
 
-/// A device that ONNX Runtime runs graphs on. A library knows those with which it was built.
+/// A device that ONNX Runtime runs graphs on. A library supports the devices that it was built with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Device {
     /// The processor.
     Cpu,
-    /// An NVIDIA GPU, by CUDA and cuDNN.
+    /// An NVIDIA GPU, with CUDA and cuDNN.
     Cuda,
-    /// An NVIDIA GPU, by TensorRT, and by CUDA for what TensorRT cannot do.
+    /// An NVIDIA GPU, with TensorRT, and CUDA for whatever TensorRT doesn't support.
     TensorRt,
     /// Apple's accelerators.
     CoreMl,
@@ -53,11 +53,11 @@ pub enum Device {
 }
 
 impl Runtime {
-    /// Loads the library of ONNX Runtime, and tries the device with a graph of a single number.
+    /// Loads the ONNX Runtime library, and tries out the device with a graph of a single number.
     ///
     /// # Errors
-    /// If there is no such library, it is of an earlier version than this program needs, it was built without the device, or
-    /// the device cannot be used; or if this process has loaded another library before.
+    /// If there is no such library, it is older than this program requires, it was built without the device, the device
+    /// cannot be used, or this process has already loaded another library.
     pub fn onnxruntime(library: &Path, device: Device) -> Result<Self> {
         OnnxRuntime::open(library, device).map(Self::OnnxRuntime)
     }
@@ -65,13 +65,13 @@ impl Runtime {
     /// Loads a graph.
     ///
     /// # Errors
-    /// If the runtime refuses the graph.
+    /// If the runtime rejects the graph.
     pub fn load(&self, graph: Graph) -> Result<Session> {
         let onnx = graph.onnx()?;
         Ok(Session { loaded: Arc::new(self.load_as(onnx, &graph)?), values: Vec::new(), runs: Arc::default() })
     }
 
-    /// Loads an ONNX file over the weights of a graph.
+    /// Loads an ONNX file that uses a graph's weights.
     fn load_as(&self, onnx: Vec<u8>, graph: &Graph) -> Result<Loaded> {
         Ok(match self {
             Self::Rten => Loaded::Rten(Box::new(rten::Session::load(onnx, graph)?)),
@@ -79,23 +79,23 @@ impl Runtime {
         })
     }
 
-    /// Whether graphs run elsewhere than on the processor. Their weights are then copied there when they are loaded.
+    /// Whether graphs run on a device other than the processor. Weights are then copied there when loaded.
     pub fn is_remote(&self) -> bool {
         matches!(self, Self::OnnxRuntime(runtime) if runtime.device() != Device::Cpu)
     }
 }
 
-/// A graph that is ready to run.
+/// A graph ready to run.
 #[derive(Debug)]
 pub struct Session {
     loaded: Arc<Loaded>,
-    /// Inputs that make a graph for all sizes one for a size.
+    /// Inputs that specialise a graph for all sizes to one size.
     values: Vec<(String, Value)>,
-    /// How often sessions of a model have run.
+    /// How often the model's sessions have run.
     runs: Arc<AtomicUsize>,
 }
 
-/// A graph with its weights, as a runtime holds it.
+/// A graph with its weights, loaded in a runtime.
 #[derive(Debug)]
 enum Loaded {
     Rten(Box<rten::Session>),
@@ -103,7 +103,7 @@ enum Loaded {
 }
 
 impl Session {
-    /// Runs the graph and gives the numbers of the named outputs.
+    /// Runs the graph and returns the named outputs.
     ///
     /// # Errors
     /// If there is no such input or output, or the runtime fails.

@@ -1,8 +1,8 @@
-//! Graphs on ONNX Runtime, whose library is loaded while the program runs.
+//! Graphs on ONNX Runtime, whose library is loaded at run time.
 //!
-//! ONNX Runtime copies the weights once when it loads a graph, and packs those of matrix multiplications and convolutions
-//! for its kernels. Without that it could use the mapped files themselves, but takes a third longer for 8 bits and a tenth for
-//! convolutions.
+//! ONNX Runtime copies all weights when it loads a graph, and repacks the weights of matrix multiplications and
+//! convolutions for its kernels. Without repacking it could use the mapped files directly, but would take a third
+//! longer for 8 bits and a tenth longer for convolutions.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -20,10 +20,10 @@ use crate::graph::{Builder, CONVERTED, Graph, mapped_name};
 use crate::weights::Weights;
 use crate::{Error, Result};
 
-/// The library of this process and its environment. There can be one only.
+/// This process's library and its environment. There can be only one.
 static LOADED: Mutex<Option<(PathBuf, Environment)>> = Mutex::new(None);
 
-/// The library of ONNX Runtime, with a device.
+/// The ONNX Runtime library, with a device.
 #[derive(Clone)]
 pub struct OnnxRuntime {
     environment: Environment,
@@ -50,7 +50,7 @@ impl fmt::Display for Device {
 }
 
 impl Device {
-    /// Whether the library was built with it.
+    /// Whether the library was built with this device.
     fn is_in_library(self) -> ort::Result<bool> {
         match self {
             Self::Cpu => Ok(true),
@@ -61,7 +61,7 @@ impl Device {
         }
     }
 
-    /// Its names in ONNX Runtime, in the order in which operators look for a place. The processor is always the last.
+    /// Its execution providers, in the order in which operators try them. The processor is always last.
     fn providers(self, short_products: bool) -> Vec<ExecutionProviderDispatch> {
         // Otherwise every shape of a convolution would be tried with all algorithms.
         let search = ep::cuda::ConvAlgorithmSearch::Heuristic;
@@ -77,15 +77,15 @@ impl Device {
     }
 }
 
-/// Words of the library and of CUDA when an allocation fails. It has no code of its own for that.
+/// Messages of the library and of CUDA for failed allocations, which have no error code of their own.
 const OUT_OF_MEMORY: [&str; 5] =
     ["bad_alloc", "bad allocation", "Failed to allocate memory", "out of memory", "ALLOC_FAILED"];
 
-/// Errors of the library, in a message that begins with the given words.
+/// Turns the library's errors into ours, with a message that begins with `what`.
 fn failed(what: &str) -> impl Fn(&dyn fmt::Display) -> Error {
     move |error| {
         let text = error.to_string();
-        // The signature of a C++ template comes first, and logs cut long lines.
+        // The message starts with a C++ template signature, and logs truncate long lines.
         let cause = text.find("CUDA failure").map_or(text.as_str(), |at| &text[at..]);
         let message = format!("{what}: {cause}");
         match OUT_OF_MEMORY.iter().any(|words| message.contains(words)) {
@@ -95,7 +95,7 @@ fn failed(what: &str) -> impl Fn(&dyn fmt::Display) -> Error {
     }
 }
 
-/// The environment, made from the library at the first call.
+/// The environment, created from the library on first use.
 fn environment(library: &Path) -> Result<Environment> {
     let mut loaded = LOADED.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some((path, environment)) = loaded.as_ref() {
@@ -115,7 +115,7 @@ fn environment(library: &Path) -> Result<Environment> {
         return Err(unusable(&"there is no such file"));
     }
     let made = ort::init_from(library).map_err(|error| match error {
-        // Its own message leaves the reason out.
+        // The error's own message omits the reason.
         ort::LoadDynamicError::Dlopen { error, .. } => match std::error::Error::source(&error) {
             Some(reason) => unusable(&reason),
             None => unusable(&error),
@@ -146,7 +146,7 @@ impl OnnxRuntime {
         self.device
     }
 
-    /// Adds two numbers: that shows whether the libraries of a device are there, and the device itself.
+    /// Adds two numbers, which shows whether the device and its libraries are there.
     fn try_out(&self) -> Result<()> {
         let weights = Weights::default();
         let mut b = Builder::new(&weights, "");
@@ -161,7 +161,7 @@ impl OnnxRuntime {
         }
     }
 
-    /// Loads an ONNX file over the weights of a graph.
+    /// Loads an ONNX file that uses a graph's weights.
     pub(super) fn load(&self, onnx: &[u8], graph: &Graph) -> Result<Session> {
         let refused = failed("ONNX Runtime refused a graph");
         let converted = graph.converted();
@@ -179,14 +179,14 @@ impl OnnxRuntime {
         let threads = available_parallelism().map_or(1, usize::from);
         Ok(ort::session::Session::builder(&self.environment)?
             .with_execution_providers(self.device.providers(short_products))?
-            // Its own count would be that of the machine, also in a container that may use less.
+            // ONNX Runtime would use all of the machine's processors, even in a container that is allowed fewer.
             .with_intra_threads(threads)?
-            // Threads that wait for work would take time from the service.
+            // Threads that busy-wait for work would take processor time from the service.
             .with_intra_op_spinning(false)?)
     }
 }
 
-/// Names bytes as a file of weights of the graph that is loaded next.
+/// Registers bytes as an external weights file of the graph that is loaded next.
 fn lend(options: &mut SessionBuilder, name: &str, bytes: &[u8]) -> ort::Result<()> {
     let name = std::ffi::CString::new(name)?;
     let (names, starts) = (name.as_ptr(), bytes.as_ptr().cast_mut().cast());
@@ -200,7 +200,6 @@ fn lend(options: &mut SessionBuilder, name: &str, bytes: &[u8]) -> ort::Result<(
     status
 }
 
-/// A graph that is loaded.
 #[derive(Debug)]
 pub(super) struct Session {
     /// Two threads must not run it at the same time.

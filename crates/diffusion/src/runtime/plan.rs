@@ -1,7 +1,7 @@
-//! Which parts of a model stay in the memory of a device, and which are loaded again for each use.
+//! Decides which parts of a model stay in a device's memory, and which are loaded again for each use.
 
-/// Memory that a device needs besides weights and feature maps, in bytes: CUDA's context, its kernels, and what cuDNN and
-/// cuBLAS work in. An estimate.
+/// Device memory needed besides weights and feature maps, in bytes: CUDA's context and kernels, and workspaces of cuDNN
+/// and cuBLAS. An estimate.
 pub const RESERVE: u64 = 1 << 30;
 
 /// What a part needs on a device.
@@ -9,14 +9,14 @@ pub const RESERVE: u64 = 1 << 30;
 pub struct Need {
     /// Its name.
     pub part: &'static str,
-    /// Bytes of its weights.
+    /// Its weights' bytes.
     pub weights: u64,
     /// Bytes of the feature maps that are alive at the same time while it runs.
     pub working: u64,
 }
 
-/// For each part, whether it stays loaded. Of all choices in which every part can run, the one that loads the fewest bytes
-/// for a picture. `None` if a part does not fit by itself.
+/// Decides for each part whether it stays loaded: the choice that loads the fewest bytes per picture, with enough
+/// memory to run every part. `None` if a part doesn't even fit alone.
 pub fn plan(needs: &[Need], memory: u64) -> Option<Vec<bool>> {
     let free = memory.saturating_sub(RESERVE);
     // A model has at most five parts.
@@ -32,7 +32,7 @@ fn stays(choice: u32, parts: usize) -> Vec<bool> {
     (0..parts).map(|part| choice >> part & 1 == 1).collect()
 }
 
-/// Bytes of the weights that stay.
+/// Bytes of the weights that stay loaded.
 fn kept(needs: &[Need], stay: &[bool]) -> u64 {
     needs.iter().zip(stay).filter(|(_, stays)| **stays).map(|(need, _)| need.weights).sum()
 }
@@ -43,8 +43,8 @@ mod tests {
 
     const MB: u64 = 1_000_000;
 
-    /// Weights in 16 bits, and in 32 for the autoencoders, of the published sizes; feature maps of a picture of 1024x1024. A
-    /// decoder has about four maps of 256 channels at a time in 32 bits, an encoder as many of 128.
+    /// The published models' weights, 16-bit except for 32-bit autoencoders, and feature maps for a 1024x1024 picture.
+    /// A decoder has about four 32-bit maps with 256 channels at a time, an encoder four with 128.
     const KLEIN: [(&str, u64, u64); 4] =
         [("text_encoder", 5_450, 100), ("transformer", 7_750, 500), ("vae", 200, 4_300), ("vae_encoder", 140, 2_200)];
     const SDXL: [(&str, u64, u64); 5] = [
@@ -59,7 +59,7 @@ mod tests {
     const Z_IMAGE: [(&str, u64, u64); 3] =
         [("text_encoder", 7_060, 100), ("transformer", 12_310, 600), ("vae", 200, 4_300)];
 
-    /// The parts that are loaded for each use; `None` if the model does not fit.
+    /// The parts loaded for each use; `None` if the model doesn't fit.
     fn on_demand(parts: &[(&'static str, u64, u64)], gigabytes: u64) -> Option<Vec<&'static str>> {
         let need = |(part, weights, working): &(&'static str, u64, u64)| Need {
             part,

@@ -6,17 +6,16 @@ use super::Input;
 use crate::graph::{CONVERTED, Graph, mapped_name};
 use crate::{Error, Result};
 
-/// A graph that is ready to run.
 #[derive(Debug)]
 pub(super) struct Session {
     model: Model,
 }
 
 impl Session {
-    /// Loads a graph. Weights of 32 bits stay in their mapped file.
+    /// Loads a graph. 32-bit weights stay in their mapped file.
     ///
     /// # Errors
-    /// If the runtime refuses the graph.
+    /// If the runtime rejects the graph.
     pub(super) fn load(onnx: Vec<u8>, graph: &Graph) -> Result<Self> {
         let converted = graph.converted();
         let mut options = ModelOptions::with_all_ops();
@@ -28,7 +27,7 @@ impl Session {
         Ok(Self { model })
     }
 
-    /// Runs the graph and gives the numbers of the named outputs.
+    /// Runs the graph and returns the named outputs.
     ///
     /// # Errors
     /// If there is no such input or output, or the runtime fails.
@@ -44,7 +43,7 @@ impl Session {
             let value = match *input {
                 Input::Floats(shape, numbers) => Value::from_shape(shape, numbers.to_vec()).map_err(|e| failed(&e))?,
                 Input::Ids(ids) => Value::from_shape([ids.len()], ids.to_vec()).map_err(|e| failed(&e))?,
-                // Whole numbers have 32 bits here.
+                // rten's integers have 32 bits.
                 Input::Sizes(sizes) => {
                     let sizes =
                         sizes.iter().map(|size| i32::try_from(*size)).collect::<std::result::Result<Vec<_>, _>>();

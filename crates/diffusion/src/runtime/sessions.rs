@@ -1,4 +1,4 @@
-//! The sessions of one model: which parts are loaded, and for how long.
+//! A model's sessions: which parts are loaded, and for how long.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -9,34 +9,35 @@ use crate::graph::Graph;
 use crate::graph::template::Template;
 use crate::{Error, Result};
 
-/// Sizes of each part whose inputs are kept. The tables of a picture of 1024x1024 have 2 MB.
+/// Sizes per part whose inputs are kept. The tables for a 1024x1024 picture have 2 MB.
 const KEPT_SIZES: usize = 16;
 
-/// The part of a model that is wanted, and the size for which.
+/// The part of a model to load, and the size.
 #[derive(Debug, Clone, Copy)]
 pub struct PartKey<'a> {
     /// Its name.
     pub part: &'static str,
-    /// Pictures that it works on at a time.
+    /// Pictures per batch.
     pub batch: usize,
-    /// All that its graph depends on.
+    /// All sizes that its graph depends on.
     pub sizes: &'a [usize],
-    /// Two batches and sizes that suit the part and have no number in common: of their graphs the one for all sizes is made.
+    /// Two batches and lists of sizes that suit the part and have no number in common. Their graphs are merged into the
+    /// graph for all sizes.
     pub examples: [(usize, &'a [usize]); 2],
 }
 
-/// What has been loaded, and how often it ran.
+/// What has been loaded, and how often it has run.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Loads {
-    /// Sessions, each with weights of its own.
+    /// Sessions that loaded weights.
     pub sessions: usize,
-    /// Bytes of their weights.
+    /// Their weights' bytes.
     pub bytes: usize,
     /// Runs of all sessions.
     pub runs: usize,
 }
 
-/// A session for one batch and one list of sizes.
+/// A session for one batch and list of sizes.
 #[derive(Debug)]
 struct Sized {
     batch: usize,
@@ -49,21 +50,21 @@ struct Sized {
 #[derive(Debug)]
 struct LoadedPart {
     part: &'static str,
-    /// `None` if the graph is for the only size that was asked for.
+    /// `None` if the graph only suits the size requested first.
     template: Option<Template>,
     loaded: Arc<Loaded>,
     /// The latest first.
     sizes: Vec<Sized>,
 }
 
-/// The sessions of one model. On the processor a part is loaded when it is needed and dropped afterwards, so that the memory
-/// is that of the largest part. On a device of its own each part stays, because its weights would have to be copied there
-/// again, and one session of it serves all sizes and batches.
+/// A model's sessions. On the processor a part is loaded when needed and dropped afterwards, so that memory is only
+/// needed for the largest part. On other devices each part stays, because its weights would have to be copied there
+/// again, and one session serves all sizes and batches.
 #[derive(Debug, Default)]
 pub struct Sessions {
     runtime: Runtime,
     keeps: bool,
-    /// Bytes of the device's memory that may be used; `None` for all that it has.
+    /// Device memory that can be used, in bytes; `None` for all of it.
     memory: Option<u64>,
     runs: Arc<AtomicUsize>,
     state: Mutex<State>,
@@ -72,13 +73,13 @@ pub struct Sessions {
 #[derive(Debug, Default)]
 struct State {
     kept: Vec<LoadedPart>,
-    /// What the parts need that were asked for so far, each for its largest picture.
+    /// What the parts requested so far need, each for its largest picture.
     needs: Vec<Need>,
     loads: Loads,
 }
 
 impl Sessions {
-    /// Sessions on a runtime, which stay or are dropped after each use. If `memory` is given, in bytes, only as many stay as
+    /// Sessions that stay, if `keeps`, or are dropped after each use. With `memory`, in bytes, only as many stay as
     /// fit.
     pub fn new(runtime: Runtime, keeps: bool, memory: Option<u64>) -> Self {
         Self { runtime, keeps, memory, ..Self::default() }
@@ -95,10 +96,10 @@ impl Sessions {
         self.keeps
     }
 
-    /// A session of a part, whose graph `graph` writes for a batch and sizes.
+    /// A session for a part. `graph` writes the graph for a batch and sizes.
     ///
     /// # Errors
-    /// If `graph` fails, or the runtime refuses what it returns.
+    /// If `graph` fails, or the runtime rejects its result.
     pub fn of(&self, key: PartKey<'_>, graph: impl Fn(usize, &[usize]) -> Result<Graph>) -> Result<Arc<Session>> {
         let PartKey { part, batch, sizes, examples } = key;
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
@@ -132,7 +133,7 @@ impl Sessions {
         let [one, other] = examples.map(|(batch, sizes)| graph(batch, sizes));
         let template = Template::of(&one?, &other?)?;
         let values = template.as_ref().map(|template| template.values(&asked)).transpose()?.flatten();
-        // Should the template not do, the device holds the weights for one size only.
+        // If the template doesn't fit, the device holds weights for this size only.
         let (template, values) = if let Some(values) = values { (template, values) } else { (None, Vec::new()) };
         kept.retain(|kept| kept.part != part);
         let onnx = template.as_ref().map_or_else(|| asked.onnx(), |template| Ok(template.onnx.clone()))?;
@@ -143,7 +144,7 @@ impl Sessions {
         Ok(session)
     }
 
-    /// Drops the parts that have to go while another runs.
+    /// Drops the parts that must go while another one runs.
     fn make_room(&self, kept: &mut Vec<LoadedPart>, needs: &mut Vec<Need>, need: Need) -> Result<()> {
         let Some(memory) = self.memory else { return Ok(()) };
         let mut all = needs.clone();
@@ -151,7 +152,7 @@ impl Sessions {
             Some(known) => known.working = known.working.max(need.working),
             None => all.push(need),
         }
-        // A picture that is too large is not planned for: others may fit.
+        // A picture that is too large isn't remembered, because others may fit.
         let Some(stay) = plan(&all, memory) else {
             let (part, most) = (need.part, need.weights + need.working + RESERVE);
             return Err(Error::Memory(format!("{part} needs {most} bytes on the device, which has {memory}")));

@@ -1,4 +1,4 @@
-//! The time steps and noise levels of the schedulers that extrapolate from several steps (DPM-Solver++ and UniPC).
+//! The time steps and noise levels of the multistep schedulers (DPM-Solver++ and UniPC).
 
 use serde_json::{Value, json};
 
@@ -7,22 +7,22 @@ use super::{Prediction, Spacing, Training, Way};
 use crate::Result;
 use crate::config::Config;
 
-/// With fewer steps than this, the last ones are of a lower order.
+/// With fewer steps than this, the last ones have a lower order.
 const FEW: usize = 15;
 
 /// The steps that a picture takes from noise.
 #[derive(Debug)]
 pub(super) struct Course {
-    /// Whole time steps, the latest first, without those that are skipped.
+    /// Integer time steps, the latest first, without skipped ones.
     times: Vec<f32>,
-    /// The deviation of the noise before each step and after the last one, those that are skipped included.
+    /// The noise's deviation before each step and after the last one, including skipped steps.
     pub sigmas: Vec<f64>,
     pub skipped: usize,
     prediction: Prediction,
 }
 
 impl Course {
-    /// Reads it from a configuration. `end` is its `final_sigmas_type` if it names none.
+    /// Reads a configuration. `end` is the default for its `final_sigmas_type`.
     pub(super) fn read(config: &Config, training: &Training, [steps, skipped]: [usize; 2], end: &str) -> Result<Self> {
         config.only("use_flow_sigmas", &json!(false))?;
         let last = training.last_level(config, end)?;
@@ -46,12 +46,12 @@ impl Course {
         Ok(Self { times, sigmas, skipped, prediction: training.prediction })
     }
 
-    /// Whether there are so few steps that the last ones may have to be of a lower order.
+    /// Whether there are so few steps that the last ones may need a lower order.
     pub(super) fn is_short(&self) -> bool {
         self.sigmas.len() - 1 < FEW
     }
 
-    /// The half of the logarithm of signal to noise before a step, of all steps.
+    /// Half of the log signal-to-noise ratio before a step, counting skipped steps.
     pub(super) fn lambda(&self, at: usize) -> f64 {
         -self.sigmas[at].ln()
     }
@@ -75,7 +75,6 @@ impl Way for Course {
     }
 }
 
-/// The order of the solver.
 pub(super) fn order(config: &Config) -> Result<usize> {
     match config.number_or("solver_order", 2)? {
         order @ ..=3 => Ok(order),
@@ -83,7 +82,8 @@ pub(super) fn order(config: &Config) -> Result<usize> {
     }
 }
 
-/// Time steps below which a picture begins: those of the training, or fewer for a limit on the ratio of signal to noise.
+/// Pictures begin below this time step: the number of training steps, or less if `lambda_min_clipped` limits the
+/// signal-to-noise ratio.
 fn begin(config: &Config, trained: &[f64]) -> Result<usize> {
     match config.get("lambda_min_clipped").and_then(Value::as_str) {
         Some("-Infinity") => Ok(trained.len()),
@@ -95,7 +95,7 @@ fn begin(config: &Config, trained: &[f64]) -> Result<usize> {
     }
 }
 
-/// Whole time steps, of which this scheduler always leaves the last one out.
+/// Integer time steps. These schedulers always drop the last one.
 fn times(training: &Training, steps: usize, begin: usize) -> Vec<f64> {
     let all = training.alphas.len();
     let times: Vec<f64> = match training.spacing {
@@ -111,7 +111,8 @@ fn times(training: &Training, steps: usize, begin: usize) -> Vec<f64> {
     times.into_iter().map(|time| time.clamp(0.0, (all - 1) as f64)).collect()
 }
 
-/// The parts of picture and noise in a sample whose variance is 1, where the noise has this deviation beside the picture.
+/// The amounts of picture and noise in a sample with variance 1. `sigma` is the noise's deviation relative to the
+/// picture.
 pub(super) fn parts(sigma: f64) -> [f64; 2] {
     let signal = (sigma * sigma + 1.0).sqrt().recip();
     [signal, sigma * signal]

@@ -7,7 +7,7 @@ use crate::noise::Noise;
 #[derive(Debug)]
 pub(super) struct Ddim {
     times: WholeTimes,
-    /// Time steps of the training from one step to the next.
+    /// Training time steps per step.
     ratio: i64,
 }
 

@@ -1,4 +1,4 @@
-//! DEIS (arXiv 2204.13902), which extrapolates the noise of the last steps in the logarithm of its deviation.
+//! DEIS (arXiv 2204.13902), which extrapolates the noise of previous steps, in the logarithm of the noise level.
 
 use std::collections::VecDeque;
 
@@ -13,7 +13,7 @@ pub(super) struct Deis {
     course: Course,
     order: usize,
     lowers_final: bool,
-    /// The latest noises, the newest first.
+    /// The latest noise predictions, the newest first.
     noises: VecDeque<Vec<f32>>,
 }
 
@@ -35,8 +35,8 @@ impl Deis {
         most.min(self.noises.len())
     }
 
-    /// The weight of the noise `age` steps before: the integral, from this level to the next, of the polynomial that is 1
-    /// at its level and 0 at those of the others.
+    /// The weight of the noise predicted `age` steps ago: the integral, from this level to the next, of the Lagrange
+    /// polynomial that is 1 at that noise's level and 0 at the other noises' levels.
     fn weight(&self, at: usize, age: usize, order: usize) -> f64 {
         let logarithm = |age: usize| self.course.sigmas[at - age].ln();
         let others: Vec<f64> = (0..order).filter(|other| *other != age).map(logarithm).collect();

@@ -1,5 +1,5 @@
-//! DPM-Solver++ (arXiv 2211.01095), which extrapolates from the pictures that the last steps foresaw, or those of the same
-//! group; also with new noise in each step (SDE).
+//! DPM-Solver++ (arXiv 2211.01095), which extrapolates from the pictures predicted in previous steps (multistep) or in
+//! the same group (single-step); optionally with new noise in each step (SDE).
 
 use std::collections::VecDeque;
 
@@ -17,20 +17,20 @@ pub(super) struct Dpm {
     order: usize,
     has_noise: bool,
     is_heun: bool,
-    /// The last steps are of a lower order if there are few.
+    /// If there are few steps, the last ones have a lower order.
     lowers_final: bool,
-    /// The very last step is of the first order.
+    /// The very last step has order 1.
     ends_with_euler: bool,
-    /// The latest pictures that were foreseen, the newest first.
+    /// The latest predicted pictures, the newest first.
     pictures: VecDeque<Vec<f32>>,
     /// Set if steps are taken in groups.
     groups: Option<Groups>,
 }
 
-/// Steps in groups (the single-step solver). All steps of a group begin at its first sample, and each goes further.
+/// Groups of steps (the single-step solver). All steps of a group start from its first sample, and each goes further.
 #[derive(Debug)]
 struct Groups {
-    /// The order of each step: how many of its group have been taken with it.
+    /// Each step's order, which is also its number within its group.
     orders: Vec<usize>,
     /// The sample before the first step of the group.
     first: Vec<f32>,
@@ -41,7 +41,7 @@ impl Groups {
         let lowers = config.flag("lower_order_final", false)? && steps.is_multiple_of(order);
         let mut orders: Vec<usize> = (0..steps).map(|at| at % order + 1).collect();
         if lowers || ends_at_zero {
-            // The last group is split, so that the very last step is of the first order.
+            // The last group is split, so that the very last step has order 1.
             orders[steps - 1] = 1;
         }
         Ok(Self { orders, first: Vec::new() })
@@ -82,7 +82,7 @@ impl Dpm {
         })
     }
 
-    /// The order of the step after `at` of all steps, when as many pictures have been predicted.
+    /// The order of step `at`, counting skipped steps. It is limited by the number of pictures predicted so far.
     fn order(&self, at: usize) -> usize {
         if let Some(groups) = &self.groups {
             return groups.orders[at].min(self.pictures.len());
@@ -123,18 +123,18 @@ impl Scheduler for Dpm {
     }
 }
 
-/// The numbers of a step that are the same for the whole sample.
+/// A step's coefficients, which are the same for the whole sample.
 #[derive(Debug)]
 struct StepCoefficients {
-    /// Factors of the sample, the picture at the begin, its change and the change of that.
+    /// Factors of the sample, the starting picture, and its first and second differences.
     factors: [f64; 4],
-    /// The deviation of new noise.
+    /// The new noise's deviation.
     spread: f64,
-    /// How many steps ago the step begins.
+    /// How many steps ago the step starts.
     begin: usize,
-    /// Other pictures that count, by age, and how far away they are, in lengths of the step.
+    /// The other pictures used: their ages, and their distances in step lengths.
     others: Vec<(usize, f64)>,
-    /// Only the furthest of two other pictures counts.
+    /// Of two other pictures, use only the furthest.
     is_straight: bool,
 }
 
@@ -143,13 +143,13 @@ impl StepCoefficients {
         let begin = if dpm.groups.is_some() { order - 1 } else { 0 };
         let ([_, from], [signal, to]) = (parts(dpm.course.sigmas[at - begin]), parts(dpm.course.sigmas[at + 1]));
         let length = dpm.course.lambda(at + 1) - dpm.course.lambda(at - begin);
-        // With noise, a step goes twice as far down, and up again.
+        // With noise, a step goes twice as far down, then up again.
         let way = if dpm.has_noise { 2.0 * length } else { length };
         let part = 1.0 - (-way).exp();
         let old = to / from * if dpm.has_noise { (-length).exp() } else { 1.0 };
         let slope = if order == 2 && !dpm.is_heun { part / 2.0 } else { 1.0 - part / way };
         let bend = (part - way) / (way * way) + if dpm.has_noise { -0.5 } else { 0.5 };
-        // `diffusers` counts the bend twice where steps are taken in groups, and pictures are to equal its own.
+        // `diffusers` counts the bend twice for grouped steps, and our pictures must equal its pictures.
         let bend = if dpm.groups.is_some() { 2.0 * bend } else { bend };
         let away = |age: usize| (dpm.course.lambda(at - age) - dpm.course.lambda(at - begin)) / length;
         let mut others: Vec<_> = (0..order).filter(|age| *age != begin).map(|age| (age, away(age))).collect();
@@ -163,7 +163,7 @@ impl StepCoefficients {
         }
     }
 
-    /// The next number, given the one at the begin and the pictures by age.
+    /// The next number, from the one at the start and the pictures by age.
     fn next(&self, from: f64, picture: impl Fn(usize) -> f64) -> f64 {
         let begin = picture(self.begin);
         let rise = |(age, away): (usize, f64)| (picture(age) - begin) / away;
@@ -176,7 +176,7 @@ impl StepCoefficients {
                 ((b * near - a * far) / (b - a), (far - near) / (b - a))
             }
         };
-        // At the last step the length may be infinite, and so may be the factors that do not count then.
+        // In the last step the length can be infinite, and so can factors that don't matter then.
         let [old, level, slope, curve] = self.factors;
         let bent =
             if self.others.is_empty() { 0.0 } else { slope * change + if bend == 0.0 { 0.0 } else { curve * bend } };

@@ -1,4 +1,4 @@
-//! Euler's method on the noise levels, also with new noise in each step (ancestral).
+//! Euler's method on the noise levels, optionally with new noise in each step (ancestral).
 
 use serde_json::json;
 
@@ -45,7 +45,7 @@ impl Scheduler for Euler {
 
     fn step(&mut self, step: usize, answer: &[f32], sample: &mut [f32], noise: &mut Noise) {
         let (sigma, to) = (self.ladder.sigmas[step], self.ladder.sigmas[step + 1]);
-        // An ancestral step goes further down, and up again with new noise.
+        // An ancestral step goes further down, then up again with new noise.
         let [next, up] = if self.ancestral { down_and_up(sigma, to) } else { [to, 0.0] };
         for (x, &answer) in sample.iter_mut().zip(answer) {
             *x = (f64::from(*x) + self.ladder.slope(step, answer, *x) * (next - sigma)) as f32;

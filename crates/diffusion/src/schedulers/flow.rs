@@ -1,4 +1,4 @@
-//! Euler's method on a straight way from noise to picture (rectified flow).
+//! Euler's method on a straight path from noise to picture (rectified flow).
 
 use serde_json::json;
 
@@ -14,16 +14,16 @@ const MAX_STEPS: usize = 1000;
 #[derive(Debug)]
 pub struct Flow {
     times: Vec<f32>,
-    /// The part of the sample that is noise, one more than there are steps.
+    /// The noise's share of the sample, before each step and after the last one.
     sigmas: Vec<f32>,
 }
 
-/// How the steps of a model depend on the size of its pictures.
+/// How a model's steps depend on the picture size.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Shift {
-    /// By two lines that were fitted to pictures of FLUX.2, one for 10 steps and one for 200.
+    /// Two lines fitted to FLUX.2 pictures, one for 10 steps and one for 200.
     Fitted,
-    /// By a line through two sizes, which the configuration names.
+    /// A line through two sizes given in the configuration.
     Line,
 }
 
@@ -52,12 +52,11 @@ impl Shift {
 }
 
 impl Flow {
-    /// Reads the configuration and sets the scheduler to a number of steps for a latent picture of `positions`
+    /// Reads the configuration and sets the scheduler to a number of steps for a latent picture with `positions`
     /// positions.
     ///
     /// # Errors
-    /// If the configuration asks for another scheduler or an option that is not known, or the number of steps does not
-    /// suit it.
+    /// If the configuration asks for another scheduler or an unknown option, or doesn't allow the number of steps.
     pub fn new(config: &Config, shift: Shift, positions: usize, steps: usize) -> Result<Self> {
         if config.text("_class_name", "")? != "FlowMatchEulerDiscreteScheduler" {
             return Err(config.wrong("_class_name", "FlowMatchEulerDiscreteScheduler is needed"));
@@ -70,7 +69,7 @@ impl Flow {
         }
         config.only("shift_terminal", &serde_json::Value::Null)?;
         let training = config.number_or("num_train_timesteps", 1000)?;
-        // The pipelines divide by this number whatever the configuration says.
+        // The pipelines divide by this number, whatever the configuration says.
         if training != 1000 {
             return Err(config.wrong("num_train_timesteps", "only 1000 is supported"));
         }

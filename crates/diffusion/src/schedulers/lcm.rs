@@ -1,4 +1,4 @@
-//! Latent consistency models: each answer leads to a picture, to which noise of the next level is added.
+//! Latent consistency models: each answer leads to a picture, which gets noise for the next level.
 
 use super::whole::WholeTimes;
 use super::{Scheduler, Training, Way};
@@ -19,7 +19,7 @@ impl Lcm {
     }
 }
 
-/// The way of a model that was distilled for some steps, of which a few are taken, the noisiest first.
+/// The time steps of a distilled model: `steps` of those that it was distilled for, the noisiest first.
 pub(super) fn distilled_timesteps(
     config: &Config,
     training: Training,

@@ -1,5 +1,4 @@
-//! Choices of noise levels besides those at even time steps. A level is the deviation of the noise beside a picture that
-//! keeps its scale.
+//! Noise levels at uneven time steps. A level is the noise's deviation next to a picture at its original scale.
 
 use super::{Prediction, Spacing, Way};
 use crate::Result;
@@ -10,10 +9,10 @@ const BETA: f64 = 0.6;
 /// The exponent that Karras et al. (arXiv 2206.00364) use.
 const RHO: f64 = 7.0;
 
-/// A choice of noise levels.
+/// How noise levels are chosen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Levels {
-    /// Those at even time steps of the training.
+    /// At even time steps of the training.
     Even,
     Karras,
     Exponential,
@@ -23,7 +22,7 @@ pub(super) enum Levels {
 }
 
 impl Levels {
-    /// The choice of a configuration.
+    /// Reads the choice from a configuration.
     pub(super) fn read(config: &Config) -> Result<Self> {
         let mut chosen = Self::Even;
         let keys = ["use_karras_sigmas", "use_exponential_sigmas", "use_beta_sigmas", "use_lu_lambdas"];
@@ -38,7 +37,7 @@ impl Levels {
         Ok(chosen)
     }
 
-    /// `steps` levels, the highest first; `None` if they are those at even time steps.
+    /// `steps` levels, the highest first; `None` for levels at even time steps.
     pub(super) fn between(self, [low, high]: [f64; 2], steps: usize) -> Option<Vec<f64>> {
         let part = |at: usize| at as f64 / (steps.max(2) - 1) as f64;
         let level = |at: usize| match self {
@@ -53,25 +52,25 @@ impl Levels {
     }
 }
 
-/// The deviation of the noise in a picture of which this part of the variance is left.
+/// The noise level of a picture that keeps this share of its variance.
 pub(super) fn level(alpha: f64) -> f64 {
     ((1.0 - alpha) / alpha).sqrt()
 }
 
-/// The level to which an ancestral step goes down, and by how much new noise it goes up again. In 32 bits, as where pictures
-/// are to be equal: the level is a small difference of large numbers.
+/// The level that an ancestral step goes down to, and how much new noise it adds to go up again. In 32 bits, to match
+/// the expected pictures: the level is a small difference between large numbers.
 pub(super) fn down_and_up(from: f64, to: f64) -> [f64; 2] {
     let [from, to] = [from as f32 * from as f32, to as f32 * to as f32];
     let up = (to * (from - to) / from).sqrt();
-    // Rounding may leave a little less than nothing.
+    // Rounding may go slightly below zero.
     [(to - up * up).max(0.0).sqrt(), up].map(f64::from)
 }
 
-/// The way of a picture that keeps its scale, and to which noise is added.
+/// Noise levels for samples that keep the picture at its original scale and add noise to it.
 #[derive(Debug)]
 pub(super) struct Ladder {
     pub times: Vec<f32>,
-    /// The deviations of the noise at which the model is asked, and the last one, at which it is not.
+    /// The noise's deviation at each call of the model, and after the last step.
     pub sigmas: Vec<f64>,
     pub prediction: Prediction,
     pub spacing: Spacing,
@@ -80,7 +79,7 @@ pub(super) struct Ladder {
 }
 
 impl Ladder {
-    /// By how much a number changes with the level of the noise.
+    /// A number's derivative by the noise level.
     pub(super) fn slope(&self, step: usize, answer: f32, x: f32) -> f64 {
         let (sigma, answer, x) = (self.sigmas[step], f64::from(answer), f64::from(x));
         (x - self.prediction.picture(sigma, answer, x)) / sigma
@@ -104,7 +103,8 @@ impl Way for Ladder {
     }
 
     fn noisy_at(&self, step: usize, picture: &[f32], noise: &[f32]) -> Vec<f32> {
-        // In the middle of a step `diffusers` adds the noise of its end, and pictures are to equal its own.
+        // In the middle of a step `diffusers` adds the noise of the step's end, and our pictures must equal its
+        // pictures.
         let is_middle = self.has_middles && step % 2 == 1;
         let level = self.sigmas[step + usize::from(is_middle)] as f32;
         picture.iter().zip(noise).map(|(x, noise)| x + noise * level).collect()
@@ -116,8 +116,8 @@ impl Way for Ladder {
     }
 }
 
-/// The time step of a level, between those of the training, whose levels rise. Their logarithms have 32 bits, as where
-/// models were trained: some schedulers cut off the fraction, so the last bit matters.
+/// A level's time step, interpolated between the training's levels, which rise. Logarithms have 32 bits, as in
+/// training: some schedulers truncate the fraction, so the last bit matters.
 pub(super) fn time_of(level: f64, trained: &[f64]) -> f64 {
     let logarithm = |level: f64| f64::from((level as f32).ln());
     let wanted = level.max(1e-10).ln();

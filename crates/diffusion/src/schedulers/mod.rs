@@ -1,6 +1,6 @@
-//! Schedulers choose the noise levels that a picture passes, and take the steps from one to the next.
+//! Schedulers choose a picture's noise levels, and take the steps from one level to the next.
 //!
-//! `scheduler_config.json` of a model names its scheduler and the constants with which the model was trained.
+//! A model's `scheduler_config.json` names its scheduler and the constants that the model was trained with.
 
 mod course;
 mod ddim;
@@ -28,16 +28,16 @@ use second_order::{Second, SecondOrder};
 
 pub use flow::{Flow, Shift};
 
-/// Most steps of training, and so of a picture.
+/// Most training steps, and so the most steps for a picture.
 const MAX_STEPS: usize = 10_000;
 
 /// Schedulers whose steps ask the model twice.
 pub const TWICE: [&str; 3] = ["HeunDiscreteScheduler", "KDPM2AncestralDiscreteScheduler", "KDPM2DiscreteScheduler"];
 
-/// Schedulers of models that were distilled to few steps.
+/// Schedulers for models distilled to few steps.
 pub const DISTILLED: [&str; 2] = ["LCMScheduler", "TCDScheduler"];
 
-/// The way of a picture from noise: the noise levels that it passes, whatever method takes the steps between them.
+/// The noise levels that a picture passes, independent of the method that takes the steps between them.
 pub trait Way {
     /// As [`Scheduler::times`].
     fn times(&self) -> &[f32];
@@ -59,30 +59,30 @@ pub trait Way {
     fn picture(&self, step: usize, answer: &[f32], sample: &[f32]) -> Vec<f32>;
 }
 
-/// A scheduler, set to a number of steps: a way, and a method that takes its steps.
+/// A scheduler, set to a number of steps: noise levels, and a method for the steps.
 pub trait Scheduler: std::fmt::Debug + Send {
-    /// The way.
+    /// The noise levels.
     fn way(&self) -> &dyn Way;
 
-    /// Goes one step on, given what the model answered. Steps are taken in order, beginning with 0.
+    /// Takes one step, given the model's answer. Steps are taken in order, starting with 0.
     fn step(&mut self, step: usize, answer: &[f32], sample: &mut [f32], noise: &mut Noise);
 
-    /// The time steps at which the model is asked, in this order.
+    /// The time steps for the model's calls, in order.
     fn times(&self) -> &[f32] {
         self.way().times()
     }
 
-    /// The standard deviation of the noise with which a picture begins.
+    /// The standard deviation of the noise that a picture starts with.
     fn initial_scale(&self) -> f32 {
         self.way().initial_scale()
     }
 
-    /// The input of the model at a step.
+    /// The model's input at a step.
     fn scale(&self, step: usize, sample: &[f32]) -> Vec<f32> {
         self.way().scale(step, sample)
     }
 
-    /// A picture with the noise of the first step.
+    /// A picture with the first step's noise.
     fn noisy(&self, picture: &[f32], noise: &[f32]) -> Vec<f32> {
         self.noisy_at(0, picture, noise)
     }
@@ -92,13 +92,12 @@ pub trait Scheduler: std::fmt::Debug + Send {
         self.way().noisy_at(step, picture, noise)
     }
 
-    /// The picture without noise that the model's answer to a sample stands for.
+    /// The noise-free picture that the model's answer to a sample stands for.
     fn picture(&self, step: usize, answer: &[f32], sample: &[f32]) -> Vec<f32> {
         self.way().picture(step, answer, sample)
     }
 }
 
-/// The meaning of the model's answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Prediction {
     /// The noise in the sample.
@@ -110,7 +109,7 @@ enum Prediction {
 }
 
 impl Prediction {
-    /// The picture that an answer stands for, beside which the sample has noise of this deviation.
+    /// The picture that an answer stands for. `sigma` is the noise's deviation in the sample.
     fn picture(self, sigma: f64, answer: f64, sample: f64) -> f64 {
         match self {
             Self::Epsilon => sample - sigma * answer,
@@ -120,7 +119,7 @@ impl Prediction {
     }
 }
 
-/// The choice of time steps among those of the training.
+/// How time steps are spread over the training's time steps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Spacing {
     Linspace,
@@ -128,12 +127,12 @@ enum Spacing {
     Trailing,
 }
 
-/// The noise levels of the training, which all schedulers share.
+/// The training's noise levels, which all schedulers share.
 #[derive(Debug, Clone)]
 struct Training {
-    /// For each time step of the training, which part of the variance is still the picture.
+    /// The picture's share of the variance at each training time step.
     alphas: Vec<f64>,
-    /// The part of the picture's variance that is left after the last step.
+    /// The picture's share of the variance after the last step.
     last_alpha: f64,
     prediction: Prediction,
     spacing: Spacing,
@@ -142,13 +141,13 @@ struct Training {
     clip: Option<f64>,
 }
 
-/// Sets the scheduler that a configuration names to a number of steps. Of these, only the last `strength` are taken, from 0
-/// to 1: less than 1 for a picture that begins with another one. Schedulers of latent consistency models take all, from a
-/// lower level of noise.
+/// Sets a configuration's scheduler to a number of steps. Only the last `strength` of them, from 0 to 1, are taken:
+/// less than 1 for a picture that begins with another one. Schedulers for latent consistency models take all steps,
+/// starting from a lower noise level.
 ///
 /// # Errors
-/// If the configuration asks for a scheduler or a value of an option that is not known, or the number of steps does not
-/// suit it. Options that the scheduler does not have are ignored.
+/// If the configuration asks for an unknown scheduler or option value, or doesn't allow the number of steps. Options
+/// that the scheduler doesn't have are ignored.
 pub fn scheduler(config: &Config, steps: usize, strength: f64) -> Result<Box<dyn Scheduler>> {
     let name = config.text("_class_name", "")?;
     let config = &options::own(config, name);
@@ -164,7 +163,7 @@ pub fn scheduler(config: &Config, steps: usize, strength: f64) -> Result<Box<dyn
     choose(config, name, training, [steps, skipped], strength).map_err(|error| error.beside(Error::Scheduler))
 }
 
-/// The scheduler of a class, whose training has been read.
+/// The scheduler of a class, for training constants already read.
 fn choose(
     config: &Config,
     name: &str,
@@ -236,7 +235,7 @@ impl Training {
                     return Err(config.wrong("prediction_type", "with rescale_betas_zero_snr, v_prediction is needed"));
                 }
             } else {
-                // The least number above 0 of 16 bits: the others divide by it.
+                // The smallest positive 16-bit float, because other code divides by it.
                 alphas[steps - 1] = 2_f64.powi(-24);
             }
         }
@@ -262,23 +261,24 @@ impl Training {
         })
     }
 
-    /// The part of the picture at a time step of the training; before the first one, that after the last step.
+    /// The picture's share of the variance at a training time step; before the first one, the share after the last
+    /// step.
     fn alpha(&self, time: i64) -> f64 {
         usize::try_from(time).ok().map_or(self.last_alpha, |time| self.alphas[time.min(self.alphas.len() - 1)])
     }
 
-    /// The noise levels of all time steps, which rise.
+    /// All time steps' noise levels, which rise.
     fn levels(&self) -> Vec<f64> {
         self.alphas.iter().map(|alpha| f64::from(level(*alpha) as f32)).collect()
     }
 
-    /// The noise level at a time, which may lie between two steps.
+    /// The noise level at a time, interpolated between time steps.
     fn level_at(&self, time: f64) -> f64 {
         let [low, high] = [time.floor(), time.ceil()].map(|time| level(self.alpha(time as i64)));
         low + (high - low) * (time - time.floor())
     }
 
-    /// Times, the latest first, of schedulers that know levels between those of the training.
+    /// The times, the latest first, for schedulers that can interpolate between training levels.
     fn level_times(&self, steps: usize) -> Vec<f64> {
         match self.spacing {
             Spacing::Linspace => {
@@ -289,8 +289,8 @@ impl Training {
         }
     }
 
-    /// So many times and their noise levels, by a choice of levels. `ends` gives the lowest and the highest of chosen
-    /// ones, given those at even time steps.
+    /// `steps` times and their noise levels, chosen by `levels`. `ends` maps the lowest and highest levels at even time
+    /// steps to the ends to choose between.
     fn chosen(
         &self,
         levels: Levels,
@@ -305,7 +305,7 @@ impl Training {
         })
     }
 
-    /// The noise level after the last step. `usual` is the `final_sigmas_type` of a configuration that names none.
+    /// The noise level after the last step. `usual` is the default for `final_sigmas_type`.
     fn last_level(&self, config: &Config, usual: &str) -> Result<f64> {
         match config.text("final_sigmas_type", usual)? {
             "zero" => Ok(0.0),
@@ -314,13 +314,12 @@ impl Training {
         }
     }
 
-    /// The times of noise levels.
     fn times_of(&self, levels: &[f64]) -> Vec<f64> {
         let trained = self.levels();
         levels.iter().map(|level| time_of(*level, &trained)).collect()
     }
 
-    /// Whole time steps, the latest (noisiest) first.
+    /// Integer time steps, the latest (noisiest) first.
     fn times(&self, steps: usize) -> Vec<i64> {
         let all = self.alphas.len();
         let mut times: Vec<i64> = match self.spacing {
@@ -361,7 +360,7 @@ impl Training {
     }
 }
 
-/// The noise of step `at` of `steps`, where the signal falls as the square of a cosine.
+/// The noise of step `at` of `steps`, if the signal falls as a squared cosine.
 fn cosine_beta(at: usize, steps: usize) -> f32 {
     let signal = |at: usize| {
         let part = at as f64 / steps as f64;
@@ -370,7 +369,7 @@ fn cosine_beta(at: usize, steps: usize) -> f32 {
     (1.0 - signal(at + 1) / signal(at)).min(0.999) as f32
 }
 
-/// The product of each factor with all before it. Models are trained with numbers of 32 bits.
+/// Cumulative products, in 32 bits as in training.
 fn products(factors: impl Iterator<Item = f32>) -> Vec<f64> {
     let mut product = 1.0;
     let next = |factor| {
@@ -380,7 +379,7 @@ fn products(factors: impl Iterator<Item = f32>) -> Vec<f64> {
     factors.map(next).collect()
 }
 
-/// This schedule, scaled so that at its end nothing is left of the picture (arXiv 2305.08891), in 32 bits as above.
+/// This schedule, rescaled so that nothing of the picture is left at its end (arXiv 2305.08891), in 32 bits as above.
 fn without_signal(alphas: &[f64]) -> Vec<f64> {
     let signals: Vec<f32> = alphas.iter().map(|alpha| (*alpha as f32).sqrt()).collect();
     let (first, last) = (signals[0], signals[signals.len() - 1]);

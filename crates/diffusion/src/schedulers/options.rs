@@ -1,4 +1,4 @@
-//! The options of each scheduler. A file often holds others, which stayed when someone wrote another class into it.
+//! The options of each scheduler. Configurations often contain others, left over from when another class was entered.
 //! `diffusers` ignores them, and so does this program.
 
 use crate::config::Config;
@@ -13,14 +13,14 @@ const OF_ALL: &[&str] = &[
     "prediction_type",
 ];
 const TIMES: &[&str] = &["timestep_spacing", "steps_offset"];
-/// `diffusers` reads the last two wherever it chooses noise levels, even of classes that do not have them.
+/// `diffusers` reads the last two wherever it chooses noise levels, even for classes that don't have them.
 const LEVELS: &[&str] = &["use_karras_sigmas", "use_exponential_sigmas", "use_beta_sigmas", "sigma_min", "sigma_max"];
 const FLOWS: &[&str] = &["use_flow_sigmas", "flow_shift", "use_dynamic_shifting", "time_shift_type"];
 const CLIPS: &[&str] = &["clip_sample", "clip_sample_range"];
 const THRESHOLDS: &[&str] = &["thresholding", "dynamic_thresholding_ratio", "sample_max_value"];
 const ORDERS: &[&str] = &["solver_order", "solver_type", "lower_order_final"];
 
-/// The options of a class; `None` if it is not known.
+/// A class's options; `None` if the class is unknown.
 fn of(class: &str) -> Option<Vec<&'static str>> {
     let groups: &[&[&str]] = match class {
         "DDIMScheduler" => &[TIMES, CLIPS, THRESHOLDS, &["set_alpha_to_one", "rescale_betas_zero_snr"]],
@@ -67,7 +67,7 @@ fn of(class: &str) -> Option<Vec<&'static str>> {
     Some([&[OF_ALL], groups].concat().concat())
 }
 
-/// The configuration without the options that its class does not have.
+/// The configuration without options that its class doesn't have.
 pub(super) fn own(config: &Config, class: &str) -> Config {
     of(class).map_or_else(|| config.clone(), |options| config.only_with(&options))
 }

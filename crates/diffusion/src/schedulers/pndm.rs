@@ -1,4 +1,4 @@
-//! Pseudo numerical methods for diffusion models, by linear multi-steps alone.
+//! Pseudo numerical methods for diffusion models, with linear multisteps only.
 
 use std::collections::VecDeque;
 
@@ -36,7 +36,7 @@ impl Pndm {
         Ok(Self { times, ratio, answers: VecDeque::new(), first: Vec::new() })
     }
 
-    /// The answer that the latest ones, taken together, come to.
+    /// A linear combination of the latest answers.
     fn combined(&self, at: usize) -> f64 {
         let answer = |age: usize| f64::from(self.answers[age][at]);
         match self.answers.len() {
@@ -55,7 +55,7 @@ impl Scheduler for Pndm {
 
     fn step(&mut self, step: usize, answer: &[f32], sample: &mut [f32], _: &mut Noise) {
         let (mut time, mut next) = (self.times.whole[step], self.times.whole[step] - self.ratio);
-        // The second step is the first one again, with the mean of both answers.
+        // The second step repeats the first one with the mean of both answers.
         let again = step == 1;
         if again {
             (time, next) = (time + self.ratio, time);

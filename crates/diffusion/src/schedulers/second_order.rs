@@ -1,6 +1,6 @@
-//! Methods that ask the model twice a step. Heun's takes a step ahead, and then a better one with the mean of both slopes; that
-//! of Katherine Crowson (KDPM2) goes half the way, and then takes the whole step with the slope found there, also with new
-//! noise (ancestral).
+//! Methods that ask the model twice per step. Heun's method takes a step, then repeats it with the mean of both slopes.
+//! Katherine Crowson's (KDPM2) goes half a step, then takes the whole step with the slope found there, optionally with
+//! new noise (ancestral).
 
 use serde_json::json;
 
@@ -10,18 +10,18 @@ use crate::Result;
 use crate::config::Config;
 use crate::noise::Noise;
 
-/// Where a step asks the model for the second time.
+/// Where a step asks the model a second time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Second {
     /// At its end, where the next step asks again.
     AtEnd,
-    /// In the middle of it, by the logarithm of the noise.
+    /// In its middle, by the logarithm of the noise level.
     Halfway,
-    /// In the middle of a step that goes further down, and up again with new noise (ancestral).
+    /// In the middle of a step that goes further down, then up again with new noise (ancestral).
     Ancestral,
 }
 
-/// The level in the middle of a step, by the logarithm.
+/// The level in the middle of a step, by logarithm.
 fn middle(from: f64, to: f64) -> f64 {
     let [from, to] = [from, to].map(|level| f64::from((level as f32).ln()));
     f64::from(f64::midpoint(from, to) as f32).exp()

@@ -1,5 +1,5 @@
 //! Trajectory consistency distillation (arXiv 2402.19159): each answer leads to a picture with less noise than the next
-//! level has, and new noise makes up for the rest.
+//! level, and new noise makes up the difference.
 
 use super::lcm::distilled_timesteps;
 use super::whole::WholeTimes;
@@ -8,7 +8,7 @@ use crate::Result;
 use crate::config::Config;
 use crate::noise::Noise;
 
-/// How much of the way to the next level is left to new noise. The paper calls it gamma.
+/// How far below the next level a step goes before new noise is added. The paper calls it gamma.
 const ETA: f32 = 0.3;
 
 #[derive(Debug)]

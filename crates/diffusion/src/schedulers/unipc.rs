@@ -1,5 +1,5 @@
-//! UniPC (arXiv 2302.04867): predicts the next sample from the pictures that the last steps foresaw, and corrects it with what
-//! the model answers there.
+//! UniPC (arXiv 2302.04867): predicts the next sample from the pictures predicted in previous steps, and corrects it
+//! with the model's answer there.
 
 use std::collections::VecDeque;
 
@@ -15,12 +15,12 @@ use crate::noise::Noise;
 pub(super) struct UniPc {
     course: Course,
     order: usize,
-    /// The function B of the paper is h itself, and not e^h - 1.
+    /// Whether the paper's function B is h itself, rather than e^h - 1.
     is_first: bool,
     lowers_final: bool,
     /// Steps after which the sample is not corrected.
     uncorrected: Vec<u64>,
-    /// The latest pictures that were foreseen, the newest first.
+    /// The latest predicted pictures, the newest first.
     pictures: VecDeque<Vec<f32>>,
     /// The sample before the last step, and the order of that step.
     last: Option<(Vec<f32>, usize)>,
@@ -38,7 +38,7 @@ impl UniPc {
         };
         let course = Course::read(config, &training, [steps, skipped], "zero")?;
         let lowers_final = config.flag("lower_order_final", true)?;
-        // The logarithm of signal to noise is infinite there.
+        // The log signal-to-noise ratio is infinite there.
         let ends_at_zero = course.sigmas[steps] == 0.0;
         if ends_at_zero && is_first {
             return Err(config.wrong("solver_type", "with final_sigmas_type zero, only bh2 works"));
@@ -55,7 +55,7 @@ impl UniPc {
         Ok(Self { course, order, is_first, lowers_final, uncorrected, pictures: VecDeque::new(), last: None })
     }
 
-    /// Takes the step after `from`. The picture that is foreseen after it, if it is known, corrects the sample.
+    /// Takes the step after `from`. If the picture predicted after it is known, it corrects the sample.
     fn go(&self, from: usize, order: usize, sample: &[f32], after: Option<&[f32]>) -> Vec<f32> {
         let ([_, before], [signal, noise]) = (parts(self.course.sigmas[from]), parts(self.course.sigmas[from + 1]));
         let length = self.course.lambda(from + 1) - self.course.lambda(from);
@@ -85,8 +85,8 @@ impl UniPc {
     }
 }
 
-/// The weights of the changes to other pictures, which lie at these ratios of the length of a step: the solution of as many
-/// equations, by Gauss's elimination.
+/// The weights of the differences to other pictures, which lie at these ratios of a step's length: solves one equation
+/// per picture by Gaussian elimination.
 fn weights(ratios: &[f64], length: f64, scale: f64) -> Vec<f64> {
     let (count, mut factorial) = (ratios.len(), 1.0);
     let mut phi = length.exp_m1() / length - 1.0;

@@ -1,4 +1,4 @@
-//! The way of schedulers that ask the model at whole time steps of its training.
+//! Noise levels for schedulers that ask the model at integer time steps of its training.
 
 use super::{Training, Way};
 

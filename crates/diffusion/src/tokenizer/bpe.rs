@@ -1,5 +1,5 @@
-//! Byte-pair encoding as CLIP and Qwen have it: a text is split into words, the bytes of a word are its first pieces, and
-//! neighbours become one piece in the order of a list of merges.
+//! Byte-pair encoding as in CLIP and Qwen: a text is split into words, a word into bytes, and neighbouring pieces are
+//! then joined in the order of a list of merges.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
@@ -11,55 +11,54 @@ use unicode_properties::{GeneralCategory, GeneralCategoryGroup, UnicodeGeneralCa
 use super::clip::{BEGIN, END};
 use super::{number, symbols};
 
-/// What follows an apostrophe in a piece of its own.
+/// What can follow an apostrophe as a separate piece.
 const CONTRACTIONS: [&str; 7] = ["s", "t", "re", "ve", "m", "ll", "d"];
 
-/// A token that is found in a text before the text is split into words.
+/// A token that is found before the text is split into words.
 #[derive(Debug, Clone)]
 pub(super) struct AddedToken {
     pub content: String,
     pub id: i32,
-    /// Whether it is looked for in the normalised text, and is itself normalised.
+    /// Whether it is matched in normalised text, and normalised itself.
     pub normalized: bool,
-    /// Whether no letter may be beside it.
+    /// Whether it must not touch a letter.
     pub single_word: bool,
-    /// Whether it includes the space before it.
+    /// Whether it includes spaces before it.
     pub lstrip: bool,
-    /// Whether it includes the space after it.
+    /// Whether it includes spaces after it.
     pub rstrip: bool,
 }
 
-/// Whose words a text is split into.
+/// Which model's words a text is split into.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Style {
-    /// Without capitals; the last byte of each word has a symbol of its own.
+    /// In lower case; the last byte of each word has a symbol of its own.
     Clip,
-    /// With the space before a word.
+    /// Words include the space before them.
     Qwen,
 }
 
-/// The vocabulary and the merges of a model.
+/// A model's vocabulary and merges.
 #[derive(Debug)]
 pub(super) struct Bpe {
     style: Style,
-    /// The pieces of single bytes, within a word and at its end.
+    /// The pieces for single bytes, within a word and at its end.
     bytes: [Vec<Option<i32>>; 2],
-    /// The piece that two neighbours become, with its place in the list.
+    /// The piece that two neighbours are merged into, with its rank in the list.
     merges: HashMap<(i32, i32), (usize, i32)>,
-    /// Stands for a byte without a piece.
+    /// Replaces a byte that has no piece.
     unknown: Option<i32>,
     raw: Vec<AddedToken>,
     normalized: Vec<AddedToken>,
 }
 
-/// A part of a text.
 enum Part<'a> {
     Text(&'a str),
     Token(i32),
 }
 
 impl Bpe {
-    /// Reads a vocabulary, which is an object of numbers, and merges: pairs, or texts with a space between two pieces.
+    /// Reads a vocabulary, an object of numbers, and merges: pairs, or strings with a space between two pieces.
     ///
     /// # Errors
     /// A message for the operator.
@@ -98,7 +97,6 @@ impl Bpe {
         Ok(Self { style, bytes, merges: known, unknown, raw, normalized })
     }
 
-    /// The tokens of a text.
     pub(super) fn encode(&self, text: &str) -> Vec<i32> {
         let mut ids = Vec::new();
         for part in split(text, &self.raw) {
@@ -119,11 +117,11 @@ impl Bpe {
         }
     }
 
-    /// The pieces of a word: of neighbours that can become one, always the first in the list of merges do.
+    /// A word's pieces. Of all possible merges, the first in the list is applied first.
     fn merged(&self, word: &str) -> Vec<i32> {
         let end = word.len() - 1;
         let piece = |(at, byte): (usize, u8)| self.bytes[usize::from(at == end)][usize::from(byte)].or(self.unknown);
-        // A piece that became part of the one before it is `None`.
+        // A piece that was merged into the one before it is `None`.
         let mut pieces: Vec<_> = word.bytes().enumerate().filter_map(piece).map(Some).collect();
         let mut before: Vec<_> = (0..pieces.len()).map(|at| at.wrapping_sub(1)).collect();
         let mut after: Vec<_> = (1..=pieces.len()).collect();
@@ -131,8 +129,8 @@ impl Bpe {
             let pair = (pieces.get(first).copied().flatten()?, pieces.get(second).copied().flatten()?);
             self.merges.get(&pair).map(|(place, id)| Reverse((*place, first, second, *id)))
         };
-        // Some are of pieces that have changed since. A search of all neighbours for each merge would take seconds for
-        // the longest words.
+        // Some entries are stale because their pieces have changed since. Searching all neighbours for each merge would
+        // take seconds for the longest words.
         let mut possible: BinaryHeap<_> = (1..pieces.len()).filter_map(|at| merge(&pieces, at - 1, at)).collect();
         while let Some(found) = possible.pop() {
             let Reverse((_, first, second, id)) = found;
@@ -151,13 +149,13 @@ impl Bpe {
     }
 }
 
-/// The bytes with the characters that stand for them: themselves if they can be seen.
+/// The bytes with the characters that represent them: visible characters represent themselves.
 fn symbols_of_bytes() -> impl Iterator<Item = (u8, char)> {
     let seen = |byte: &u8| symbols().any(|symbol| u32::from(symbol) == u32::from(*byte));
     (0..=u8::MAX).filter(seen).chain((0..=u8::MAX).filter(move |byte| !seen(byte))).zip(symbols())
 }
 
-/// Splits a text at the longest tokens that are found first.
+/// Splits a text at these tokens, preferring the longest.
 fn split<'a>(text: &'a str, tokens: &[AddedToken]) -> Vec<Part<'a>> {
     let (mut parts, mut from, mut at) = (Vec::new(), 0, 0);
     while let Some(first) = text[at..].chars().next() {
@@ -182,7 +180,7 @@ fn split<'a>(text: &'a str, tokens: &[AddedToken]) -> Vec<Part<'a>> {
 }
 
 impl Style {
-    /// The end of the symbol of the last byte of a word.
+    /// The suffix of the symbol for a word's last byte.
     fn suffix(self) -> &'static str {
         if self == Self::Clip { "</w>" } else { "" }
     }
@@ -200,7 +198,7 @@ impl Style {
         normalised
     }
 
-    /// The words of a text. What is between those of CLIP is left out.
+    /// A text's words. For CLIP, the whitespace between them is dropped.
     fn words(self, mut text: &str) -> Vec<&str> {
         let mut words = Vec::new();
         while let Some(first) = text.chars().next() {
@@ -210,7 +208,7 @@ impl Style {
             };
             let (word, rest) = text.split_at(length);
             match [BEGIN, END].contains(&word) {
-                // A mark that is not an added token.
+                // A special token that isn't among the added tokens.
                 true => words.extend([&word[..2], &word[2..length - 2], &word[length - 2..]]),
                 false if self == Self::Clip && first.is_whitespace() => {}
                 false => words.push(word),
@@ -242,7 +240,7 @@ fn qwen_word(text: &str, first: char) -> usize {
     let one = first.len_utf8();
     let letters = run(&text[one..], is_letter);
     let is_line_end = |char: char| matches!(char, '\r' | '\n');
-    // Without regard to case, the long s is one.
+    // Ignoring case, the long s counts as an s.
     let long = text.starts_with("'ſ").then_some("'ſ".len());
     if let Some(length) = long.or(contraction(text)) {
         return length;
@@ -259,20 +257,20 @@ fn qwen_word(text: &str, first: char) -> usize {
     match (spaces.rfind(is_line_end), spaces.chars().next_back()) {
         (_, None) => one,
         (Some(end), _) => end + 1,
-        // The last space belongs to the word after it.
+        // The last space belongs to the next word.
         (None, Some(last)) if spaces.len() < text.len() && spaces.len() > one => spaces.len() - last.len_utf8(),
         _ => spaces.len(),
     }
 }
 
-/// The length of an apostrophe with what follows it.
+/// The length of a contraction, including its apostrophe.
 fn contraction(text: &str) -> Option<usize> {
     let rest = text.strip_prefix('\'')?;
     let is = |end: &&&str| rest.get(..end.len()).is_some_and(|rest| rest.eq_ignore_ascii_case(end));
     CONTRACTIONS.iter().find(is).map(|end| 1 + end.len())
 }
 
-/// The length of the characters at the beginning that are of a kind.
+/// The length of the leading run of matching characters.
 fn run(text: &str, is: impl Fn(char) -> bool) -> usize {
     text.find(|char| !is(char)).unwrap_or(text.len())
 }
@@ -281,12 +279,11 @@ fn is_letter(char: char) -> bool {
     char.general_category_group() == GeneralCategoryGroup::Letter
 }
 
-/// Neither a letter, nor a number, nor a space.
 fn is_symbol(char: char) -> bool {
     !is_letter(char) && !char.is_numeric() && !char.is_whitespace()
 }
 
-/// Whether a character is one of words, as `\w` is.
+/// Whether a character belongs to words, like `\w`.
 fn in_word(char: char) -> bool {
     let category = char.general_category();
     let others = [GeneralCategory::DecimalNumber, GeneralCategory::ConnectorPunctuation];

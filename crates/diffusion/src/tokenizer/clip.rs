@@ -1,4 +1,4 @@
-//! The tokenizer of CLIP.
+//! CLIP's tokenizer.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -10,13 +10,13 @@ use super::{AddedToken, Extras, number, openai_clip, pieces};
 use crate::config::Config;
 use crate::{Error, Result};
 
-/// A length of prompts from here on is not one.
+/// From this value on, a prompt length means no limit.
 const NO_LIMIT: u64 = 1 << 20;
 
 pub(super) const BEGIN: &str = "<|startoftext|>";
 pub(super) const END: &str = "<|endoftext|>";
 
-/// The tokenizer of CLIP.
+/// CLIP's tokenizer.
 #[derive(Debug)]
 pub struct Clip {
     bpe: Bpe,
@@ -31,7 +31,7 @@ impl Clip {
     /// `special_tokens_map.json` and `added_tokens.json`, if they are there. All prompts become `length` tokens.
     ///
     /// # Errors
-    /// If a file is missing, damaged, or of another kind of tokenizer.
+    /// If a file is missing, damaged, or for another kind of tokenizer.
     pub fn read(folder: &Path, length: usize) -> Result<Self> {
         let config = Config::read(&folder.join("tokenizer_config.json"))?;
         let class = config.text("tokenizer_class", "CLIPTokenizer")?;
@@ -42,18 +42,18 @@ impl Clip {
             config.only(key, &json!("right"))?;
         }
         let limit = config.get("model_max_length").and_then(Value::as_u64);
-        // A much larger number stands for no limit.
+        // A larger number means no limit.
         if limit.is_some_and(|limit| limit < NO_LIMIT && limit != length as u64) {
             return Err(config.wrong("model_max_length", &format!("the text encoder takes {length} tokens")));
         }
         Self::of(&folder.display().to_string(), Extras::read(folder, &config)?, pieces(folder)?, length)
     }
 
-    /// The tokenizer that OpenAI published with CLIP, which all models of Stable Diffusion use. All prompts become
-    /// `length` tokens, the short ones by a token for padding.
+    /// The tokenizer that OpenAI published with CLIP, which all Stable Diffusion models use. All prompts become
+    /// `length` tokens; short ones are padded.
     ///
     /// # Errors
-    /// If the vocabulary lacks the padding, or `length` is too small.
+    /// If the vocabulary lacks the padding token, or `length` is too small.
     pub fn built_in(padding: &str, length: usize) -> Result<Self> {
         let special = |name: &str| json!({"content": name, "normalized": true});
         let mut extras = Extras::default();
@@ -77,7 +77,7 @@ impl Clip {
             id.ok_or_else(|| unusable(&format!("the vocabulary lacks the token {token:?}")))
         };
         let [begin_id, end_id, unknown_id, padding_id] = [id(&begin)?, id(&end)?, id(&unknown)?, id(&padding)?];
-        // Also a padding that is an ordinary word, such as the "!" of Stable Diffusion 2, is then found everywhere.
+        // This finds the padding everywhere, even an ordinary word such as the "!" of Stable Diffusion 2.
         let mut specials: BTreeMap<i32, AddedToken> = BTreeMap::new();
         for (role, name, id) in [
             ("bos_token", &begin, begin_id),
@@ -93,12 +93,12 @@ impl Clip {
         Ok(Self { bpe, begin: begin_id, end: end_id, padding: padding_id, length })
     }
 
-    /// The tokens of a prompt: begin, as much of the prompt as fits, end, padding.
+    /// A prompt's tokens: begin, as much of the prompt as fits, end, padding.
     pub fn encode(&self, prompt: &str) -> Vec<i32> {
         self.framed(&self.pieces(prompt))
     }
 
-    /// The tokens of a text, however many.
+    /// A text's tokens, without a limit.
     pub(crate) fn pieces(&self, text: &str) -> Vec<i32> {
         self.bpe.encode(text)
     }
@@ -112,12 +112,11 @@ impl Clip {
         ids
     }
 
-    /// Tokens of a prompt that fit.
+    /// The number of prompt tokens that fit.
     pub(crate) fn room(&self) -> usize {
         self.length - 2
     }
 
-    /// The token that begins a prompt.
     pub(crate) fn begin(&self) -> i32 {
         self.begin
     }

@@ -1,4 +1,4 @@
-//! Turn prompts into the tokens of a model.
+//! Turns prompts into a model's tokens.
 
 mod bpe;
 mod clip;
@@ -19,25 +19,25 @@ use bpe::AddedToken;
 pub use clip::Clip;
 pub use qwen::{Qwen, Thinking};
 
-/// The characters that stand for bytes, in the order of the vocabularies: those that can be seen for themselves, then
-/// others for the rest.
+/// The characters that represent bytes, in the vocabularies' order: visible characters represent themselves, then
+/// others represent the rest.
 fn symbols() -> impl Iterator<Item = char> {
     [('!', '~'), ('¡', '¬'), ('®', 'ÿ'), ('Ā', 'Ń')].into_iter().flat_map(|(first, last)| first..=last)
 }
 
-/// The merges of a vocabulary in this program, one a line, the first to be applied first.
+/// Unpacks a built-in vocabulary's merges, one per line, in the order in which they are applied.
 fn unpacked(merges: &[u8]) -> String {
     let mut text = String::new();
     GzDecoder::new(merges).read_to_string(&mut text).expect("a test reads the merges");
     text
 }
 
-/// The name of a special token, which is a string or an object around one.
+/// The name of a special token, which is either a string or an object around one.
 fn special(config: &Config, key: &str) -> Option<String> {
     config.get(key).and_then(content).map(str::to_owned)
 }
 
-/// The vocabulary and the merges, from the two files that older folders have or the one of newer ones.
+/// The vocabulary and merges, from the two files in older folders or the single one in newer folders.
 fn pieces(folder: &Path) -> Result<(Value, Value)> {
     if !folder.join("vocab.json").exists() && folder.join("tokenizer.json").exists() {
         let whole = Config::read(&folder.join("tokenizer.json"))?;
@@ -56,12 +56,11 @@ fn pieces(folder: &Path) -> Result<(Value, Value)> {
     Ok((vocabulary, json!(merges)))
 }
 
-/// A special token.
 fn added(name: &str, id: i32) -> AddedToken {
     described(name, id, true, &Value::Null)
 }
 
-/// A token with the flags of an object.
+/// A token with the flags from an object.
 fn described(name: &str, id: i32, special: bool, flags: &Value) -> AddedToken {
     let flag = |key: &str, default: bool| flags.get(key).and_then(Value::as_bool).unwrap_or(default);
     AddedToken {
@@ -74,7 +73,7 @@ fn described(name: &str, id: i32, special: bool, flags: &Value) -> AddedToken {
     }
 }
 
-/// Tokens beside the pieces of a vocabulary, as `transformers` reads them from up to four files.
+/// Tokens in addition to a vocabulary's pieces, as `transformers` reads them from up to four files.
 #[derive(Debug, Default)]
 struct Extras {
     /// Tokens with a role, such as `pad_token`, by role.
@@ -82,7 +81,7 @@ struct Extras {
     numbered: BTreeMap<i32, AddedToken>,
 }
 
-/// The roles that a tokenizer of CLIP knows.
+/// The roles in a CLIP tokenizer.
 const ROLES: [&str; 4] = ["bos_token", "eos_token", "unk_token", "pad_token"];
 
 impl Extras {
@@ -98,7 +97,7 @@ impl Extras {
             }
             return Ok(extras);
         }
-        // Published folders of Stable Diffusion 2 name their padding here alone, and something else in the configuration.
+        // Only this file has the right padding in published Stable Diffusion 2 folders; their configuration differs.
         let map = folder.join("special_tokens_map.json");
         if map.exists() {
             let map = Config::read(&map)?;
@@ -129,19 +128,18 @@ impl Extras {
         Ok(extras)
     }
 
-    /// Adds a token; `None` if it is none.
+    /// Adds a token; `None` if it isn't one.
     fn add(&mut self, id: i32, token: &Value) -> Option<()> {
         let special = token.get("special").and_then(Value::as_bool).unwrap_or(false);
         self.numbered.insert(id, described(content(token)?, id, special, token));
         Some(())
     }
 
-    /// The token with a role, which is special.
+    /// The special token with a role.
     fn special(&self, role: &str, name: &str, id: i32) -> AddedToken {
         described(name, id, true, self.roles.get(role).unwrap_or(&Value::Null))
     }
 
-    /// The token with a role.
     fn role(&self, role: &str) -> Option<&str> {
         self.roles.get(role).and_then(content)
     }
@@ -152,7 +150,7 @@ impl Extras {
     }
 }
 
-/// The text of a token, which is a string or an object around one.
+/// A token's text, which is either a string or an object around one.
 fn content(token: &Value) -> Option<&str> {
     token.as_str().or_else(|| token.get("content").and_then(Value::as_str))
 }

@@ -1,4 +1,4 @@
-//! The tokenizer of Qwen, with the conversation around a prompt that its models expect.
+//! Qwen's tokenizer, with the chat template that its models expect around a prompt.
 
 use std::path::Path;
 
@@ -9,23 +9,23 @@ use super::{added, number, pieces, special, symbols, unpacked};
 use crate::config::{Config, read_text};
 use crate::{Error, Result};
 
-/// The words that a conversation puts before a prompt.
+/// The chat template before a prompt.
 const BEFORE: &str = "<|im_start|>user\n";
-/// And after it.
+/// The chat template after it.
 const AFTER: &str = "<|im_end|>\n<|im_start|>assistant\n";
-/// Stands for a thought, so that the model answers without one.
+/// An empty thought, so that the model answers without thinking.
 const NO_THOUGHT: &str = "<think>\n\n</think>\n\n";
 
-/// Tokens besides those of the vocabulary. A conversation needs the first ones.
+/// Special tokens that the chat template needs.
 const MARKS: [&str; 4] = ["<|im_start|>", "<|im_end|>", "<think>", "</think>"];
 
-/// The merges of the vocabulary that Alibaba Cloud published under the Apache License 2.0. `qwen/make.py` wrote them.
+/// The merges of the vocabulary published by Alibaba Cloud under the Apache License 2.0. `qwen/make.py` wrote them.
 const MERGES: &[u8] = include_bytes!("qwen/merges.txt.gz");
 
-/// Fills up short prompts.
+/// Pads short prompts.
 const PADDING: &str = "<|endoftext|>";
 
-/// All tokens that follow those of [`MERGES`].
+/// All tokens whose numbers follow the merges' tokens.
 const AFTER_MERGES: [&str; 26] = [
     PADDING,
     MARKS[0],
@@ -55,12 +55,12 @@ const AFTER_MERGES: [&str; 26] = [
     MARKS[3],
 ];
 
-/// Whether the conversation lets the model think before it answers.
+/// Whether the chat template lets the model think before it answers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Thinking {
-    /// It may.
+    /// The model can think.
     Allowed,
-    /// An empty thought stands for it.
+    /// An empty thought replaces thinking.
     Skipped,
 }
 
@@ -78,7 +78,7 @@ impl Qwen {
     /// becomes at most `length` tokens.
     ///
     /// # Errors
-    /// If a file is missing, damaged, or of another kind of tokenizer.
+    /// If a file is missing, damaged, or for another kind of tokenizer.
     pub fn read(folder: &Path, length: usize, thinking: Thinking) -> Result<Self> {
         let config = Config::read(&folder.join("tokenizer_config.json"))?;
         let class = config.text("tokenizer_class", "Qwen2Tokenizer")?;
@@ -96,10 +96,10 @@ impl Qwen {
         Self::of(&folder.display().to_string(), pieces(folder)?, &marks(folder, &config)?, &padding, length, thinking)
     }
 
-    /// The tokenizer of Qwen 3, which FLUX.2 klein and Z-Image use. A prompt becomes at most `length` tokens.
+    /// Qwen 3's tokenizer, which FLUX.2 klein and Z-Image use. A prompt becomes at most `length` tokens.
     ///
     /// # Errors
-    /// None that a test does not find.
+    /// Never in practice: a test builds it.
     pub fn built_in(length: usize, thinking: Thinking) -> Result<Self> {
         let merges = unpacked(MERGES);
         let words = symbols().map(String::from).chain(merges.lines().map(|merge| merge.replacen(' ', "", 1)));
@@ -134,8 +134,8 @@ impl Qwen {
         Ok(Self { bpe, padding, length, thinking })
     }
 
-    /// The tokens of a prompt within its conversation, without padding. Its end is cut off where it does not fit, with the
-    /// end of the conversation.
+    /// A prompt's tokens within the chat template, without padding. Whatever exceeds the length is cut off, including
+    /// the end of the template.
     pub fn encode(&self, prompt: &str) -> Vec<i32> {
         let thought = if self.thinking == Thinking::Skipped { NO_THOUGHT } else { "" };
         let mut ids = self.bpe.encode(&format!("{BEFORE}{prompt}{AFTER}{thought}"));
@@ -143,19 +143,19 @@ impl Qwen {
         ids
     }
 
-    /// The token that fills up short prompts.
+    /// The token that pads short prompts.
     pub fn padding(&self) -> i32 {
         self.padding
     }
 
-    /// The most tokens of a prompt.
+    /// The most tokens per prompt.
     pub fn length(&self) -> usize {
         self.length
     }
 }
 
-/// Tokens that are found before all others, with their numbers. Newer folders list them in `tokenizer_config.json`, all in
-/// `tokenizer.json`.
+/// Added tokens, which are matched first, with their numbers. Newer folders list them in `tokenizer_config.json`, and
+/// all of them in `tokenizer.json`.
 fn marks(folder: &Path, config: &Config) -> Result<Vec<(String, i32)>> {
     let content = |token: &Value| token.get("content").and_then(Value::as_str).map(str::to_owned);
     if let Some(listed) = config.get("added_tokens_decoder") {
@@ -181,7 +181,7 @@ fn marks(folder: &Path, config: &Config) -> Result<Vec<(String, i32)>> {
     Err(Error::Model(format!("{} does not list the tokens besides the vocabulary", folder.display())))
 }
 
-/// Compares the template of a conversation, if the folder has one, with the words that this file uses for it.
+/// Compares the folder's chat template, if it has one, with the strings in this file.
 fn check_template(folder: &Path, config: &Config) -> Result<()> {
     let path = folder.join("chat_template.jinja");
     let template = if path.exists() { read_text(&path)? } else { config.text("chat_template", "")?.to_owned() };
@@ -197,7 +197,7 @@ fn check_template(folder: &Path, config: &Config) -> Result<()> {
 mod tests {
     use super::*;
 
-    /// The numbers are those of the published list of words with numbers, cut by their order.
+    /// The expected numbers come from the published vocabulary, which was cut in its order.
     #[test]
     fn the_built_in_tokenizer_is_that_of_qwen_3() {
         let qwen = Qwen::built_in(512, Thinking::Skipped).expect("a tokenizer");

@@ -1,33 +1,33 @@
-//! The scales of weights in floating-point numbers of 8 bits, which lie beside them as tensors of one number.
+//! The scales of 8-bit floating-point weights, which are stored beside them as single-number tensors.
 //!
 //! ComfyUI (`comfy/ops.py`, `comfy/quant_ops.py` and `convert_old_quants` in `comfy/utils.py`) and Black Forest Labs
-//! (`FLUX.2-klein-4b-fp8`) write such files: a layer's weight is the product of both. The other tensors beside it say how its
-//! inputs may be rounded, and which format it has.
+//! (`FLUX.2-klein-4b-fp8`) write such files: a layer's weight is the product of both. Other tensors beside it say how
+//! its inputs may be rounded, and which format it has.
 
 use super::float_formats::{self, SUPPORTED, single_number};
 use super::{TensorEntry, Weights};
 use crate::{Error, Result};
 
-/// How the names of scales end. ComfyUI has changed its mind.
+/// Name suffixes of scales. ComfyUI has changed its mind.
 const SCALE_SUFFIXES: [&str; 2] = [".scale_weight", ".weight_scale"];
 
-/// How the names of scales end in formats that scale blocks.
+/// Name suffixes of scales in formats that scale blocks.
 pub(crate) const BLOCK_SCALE_SUFFIXES: [&str; 3] = [".weight_scale_inv", ".weight_scale_2", ".weight_scalar"];
 
-/// How the names of what is not needed end.
+/// Name suffixes of tensors that aren't needed.
 const IGNORED_SUFFIXES: [&str; 3] = [".scale_input", ".input_scale", ".comfy_quant"];
 
-/// The name, or its end, by which a file said that it has scales.
+/// A tensor with this name, or suffix, marks a file with scales.
 const MARKER: &str = "scaled_fp8";
 
 impl Weights {
-    /// The same tensors with the scales beside them.
+    /// Applies the scales stored beside the tensors.
     ///
     /// # Errors
-    /// If a scale is not a single number or not the only one of its weight, or a weight is in a format that is not supported.
+    /// If a scale isn't a single number, a weight has two scales, or its format isn't supported.
     pub(super) fn scaled(mut self) -> Result<Self> {
         let mut names: Vec<_> = self.entries.keys().cloned().collect();
-        // In the order of their names, so that a refusal names the same one each time.
+        // Sorted by name, so that the same tensor is named each time a file is rejected.
         names.sort_unstable();
         for name in names {
             let of = |ends: &[&str]| {
@@ -76,7 +76,7 @@ impl Weights {
     }
 }
 
-/// Whether a name so far is that of a level.
+/// Whether what precedes the marker is empty or ends a level of the name.
 fn is_level(name: &str) -> bool {
     name.is_empty() || name.ends_with('.')
 }

@@ -1,4 +1,4 @@
-//! The configurations of a model, from the sizes of its tensors and from what is known of its family.
+//! A model's configurations, derived from its tensors' sizes and from what is known about its family.
 
 use serde_json::{Value, json};
 
@@ -7,23 +7,23 @@ use super::kind::Kind;
 use super::tensors::Tensors;
 use crate::Result;
 
-/// Numbers of a head of attention in all text encoders, and in the UNets of Stable Diffusion 2 and XL.
+/// Attention head size in all text encoders, and in the UNets of Stable Diffusion 2 and XL.
 const HEAD: usize = 64;
 
-/// Heads of each attention in the UNet of Stable Diffusion 1.
+/// Heads per attention in Stable Diffusion 1's UNet.
 const HEADS: usize = 8;
 
 /// Groups of channels that are normalised together. Tiny models have fewer channels.
 const GROUPS: usize = 32;
 
-/// Sizes in pixels that the UNet of Stable Diffusion XL takes beside the embedding of a prompt.
+/// Picture sizes that Stable Diffusion XL's UNet takes in addition to the prompt's embedding.
 const SIZES: usize = 6;
 
-/// Numbers in the embedding of a token by OpenCLIP in Stable Diffusion 2, and its layers that are used.
+/// OpenCLIP's token embedding size in Stable Diffusion 2, and the number of layers used.
 const OPEN_CLIP_WIDTH: usize = 1024;
 const OPEN_CLIP_LAYERS: usize = 23;
 
-/// What a model's answer is, in the words of `diffusers`.
+/// What a model predicts, in `diffusers` terms.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Prediction {
     Noise,
@@ -31,9 +31,9 @@ pub(super) enum Prediction {
 }
 
 impl Prediction {
-    /// Nothing in a file of Stable Diffusion 2 says what it answers, so it is taken as 2.1 for 768 pixels, as
-    /// `diffusers` does. Files that do say so have a tensor for a mark, or a note of `modelspec`. The model for inpainting
-    /// was only published for 512 pixels, where it predicts noise.
+    /// No tensor in a Stable Diffusion 2 file has to say what it predicts, so it is taken for 2.1 at 768 pixels, as in
+    /// `diffusers`. Files that do say so have a marker tensor, or `modelspec` metadata. The inpainting model was only
+    /// published for 512 pixels, where it predicts noise.
     pub(super) fn of(kind: Kind, tensors: &Tensors, note: Option<&str>) -> Self {
         match note {
             _ if tensors.shape("v_pred").is_some() => Self::Velocity,
@@ -45,7 +45,7 @@ impl Prediction {
     }
 }
 
-/// The layers of each block of a UNet: the way down has a change of size after them.
+/// Layers per UNet block: the number of blocks before the first downsampling.
 pub(super) fn unet_layers(tensors: &Tensors) -> usize {
     let blocks = tensors.count(&format!("{UNET}input_blocks."));
     let change = (1..blocks).find(|block| tensors.has(&format!("{UNET}input_blocks.{block}.0.op.")));
@@ -66,7 +66,7 @@ pub(super) fn unet(kind: Kind, tensors: &Tensors, prediction: Prediction) -> Res
             (depth(&format!("input_blocks.{block}")), depth(&format!("output_blocks.{}", (levels - 1 - level) * step)));
         down.push(if going_down > 0 { "CrossAttnDownBlock2D" } else { "DownBlock2D" });
         up.insert(0, if going_up > 0 { "CrossAttnUpBlock2D" } else { "UpBlock2D" });
-        // The middle is as deep as the last level.
+        // The middle block has the last level's depth.
         let deepest = if level + 1 == levels { middle } else { 0 };
         depths.push(going_down.max(going_up).max(deepest).max(1));
     }
@@ -77,7 +77,7 @@ pub(super) fn unet(kind: Kind, tensors: &Tensors, prediction: Prediction) -> Res
         (Kind::Two, Prediction::Velocity) => 96,
         (Kind::Xl, _) => 128,
     };
-    // A kernel of one pixel in Stable Diffusion 1, a matrix in later models.
+    // A 1x1 convolution in Stable Diffusion 1, a matrix in later models.
     let first = tensors.shape(&format!("{UNET}middle_block.1.proj_in.weight"));
     let mut config = json!({
         "_class_name": "UNet2DConditionModel", "sample_size": sample, "block_out_channels": channels,
@@ -98,16 +98,16 @@ pub(super) fn unet(kind: Kind, tensors: &Tensors, prediction: Prediction) -> Res
     Ok(config)
 }
 
-/// Groups of channels that are normalised together, given those of each level.
+/// Groups of channels that are normalised together, from the levels' channels.
 fn groups(channels: &[usize]) -> usize {
     GROUPS.min(channels.first().copied().unwrap_or(GROUPS))
 }
 
-/// The autoencoder, with the factor by which its latent pictures are scaled.
+/// The autoencoder, with the scaling factor of its latents.
 pub(super) fn autoencoder(tensors: &Tensors, scaling: f32) -> Result<Value> {
     let size = |block: String| tensors.size(&format!("{block}.resnets.0.conv1.weight"), 0);
     let levels = tensors.count("decoder.up_blocks.");
-    // The way up is counted from its end.
+    // The way up is numbered from its end.
     let up = (0..levels).rev().map(|level| size(format!("decoder.up_blocks.{level}")));
     let up = up.collect::<Result<Vec<_>>>()?;
     let down = (0..levels).map(|level| size(format!("encoder.down_blocks.{level}")));
@@ -115,14 +115,13 @@ pub(super) fn autoencoder(tensors: &Tensors, scaling: f32) -> Result<Value> {
     Ok(json!({
         "_class_name": "AutoencoderKL", "block_out_channels": down, "decoder_block_out_channels": up,
         "scaling_factor": scaling, "latent_channels": tensors.size("decoder.conv_in.weight", 1)?,
-        // On the way up each level has one more.
+        // Each level has one layer more on the way up.
         "layers_per_block": tensors.count("decoder.up_blocks.0.resnets.").saturating_sub(1),
         "norm_num_groups": groups(&up),
         "down_block_types": vec!["DownEncoderBlock2D"; levels], "up_block_types": vec!["UpDecoderBlock2D"; levels],
     }))
 }
 
-/// The transformer of FLUX.2.
 pub(super) fn flux2(tensors: &Tensors) -> Result<Value> {
     let size = |name: &str, axis| tensors.size(&format!("{name}.weight"), axis);
     let (width, head) = (size("x_embedder", 0)?, size("transformer_blocks.0.attn.norm_q", 0)?);
@@ -137,7 +136,6 @@ pub(super) fn flux2(tensors: &Tensors) -> Result<Value> {
     }))
 }
 
-/// The transformer of Z-Image.
 pub(super) fn z_image(tensors: &Tensors) -> Result<Value> {
     let size = |name: &str, axis| tensors.size(&format!("{name}.weight"), axis);
     let (width, head) = (size("cap_embedder.1", 0)?, size("layers.0.attention.norm_q", 0)?);
@@ -149,7 +147,6 @@ pub(super) fn z_image(tensors: &Tensors) -> Result<Value> {
     }))
 }
 
-/// The text encoder Qwen 3.
 pub(super) fn qwen(tensors: &Tensors) -> Result<Value> {
     let size = |name: &str, axis| tensors.size(&format!("{name}.weight"), axis);
     let head = size("layers.0.self_attn.q_norm", 0)?;
@@ -162,13 +159,13 @@ pub(super) fn qwen(tensors: &Tensors) -> Result<Value> {
     }))
 }
 
-/// The first level of the names of CLIP's text encoder, which some programs leave out. A file with both names for one
-/// weight is read by this one.
+/// The first level in the names of CLIP's text encoder, which some programs omit. If a file has both names for a
+/// weight, the name with this level counts.
 pub(super) fn clip_level(tensors: &Tensors, prefix: &str) -> &'static str {
     if tensors.has(&format!("{prefix}text_model.")) { "text_model." } else { "" }
 }
 
-/// The text encoder of CLIP whose names begin so.
+/// The CLIP text encoder with this name prefix.
 pub(super) fn clip(tensors: &Tensors, prefix: &str) -> Result<Value> {
     let level = clip_level(tensors, prefix);
     let size = |name: &str, axis| tensors.size(&format!("{prefix}{level}{name}.weight"), axis);
@@ -182,16 +179,16 @@ pub(super) fn clip(tensors: &Tensors, prefix: &str) -> Result<Value> {
     }))
 }
 
-/// The layers that Stable Diffusion 2 uses of its text encoder: all but the last, which files that were made from
-/// folders lack.
+/// How many layers of its text encoder Stable Diffusion 2 uses: all but the last, which files converted from folders
+/// lack.
 pub(super) fn used_layers(tensors: &Tensors, prefix: &str) -> Result<usize> {
     let layers = tensors.count(&format!("{prefix}transformer.resblocks."));
     let is_published = tensors.size(&format!("{prefix}token_embedding.weight"), 1)? == OPEN_CLIP_WIDTH;
     Ok(if is_published { layers.min(OPEN_CLIP_LAYERS) } else { layers.saturating_sub(1) })
 }
 
-/// OpenCLIP's text encoder whose names begin with `prefix`, with `layers` of its layers. With an embedding of the whole
-/// prompt if `pooled` is its length.
+/// The OpenCLIP text encoder with this name prefix and `layers` layers. `pooled` is the size of its embedding of the
+/// whole prompt, if it has one.
 pub(super) fn open_clip(tensors: &Tensors, prefix: &str, layers: usize, pooled: Option<usize>) -> Result<Value> {
     let size = |name: &str, axis| tensors.size(&format!("{prefix}{name}"), axis);
     let width = size("token_embedding.weight", 1)?;
@@ -204,7 +201,7 @@ pub(super) fn open_clip(tensors: &Tensors, prefix: &str, layers: usize, pooled: 
     }))
 }
 
-/// The scheduler that `diffusers` gives such a file.
+/// The scheduler that `diffusers` assigns to such a file.
 pub(super) fn scheduler(kind: Kind, tensors: &Tensors, prediction: Prediction) -> Value {
     let mut config = json!({
         "beta_schedule": "scaled_linear", "beta_start": 0.00085, "beta_end": 0.012, "num_train_timesteps": 1000,
@@ -222,7 +219,8 @@ pub(super) fn scheduler(kind: Kind, tensors: &Tensors, prediction: Prediction) -
     }
     if prediction == Prediction::Velocity {
         config["prediction_type"] = json!("v_prediction");
-        // Beside its mark, a model can have another one: its training ended in pure noise.
+        // Besides the marker for what it predicts, a model can have one for training that ended in pure noise (zero
+        // terminal SNR).
         if kind == Kind::Xl && tensors.shape("ztsnr").is_some() {
             config["rescale_betas_zero_snr"] = json!(true);
         }

@@ -1,10 +1,10 @@
-//! What a file holds, by the names and sizes of its tensors.
+//! Recognises a file's content by its tensors' names and sizes.
 
 use super::tensors::Tensors;
 use super::{CLIP, CLIP_XL, OPEN_CLIP, OPEN_CLIP_SGM, OPEN_CLIP_XL, UNET, VAE};
 use crate::{Error, Result};
 
-/// A family of models that is read from one file.
+/// A model family that can be read from a single file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
     /// Stable Diffusion 1, with CLIP.
@@ -15,8 +15,8 @@ pub(super) enum Kind {
     Xl,
 }
 
-/// Names by which files are known that are not a model, or one of another family: each with what the file is, and what
-/// to do.
+/// Names that identify files that aren't a model, or belong to another family: each with what the file is, and what to
+/// do.
 const OTHERS: [(&[&str], &str, &str); 10] = [
     (
         &[
@@ -52,11 +52,10 @@ const OTHERS: [(&[&str], &str, &str); 10] = [
     (&["text_encoders.t5xxl.", "text_encoders.qwen"], "a model of another family, which is not supported", COMPLETE),
 ];
 
-/// The remedy for most files.
 const COMPLETE: &str =
     "use a complete checkpoint of Stable Diffusion 1, 2 or XL, or the transformer of FLUX.2 klein or Z-Image";
 
-/// Names by which files are known that hold one part of a model.
+/// Names that identify files with a single part of a model.
 const PARTS: [(&[&str], &str); 5] = [
     (&["input_blocks.0.0.weight"], "a UNet alone"),
     (&["down_blocks.0.resnets.0.time_emb_proj.weight"], "a UNet alone, with the names of a diffusers folder"),
@@ -68,10 +67,10 @@ const PARTS: [(&[&str], &str); 5] = [
     (&["decoder.layers.", "encoder.layers."], "a tiny autoencoder or a text encoder alone"),
 ];
 
-/// The family of a complete model, or of one that lacks its VAE alone: another one can replace it.
+/// The family of a complete model, or of one that only lacks its VAE, which another one can replace.
 ///
 /// # Errors
-/// A message on what the file is, or lacks, and what to do.
+/// A message about what the file is or lacks, and what to do.
 pub(super) fn identify(tensors: &Tensors) -> Result<Kind> {
     let is = |what: &str, remedy: &str| Error::Unusable(format!("{} is {what}: {remedy}", tensors.path));
     if let Some((_, what, remedy)) = OTHERS.iter().find(|(names, ..)| tensors.mentions(names)) {
@@ -103,25 +102,25 @@ pub(super) fn identify(tensors: &Tensors) -> Result<Kind> {
     complete(tensors).map_err(|what| is(&what, "use the complete checkpoint of this model"))
 }
 
-/// Numbers in the embedding of a token that the UNet of the refiner of Stable Diffusion XL takes.
+/// Token embedding size for the UNet of Stable Diffusion XL's refiner.
 const REFINER_WIDTH: usize = 1280;
 
-/// The UNet of Stable Diffusion 2 takes no sizes of pictures, and embeddings of another length.
+/// Stable Diffusion 2's UNet takes no picture sizes, and has another embedding size.
 fn has_sizes_of_refiner(tensors: &Tensors) -> bool {
     tensors.has(&format!("{UNET}label_emb.")) || context(tensors) == Some(REFINER_WIDTH)
 }
 
-/// Numbers in the embedding of a token that the UNet takes.
+/// The UNet's token embedding size.
 fn context(tensors: &Tensors) -> Option<usize> {
     tensors.last_size(UNET, ".attn2.to_k.weight")
 }
 
-/// How the names of the text encoder of Stable Diffusion 2 begin.
+/// Name prefix of Stable Diffusion 2's text encoder.
 pub(super) fn open_clip_prefix(tensors: &Tensors) -> &'static str {
     if tensors.has(OPEN_CLIP) { OPEN_CLIP } else { OPEN_CLIP_SGM }
 }
 
-/// The family of a file with a UNet, or what it is and lacks.
+/// The family of a file with a UNet, or a message about what it is and lacks.
 fn complete(tensors: &Tensors) -> std::result::Result<Kind, String> {
     let has = |prefix: &str| tensors.has(prefix);
     let kind = if has(CLIP_XL) || has(OPEN_CLIP_XL) {
@@ -133,7 +132,7 @@ fn complete(tensors: &Tensors) -> std::result::Result<Kind, String> {
     } else if has(&format!("{UNET}label_emb.")) {
         Kind::Xl
     } else {
-        // By the embeddings that the UNet takes.
+        // Recognised by the UNet's embedding size.
         if context(tensors) == Some(1024) { Kind::Two } else { Kind::One }
     };
     let of_two = [open_clip_prefix(tensors)];
@@ -153,12 +152,12 @@ fn complete(tensors: &Tensors) -> std::result::Result<Kind, String> {
     text.map_or(Ok(kind), |text| Err(format!("{family} without {text}{vae}")))
 }
 
-/// Whether the file holds a VAE that makes pictures.
+/// Whether the file has a VAE with a decoder.
 pub(super) fn has_vae(tensors: &Tensors) -> bool {
     tensors.has(&format!("{VAE}decoder."))
 }
 
-/// The refusal of a model that lacks its VAE, where no other one is named.
+/// The error for a model without a VAE, if no other VAE is given.
 pub(super) fn without_vae(kind: Kind, tensors: &Tensors) -> Error {
     let family = family(kind);
     Error::Unusable(format!(
@@ -167,7 +166,7 @@ pub(super) fn without_vae(kind: Kind, tensors: &Tensors) -> Error {
     ))
 }
 
-/// Its name for people.
+/// The family's display name.
 fn family(kind: Kind) -> &'static str {
     match kind {
         Kind::One => "Stable Diffusion 1",

@@ -1,9 +1,9 @@
-//! Models in files with the names of weights that their first programs gave them: Stable Diffusion 1, 2 and XL in one,
-//! FLUX.2 klein and Z-Image in one for each part (`transformers`).
+//! Models in files with the weight names of the original programs: Stable Diffusion 1, 2 and XL in a single file,
+//! FLUX.2 klein and Z-Image in one file per part (`transformers`).
 //!
-//! A file of Stable Diffusion holds neither configurations nor a tokenizer. The names and sizes of its tensors tell the family
-//! (`kind`) and the configurations (`configs`); the vocabulary of CLIP comes with this program. What a file cannot
-//! tell may lie beside it, as in a folder that `diffusers` writes: see `BESIDE`.
+//! A Stable Diffusion file contains neither configurations nor a tokenizer. Its tensors' names and sizes reveal the
+//! family (`kind`) and the configurations (`configs`); CLIP's vocabulary is built in. Configurations that a file cannot
+//! reveal may lie beside it, as in a `diffusers` folder: see `BESIDE`.
 
 mod configs;
 mod kind;
@@ -30,45 +30,42 @@ pub(crate) use names::unet as original_unet_name;
 pub(crate) use transformers::transformer_layers;
 pub(super) use vae::vae_parts;
 
-/// Configurations beside a file that replace those of its family, if they are there.
+/// Configuration files beside a model file, which replace the family's defaults.
 const BESIDE: [&str; 3] = ["unet/config.json", "vae/config.json", "scheduler/scheduler_config.json"];
 
-/// The names of all weights of a part begin with this.
+/// Name prefixes of each part's weights.
 const UNET: &str = "model.diffusion_model.";
 const VAE: &str = "first_stage_model.";
 const CLIP: &str = "cond_stage_model.transformer.";
 const OPEN_CLIP: &str = "cond_stage_model.model.";
-/// The name that later programs give it. The only text encoder of the refiner of Stable Diffusion XL has it, too.
+/// OpenCLIP's prefix in later programs, and of the only text encoder in Stable Diffusion XL's refiner.
 const OPEN_CLIP_SGM: &str = "conditioner.embedders.0.model.";
 const CLIP_XL: &str = "conditioner.embedders.0.transformer.";
 const OPEN_CLIP_XL: &str = "conditioner.embedders.1.model.";
 
-/// The parts of an autoencoder.
 const VAE_PARTS: [&str; 5] = ["encoder.", "decoder.", "quant_conv.", "post_quant_conv.", "bn."];
 
-/// How the names of files of weights end.
 const WEIGHTS: [&str; 7] = ["safetensors", "bin", "ckpt", "pt", "pth", "gguf", "msgpack"];
 
-/// Entries of a folder that are looked at.
+/// The most folder entries that are read.
 const MAX_ENTRIES: usize = 1_000;
 
-/// The factors by which latent pictures are scaled, so that their numbers vary by about 1.
+/// The scaling factors of latents, which normalise their deviation to about 1.
 pub(super) const SCALING: f32 = 0.18215;
 pub(super) const SCALING_XL: f32 = 0.13025;
 
-/// The tokens that fill up short prompts.
+/// The tokens that pad short prompts.
 const END: &str = "<|endoftext|>";
 const FIRST: &str = "!";
 
-/// Notes on what the model answers, by programs for training and by ComfyUI.
+/// Metadata about what the model predicts, from training programs and ComfyUI.
 const PREDICTION_NOTES: [&str; 2] = ["modelspec.prediction_type", "modelspec.predict_key"];
 
-/// Whether a tensor is one of an autoencoder. Files can also hold what its training needed.
+/// Whether a tensor belongs to an autoencoder. Files can also contain tensors from its training.
 fn is_of_vae(name: &str) -> bool {
     VAE_PARTS.iter().any(|part| name.starts_with(part))
 }
 
-/// The parts of a model in one file.
 #[derive(Debug)]
 pub(super) enum Single {
     /// Stable Diffusion 1 or 2.
@@ -78,23 +75,23 @@ pub(super) enum Single {
     ZImage(Box<QwenParts>),
 }
 
-/// What a file is, by its header and those of the files beside it.
+/// What a file is, from its own header and the headers of files beside it.
 #[derive(Debug)]
 pub struct Recognised {
     /// The class of the pipeline.
     pub class: &'static str,
-    /// The folder in which its files are, or in folders of it.
+    /// The folder that contains its files, directly or in subfolders.
     pub folder: PathBuf,
-    /// The files of the model in this folder, the given one first.
+    /// The model's files in this folder, the given one first.
     pub files: Vec<PathBuf>,
-    /// The most reference pictures that the model takes.
+    /// The most reference pictures.
     pub(super) references: usize,
 }
 
 /// Recognises the model in a file.
 ///
 /// # Errors
-/// A message on what the file is, or lacks, and what to do.
+/// A message about what the file is or lacks, and what to do.
 pub fn recognise(path: &Path) -> Result<Recognised> {
     let tensors = Tensors::read(path)?;
     let (class, references, folder, files) = match Found::of(path, &tensors)? {
@@ -107,8 +104,8 @@ pub fn recognise(path: &Path) -> Result<Recognised> {
         }
         None => {
             let class = class_of(kind::identify(&tensors)?, &tensors)?;
-            // A model without a VAE is used with another one, which has an encoder unless it was made for nothing but
-            // pictures.
+            // A model without a VAE is used with another one, which has an encoder unless it was made for decoding
+            // only.
             let encodes = !kind::has_vae(&tensors) || tensors.has(&format!("{VAE}encoder.conv_in.weight"));
             let folder = path.parent().unwrap_or(Path::new("")).to_owned();
             let beside = BESIDE.into_iter().filter_map(|name| beside(path, name));
@@ -120,7 +117,7 @@ pub fn recognise(path: &Path) -> Result<Recognised> {
     Ok(Recognised { class, files, references, folder })
 }
 
-/// Besides the latent picture, models for inpainting see a mask and another latent picture.
+/// In addition to the latent picture, inpainting models see a mask and another latent picture.
 fn inpaints(tensors: &Tensors) -> Result<bool> {
     Ok(tensors.size(&format!("{UNET}input_blocks.0.0.weight"), 1)? == 9)
 }
@@ -134,12 +131,12 @@ fn class_of(kind: Kind, tensors: &Tensors) -> Result<&'static str> {
     })
 }
 
-/// Reads the parts of a file. It needs a VAE unless the model `has_other_vae`.
+/// Reads a file's parts. The file must contain a VAE unless the model `has_other_vae`.
 ///
 /// # Errors
-/// If the file is damaged or of another kind, or lacks a part.
+/// If the file is damaged, is something else, or lacks a part.
 pub(super) fn parts(path: &Path, has_other_vae: bool) -> Result<Single> {
-    // Before the weights, so that a file of another kind is named, whatever its numbers are.
+    // Before the weights are read, so that a file of another kind is named, whatever its numbers are.
     let tensors = Tensors::read(path)?;
     if let Some(found) = Found::of(path, &tensors)? {
         let parts = Box::new(found.parts()?);
@@ -167,7 +164,7 @@ pub(super) fn parts(path: &Path, has_other_vae: bool) -> Result<Single> {
     })
 }
 
-/// Numbers in the embedding of a whole prompt.
+/// Size of a whole prompt's embedding.
 fn pooled(tensors: &Tensors) -> Result<usize> {
     let rows = format!("{OPEN_CLIP_XL}text_projection.weight");
     if tensors.shape(&rows).is_some() {
@@ -176,12 +173,12 @@ fn pooled(tensors: &Tensors) -> Result<usize> {
     tensors.size(&format!("{OPEN_CLIP_XL}text_projection"), 1)
 }
 
-/// The weights of a part, under the names of `diffusers`.
+/// A part's weights, under their `diffusers` names.
 fn part(weights: &Weights, prefix: &str, rename: impl Fn(&str) -> Option<String>) -> Weights {
     weights.renamed(|name| rename(name.strip_prefix(prefix)?))
 }
 
-/// A configuration of this program's own, with a name for messages.
+/// A built-in configuration, with a name for messages.
 fn config(path: &Path, part: &str, fields: Value) -> Config {
     let fields = if let Value::Object(fields) = fields { fields } else { Map::new() };
     Config::of(&format!("{} ({part})", path.display()), fields)
@@ -212,7 +209,7 @@ fn open_clip(
     })
 }
 
-/// All parts besides the text encoders.
+/// All parts except the text encoders.
 fn body<const N: usize>(
     path: &Path,
     kind: Kind,
@@ -238,15 +235,15 @@ fn body<const N: usize>(
         index: self::config(path, "model", json!({ "_class_name": class_of(kind, tensors)? })),
         encoders,
         unet: config(unet, "UNet", &|| configs::unet(kind, tensors, prediction))?,
-        // A name that is not known stays, so that the graph refuses it.
+        // An unknown name stays, so that the graph rejects it.
         unet_weights: part(weights, UNET, |name| Some(names::unet(name, layers).unwrap_or_else(|| name.to_owned()))),
         vae: own_vae,
         scheduler: config(scheduler, "scheduler", &|| Ok(configs::scheduler(kind, tensors, prediction)))?,
     })
 }
 
-/// The configuration of [`BESIDE`] that lies beside a file, if it belongs to it. One in a folder with weights belongs to
-/// these, unless the file lies in the folder of a whole model.
+/// The configuration from [`BESIDE`] that lies beside a file, if it belongs to the file. If its folder contains
+/// weights, it belongs to them instead, unless the file lies in a complete model's folder.
 fn beside(path: &Path, name: &str) -> Option<PathBuf> {
     let folder = path.parent().unwrap_or(Path::new(""));
     let config = folder.join(name);
@@ -254,7 +251,6 @@ fn beside(path: &Path, name: &str) -> Option<PathBuf> {
     (config.is_file() && belongs()).then_some(config)
 }
 
-/// Whether a folder holds a file of weights.
 fn holds_weights(folder: &Path) -> bool {
     let is_weights = |name: &Path| {
         let extension = name.extension().map(|extension| extension.to_string_lossy().to_ascii_lowercase());

@@ -1,8 +1,8 @@
-//! The names of weights that the first programs gave them, and those of `diffusers`.
+//! Translates original weight names to `diffusers` names.
 
 use crate::models::clip::TRANSPOSED_PROJECTION;
 
-/// The layers of a residual block, there and here.
+/// The layers of a residual block: original and `diffusers` names.
 const RESIDUAL: [(&str, &str); 6] = [
     ("in_layers.0.", "norm1."),
     ("in_layers.2.", "conv1."),
@@ -12,11 +12,11 @@ const RESIDUAL: [(&str, &str); 6] = [
     ("skip_connection.", "conv_shortcut."),
 ];
 
-/// The layers of the autoencoder's attention, there and here.
+/// The layers of the autoencoder's attention: original and `diffusers` names.
 const ATTENTION: [(&str, &str); 5] =
     [("norm.", "group_norm."), ("q.", "to_q."), ("k.", "to_k."), ("v.", "to_v."), ("proj_out.", "to_out.0.")];
 
-/// The layers of OpenCLIP's text encoder, there and here.
+/// The layers of OpenCLIP's text encoder: original and `diffusers` names.
 const OPEN_CLIP: [(&str, &str); 6] = [
     ("ln_1.", "layer_norm1."),
     ("ln_2.", "layer_norm2."),
@@ -26,7 +26,7 @@ const OPEN_CLIP: [(&str, &str); 6] = [
     ("attn.in_proj_", "self_attn.in_proj."),
 ];
 
-/// The name of a weight of the UNet, given the layers of a block; `None` if it is not known.
+/// A UNet weight's name, given the number of layers per block; `None` if it is unknown.
 pub(crate) fn unet(name: &str, layers: usize) -> Option<String> {
     let (head, rest) = name.split_once('.')?;
     let (number, rest) = rest.split_once('.')?;
@@ -62,7 +62,7 @@ pub(crate) fn unet(name: &str, layers: usize) -> Option<String> {
     }
 }
 
-/// The name of a weight of a residual block or of a transformer.
+/// The name of a residual block's or transformer's weight.
 fn layer(block: &str, at: usize, rest: &str) -> String {
     match renamed(rest, &RESIDUAL) {
         Some(rest) => format!("{block}.resnets.{at}.{rest}"),
@@ -74,16 +74,16 @@ fn renamed(name: &str, pairs: &[(&str, &str)]) -> Option<String> {
     pairs.iter().find_map(|(there, here)| Some(format!("{here}{}", name.strip_prefix(there)?)))
 }
 
-/// The name of a weight of CLIP's text encoder whose names begin with `level`; `None` for anything beside it.
+/// The name of a CLIP text encoder's weight, if names begin with `level`; `None` for anything else in the file.
 pub(super) fn clip(name: &str, level: &str) -> Option<String> {
     let name = name.strip_prefix(level)?;
     let known = ["embeddings.token_embedding.", "embeddings.position_embedding.", "encoder.", "final_layer_norm."];
     known.iter().any(|part| name.starts_with(part)).then(|| name.to_owned())
 }
 
-/// The name of a weight of OpenCLIP's text encoder with `layers` layers, which `projects` a whole prompt or does not;
-/// `None` for further layers, and for anything beside it. Inputs of an attention are in one matrix:
-/// [`open_clip_inputs`] cuts it.
+/// The name of an OpenCLIP text encoder's weight. The encoder has `layers` layers; `projects` says whether it has an
+/// embedding of the whole prompt. `None` for further layers and anything else in the file. An attention's inputs share
+/// one matrix, which [`open_clip_inputs`] splits.
 pub(super) fn open_clip(name: &str, layers: usize, projects: bool) -> Option<String> {
     match name {
         "token_embedding.weight" => return Some("embeddings.token_embedding.weight".into()),
@@ -97,30 +97,30 @@ pub(super) fn open_clip(name: &str, layers: usize, projects: bool) -> Option<Str
     }
     let (layer, rest) = name.strip_prefix("transformer.resblocks.")?.split_once('.')?;
     let layer: usize = layer.parse().ok().filter(|layer| *layer < layers)?;
-    // A name that is not known stays, so that the graph refuses it.
+    // An unknown name stays, so that the graph rejects it.
     let rest = renamed(rest, &OPEN_CLIP).unwrap_or_else(|| rest.to_owned());
     Some(format!("encoder.layers.{layer}.{rest}"))
 }
 
-/// The names of the three parts of a weight that [`open_clip`] has named.
+/// The names of the three parts of a weight named by [`open_clip`].
 pub(super) fn open_clip_inputs(name: &str) -> Option<[String; 3]> {
     let (layer, kind) = name.split_once(".in_proj.")?;
     Some(["q", "k", "v"].map(|part| format!("{layer}.{part}_proj.{kind}")))
 }
 
-/// The name of a weight of the autoencoder with `levels` levels; `None` if it is not known.
+/// The name of a weight in an autoencoder with `levels` levels; `None` if it is unknown.
 pub(super) fn vae(name: &str, levels: usize) -> Option<String> {
     let (side, rest) = name.split_once('.')?;
     let (head, tail) = rest.split_once('.')?;
     let name = match head {
         "norm_out" => format!("conv_norm_out.{tail}"),
-        // In those of FLUX.2.
+        // FLUX.2 keeps these inside the encoder and the decoder.
         "quant_conv" | "post_quant_conv" => return Some(rest.to_owned()),
         "mid" => match tail.split_once('.')? {
             ("block_1", rest) => format!("mid_block.resnets.0.{rest}"),
             ("block_2", rest) => format!("mid_block.resnets.1.{rest}"),
             ("attn_1", rest) => {
-                // Newer programs keep the names of `diffusers` here.
+                // Newer programs use `diffusers` names here.
                 let rest = renamed(rest, &ATTENTION).unwrap_or_else(|| rest.to_owned());
                 format!("mid_block.attentions.0.{rest}")
             }
@@ -129,7 +129,7 @@ pub(super) fn vae(name: &str, levels: usize) -> Option<String> {
         "up" | "down" => {
             let (level, rest) = tail.split_once('.')?;
             let level: usize = level.parse().ok().filter(|level| *level < levels)?;
-            // The way up is counted from its end.
+            // The way up is numbered from its end.
             let level = if head == "up" { levels - 1 - level } else { level };
             let block = format!("{head}_blocks.{level}");
             match rest.strip_prefix("block.") {

@@ -1,4 +1,4 @@
-//! The names and sizes of the tensors in a file, without their numbers.
+//! The names and sizes of a file's tensors, without their numbers.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -11,10 +11,9 @@ use crate::formats::{MAX_HEADER_BYTES, check_format};
 use crate::weights::Weights;
 use crate::{Error, Result};
 
-/// Layers, levels or blocks that are counted at most. The architectures that are read have fewer.
+/// The most layers, levels or blocks that are counted. The supported architectures have fewer.
 const MAX_COUNT: usize = 64;
 
-/// The tensors of a file.
 #[derive(Debug)]
 pub(super) struct Tensors {
     /// The file, for messages.
@@ -27,14 +26,13 @@ impl Tensors {
         Self { path: weights.path().to_owned(), shapes: weights.shapes().into_iter().collect() }
     }
 
-    /// Tensors without numbers.
     #[cfg(test)]
     pub(super) fn named(names: &[&str]) -> Self {
         let shapes = names.iter().map(|name| ((*name).to_owned(), vec![0])).collect();
         Self { path: "a file".into(), shapes }
     }
 
-    /// Reads the header of a file alone, and compares the length of the file.
+    /// Reads only a file's header, and checks the file's length.
     pub(super) fn read(path: &Path) -> Result<Self> {
         check_format(path)?;
         let name = path.display().to_string();
@@ -61,33 +59,29 @@ impl Tensors {
         Ok(Self { path: name, shapes: tensors.into_iter().map(|(name, shape, _)| (name, shape)).collect() })
     }
 
-    /// These tensors and those of another file.
     pub(super) fn with(mut self, other: Self) -> Self {
         self.shapes.extend(other.shapes);
         self
     }
 
-    /// Whether the name of a tensor begins so.
     pub(super) fn has(&self, prefix: &str) -> bool {
         self.shapes.range(prefix.to_owned()..).next().is_some_and(|(name, _)| name.starts_with(prefix))
     }
 
-    /// Whether the name of a tensor holds one of these.
     pub(super) fn mentions(&self, parts: &[&str]) -> bool {
         self.shapes.keys().any(|name| parts.iter().any(|part| name.contains(part)))
     }
 
-    /// What is before `suffix` in the first name that ends so.
+    /// What precedes `suffix` in the first name that ends with it.
     pub(super) fn before(&self, suffix: &str) -> Option<&str> {
         self.shapes.keys().find_map(|name| name.strip_suffix(suffix))
     }
 
-    /// The sizes of a tensor.
     pub(super) fn shape(&self, name: &str) -> Option<&[usize]> {
         self.shapes.get(name).map(Vec::as_slice)
     }
 
-    /// One of the sizes of a tensor.
+    /// One of a tensor's sizes.
     ///
     /// # Errors
     /// If it is missing, or has fewer sizes.
@@ -100,25 +94,25 @@ impl Tensors {
         })
     }
 
-    /// How many numbers, from 0, go on after `prefix`.
+    /// How many names continue `prefix` with consecutive numbers, from 0.
     pub(super) fn count(&self, prefix: &str) -> usize {
         (0..MAX_COUNT).take_while(|number| self.has(&format!("{prefix}{number}."))).count()
     }
 
-    /// The last size of the first tensor whose name ends so.
+    /// The last size of the first tensor with this prefix and suffix.
     pub(super) fn last_size(&self, prefix: &str, suffix: &str) -> Option<usize> {
         let mut inside = self.shapes.range(prefix.to_owned()..).take_while(|(name, _)| name.starts_with(prefix));
         inside.find(|(name, _)| name.ends_with(suffix)).and_then(|(_, shape)| shape.last().copied())
     }
 }
 
-/// A list of whole numbers in the description of a tensor.
+/// A list of integers in a tensor's description.
 fn numbers(tensor: &Value, key: &str) -> Option<Vec<usize>> {
     let numbers = tensor.get(key)?.as_array()?.iter();
     numbers.map(|number| number.as_u64().and_then(|number| usize::try_from(number).ok())).collect()
 }
 
-/// Where the numbers of a tensor end.
+/// Where a tensor's numbers end.
 fn end(tensor: &Value) -> Option<u64> {
     numbers(tensor, "data_offsets")?.get(1).map(|end| *end as u64)
 }

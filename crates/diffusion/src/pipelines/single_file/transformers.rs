@@ -1,5 +1,5 @@
-//! FLUX.2 klein and Z-Image in the files that ComfyUI reads: the transformer in one, with the names of its first program,
-//! and the text encoder and the autoencoder in the same one or in others, in folders of ComfyUI or of `diffusers`.
+//! FLUX.2 klein and Z-Image in the files that ComfyUI reads: the transformer in one file under its original names, text
+//! encoder and autoencoder in the same file or in others, in folders for ComfyUI or `diffusers`.
 
 use std::collections::BTreeSet;
 use std::path::{Component, Path, PathBuf};
@@ -15,43 +15,44 @@ use crate::variants::Layout;
 use crate::weights::{BLOCK_SCALE_SUFFIXES, Weights};
 use crate::{Error, Result};
 
-/// How the names of a transformer can begin: alone, or as a part of a checkpoint.
+/// Prefixes of a transformer's names: on its own, or as part of a checkpoint.
 const PREFIXES: [&str; 3] = ["", "model.diffusion_model.", "diffusion_model."];
 
-/// The names of the folders of a part, and the stem of its files in one of `diffusers`.
+/// A part's folder names, and the stem of its files in a `diffusers` folder.
 type Folders = (&'static [&'static str], &'static str);
 const TEXT_ENCODERS: Folders = (&["text_encoders", "text_encoder", "clip"], "model");
 const VAES: Folders = (&["vae"], "diffusion_pytorch_model");
 
-/// Folders above the file in which those of its parts are looked for.
+/// How many folders, from the file's own upwards, are searched for its parts' folders.
 const LEVELS: usize = 3;
 
-/// By these the parts are known, and how their names begin.
+/// Names that identify the parts. Whatever precedes them is the part's prefix.
 const FIRST_NORM: &str = "layers.0.self_attn.q_norm.weight";
 const FIRST_KERNEL: &str = "decoder.conv_in.weight";
 
-/// In text encoders that are like Qwen 3, and are not.
+/// Only in text encoders that resemble Qwen 3, but aren't.
 const OTHER_ENCODERS: [&str; 2] = ["feedforward_layernorm", "visual."];
 
-/// Files that may lie beside the parts.
+/// Files that can lie beside the parts.
 const INDEX: &str = "model_index.json";
 const SCHEDULER: &str = "scheduler/scheduler_config.json";
 const VAE: &str = "vae/config.json";
 const TOKENIZER: &str = "tokenizer/tokenizer_config.json";
 
-/// Four pixels of a latent picture are one of the transformer.
+/// Latent pixels per pixel of the transformer.
 const SQUARE: usize = 4;
 
-/// Layers of the text encoder whose states FLUX.2 takes.
+/// Text encoder layers whose states FLUX.2 takes.
 const STATES: usize = 3;
 
-/// The factor by which latent pictures of Z-Image are scaled, and what is taken from them before.
+/// The scaling factor of Z-Image's latents, and the shift subtracted before scaling.
 const SCALING: f32 = 0.3611;
 const SHIFT: f32 = 0.1159;
 
-/// Layers by their first names, and those of `diffusers`. `#` stands for what is before a block, or for its number. Of
-/// several layers each has as many rows of the one, in this order. One layer of FLUX.2 keeps its first name: the halves of
-/// its rows changed their places ([`crate::models::flux2`]).
+/// Layers by their original names, with their `diffusers` names. `#` stands for whatever precedes a block, or for its
+/// number. If several `diffusers` layers are listed, each has an equal share of the original layer's rows, in this
+/// order. One FLUX.2 layer keeps its original name, because the halves of its rows are swapped
+/// ([`crate::models::flux2`]).
 type Layers = [(&'static str, &'static [&'static str])];
 
 const FLUX2: &Layers = &[
@@ -101,7 +102,7 @@ const Z_IMAGE: &Layers = &[
     ("#.attention.k_norm", &["#.attention.norm_k"]),
 ];
 
-/// The names of `diffusers` for a layer of FLUX.2 or of Z-Image by its first name, in which dots can be written as
+/// The `diffusers` names for a FLUX.2 or Z-Image layer with this original name, in which dots can be written as
 /// underscores.
 pub(crate) fn transformer_layers(layer: &str, dot: &str) -> impl Iterator<Item = Vec<String>> {
     [FLUX2, Z_IMAGE].into_iter().filter_map(move |layers| renamed(layers, layer, dot))
@@ -118,27 +119,27 @@ fn renamed(layers: &Layers, layer: &str, dot: &str) -> Option<Vec<String>> {
     })
 }
 
-/// A family of models whose transformer is read from one file.
+/// A model family whose transformer is read from a single file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Family {
     Klein,
     ZImage,
 }
 
-/// A transformer in one file, and where the other parts of its model are: in files, or in folders of `diffusers`.
+/// A transformer file, and where its model's other parts are: in files, or in `diffusers` folders.
 #[derive(Debug)]
 pub(super) struct Found {
     pub family: Family,
-    /// How the names of its tensors begin.
+    /// Prefix of its tensors' names.
     prefix: &'static str,
     path: PathBuf,
     encoder: PathBuf,
     vae: PathBuf,
-    /// The folder in which all of these are, or in folders of it.
+    /// The folder that contains all of these, directly or in subfolders.
     pub folder: PathBuf,
 }
 
-/// The family of a transformer, and how the names of its tensors begin.
+/// A transformer's family, and its name prefix.
 fn identify(tensors: &Tensors) -> Option<(Family, &'static str)> {
     let has = |prefix: &str, name: &str| tensors.shape(&format!("{prefix}{name}")).is_some();
     PREFIXES.into_iter().find_map(|prefix| {
@@ -146,17 +147,17 @@ fn identify(tensors: &Tensors) -> Option<(Family, &'static str)> {
         if is_klein.iter().any(|name| has(prefix, name)) {
             return Some((Family::Klein, prefix));
         }
-        // Models like it have no row to fill up with.
+        // Similar models have no padding row.
         let is_z_image = has(prefix, "x_pad_token") && tensors.has(&format!("{prefix}noise_refiner."));
         is_z_image.then_some((Family::ZImage, prefix))
     })
 }
 
 impl Found {
-    /// The transformer in a file; `None` if it holds none that is known.
+    /// The transformer in a file; `None` if it isn't a known one.
     ///
     /// # Errors
-    /// A message on what the file is, or lacks, and what to do.
+    /// A message about what the file is or lacks, and what to do.
     pub(super) fn of(path: &Path, tensors: &Tensors) -> Result<Option<Self>> {
         let Some((family, prefix)) = identify(tensors) else { return Ok(None) };
         let is = |what: String| Error::Unusable(format!("{} is {what}", tensors.path));
@@ -210,17 +211,16 @@ impl Found {
         Ok(Some(Self { family, prefix, path: whole, encoder, vae, folder }))
     }
 
-    /// A file that may lie beside the parts.
+    /// A file that can lie beside the parts.
     fn beside(&self, name: &str) -> Option<PathBuf> {
         beside(&self.folder.join(INDEX), name)
     }
 
-    /// The folder of a tokenizer that replaces the one in this program.
+    /// The folder of a tokenizer that replaces the built-in one.
     fn tokenizer(&self) -> Option<PathBuf> {
         self.folder.join(TOKENIZER).parent().filter(|_| self.folder.join(TOKENIZER).is_file()).map(Path::to_owned)
     }
 
-    /// All files, the transformer first.
     pub(super) fn files(&self) -> Vec<PathBuf> {
         let mut all = vec![self.path.clone()];
         for (part, (_, stem)) in [(&self.encoder, TEXT_ENCODERS), (&self.vae, VAES)] {
@@ -239,10 +239,10 @@ impl Found {
         all
     }
 
-    /// The parts of the model.
+    /// The model's parts.
     ///
     /// # Errors
-    /// If a file is damaged or of another kind.
+    /// If a file is damaged or is something else.
     pub(super) fn parts(&self) -> Result<QwenParts> {
         let Self { family, prefix, path, encoder, vae, .. } = self;
         let config = |name: &str, fields: Value| match self.beside(name) {
@@ -272,7 +272,7 @@ impl Found {
     }
 }
 
-/// Files of a folder whose names `fits` knows, in the order of their names.
+/// A folder's files whose names `fits` accepts, sorted by name.
 fn entries(folder: &Path, fits: impl Fn(&str) -> bool) -> Vec<PathBuf> {
     let names = std::fs::read_dir(folder).into_iter().flatten().flatten().take(MAX_ENTRIES);
     let names = names.filter_map(|entry| entry.file_name().into_string().ok()).filter(|name| fits(name));
@@ -281,11 +281,11 @@ fn entries(folder: &Path, fits: impl Fn(&str) -> bool) -> Vec<PathBuf> {
     files
 }
 
-/// The part of a model in folders beside the one of a file and above it, or in that folder itself: one of `diffusers`, or
-/// the first file that fits, in the order of their names.
+/// A model's part: in a folder named after the part, beside the file or above, or in the file's own folder. It is a
+/// `diffusers` folder, or the first suitable file by name.
 ///
 /// # Errors
-/// The files that cannot be read, one of which may be that part.
+/// The errors of unreadable files, any of which could be the part.
 fn find(
     path: &Path,
     (names, stem): Folders,
@@ -302,7 +302,7 @@ fn find(
             match weights.iter().map(|file| Tensors::read(file)).reduce(|one, other| Ok(one?.with(other?))) {
                 Some(Ok(tensors)) if fits(&tensors) => return Ok(folder),
                 Some(Err(error)) => unread.push(error),
-                // A file that is not there may be why the others do not fit.
+                // A missing file may be the reason why the others don't fit.
                 _ => unread.extend(Weights::open_part(&folder, stem).err()),
             }
         }
@@ -313,11 +313,11 @@ fn find(
     whole_file(own, path, fits, &mut unread).ok_or(unread)
 }
 
-/// The first file of a folder, besides `path`, that holds a whole part. Files that scale blocks, which are not read, come
-/// last.
+/// A folder's first file, except `path`, that contains a whole part. Files with block scales, which are unsupported,
+/// come last.
 fn whole_file(folder: &Path, path: &Path, fits: &dyn Fn(&Tensors) -> bool, unread: &mut Vec<Error>) -> Option<PathBuf> {
     let mut scales_blocks = None;
-    // A shard is not a whole part.
+    // A shard isn't a whole part.
     let files = entries(folder, |name| name.ends_with(".safetensors") && !name.contains("-of-"));
     for file in files.into_iter().filter(|file| file != path) {
         match Tensors::read(&file) {
@@ -330,15 +330,15 @@ fn whole_file(folder: &Path, path: &Path, fits: &dyn Fn(&Tensors) -> bool, unrea
     scales_blocks
 }
 
-/// Whether a model was distilled, which makes it need few steps: nothing in a file says so, but its name may.
+/// Whether a model was distilled and so needs few steps. Nothing inside a file says so, but its name may.
 fn is_distilled(path: &Path) -> bool {
     let name = path.file_name().unwrap_or_default().to_string_lossy().to_ascii_lowercase().replace('-', "_");
     let is_turbo = name.contains("turbo") && !name.contains("de_turbo");
-    // The published file of the base model of Z-Image has no other mark.
+    // Nothing else marks the published file of Z-Image's base model.
     is_turbo || !(name.contains("base") || name.contains("de_turbo") || name.starts_with("z_image"))
 }
 
-/// The scheduler of the published folders.
+/// The scheduler from the published folders.
 fn scheduler(shift: f64, is_fitted: bool) -> Value {
     json!({
         "_class_name": "FlowMatchEulerDiscreteScheduler", "num_train_timesteps": 1000, "shift": shift,
@@ -347,7 +347,6 @@ fn scheduler(shift: f64, is_fitted: bool) -> Value {
     })
 }
 
-/// A part in a folder of `diffusers`.
 fn of_folder(folder: &Path, (_, stem): Folders) -> Result<(Config, Weights)> {
     let name = folder.file_name().unwrap_or_default().to_string_lossy();
     let config = part_config(folder.parent().unwrap_or(folder), &name)?;
@@ -363,12 +362,12 @@ fn transformer(family: Family, path: &Path, prefix: &str) -> Result<(Config, Wei
         Some(names.into_iter().map(|name| format!("{name}.{kind}")).collect::<Vec<_>>())
     };
     let weights = part(&Weights::open(path)?, prefix, |name| {
-        // Files of Z-Image hold a norm that nothing uses.
+        // Z-Image files contain a norm that isn't used.
         if family == Family::ZImage && name == "norm_final.weight" {
             return None;
         }
         let one = new(name).filter(|names| names.len() == 1).and_then(|mut names| names.pop());
-        // A name that is not known stays, so that the graph refuses it.
+        // An unknown name stays, so that the graph rejects it.
         Some(one.unwrap_or_else(|| name.to_owned()))
     });
     let inputs = |name: &str| new(name).and_then(|names| <[String; 3]>::try_from(names).ok());

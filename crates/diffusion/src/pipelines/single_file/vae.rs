@@ -1,4 +1,4 @@
-//! An autoencoder in a file or a folder of its own, for Stable Diffusion 1, 2 and XL.
+//! A separate autoencoder, in a file or folder, for Stable Diffusion 1, 2 and XL.
 
 use std::path::Path;
 
@@ -12,14 +12,14 @@ use crate::formats::check_format;
 use crate::weights::Weights;
 use crate::{Error, Result};
 
-/// The stem of the names of weights in a folder.
+/// The stem of the weights files' names in a folder.
 const STEM: &str = "diffusion_pytorch_model";
 
-/// Layers of a tiny autoencoder that are looked at.
+/// The most layers of a tiny autoencoder that are counted.
 const MAX_LAYERS: usize = 256;
 
-/// Reads an autoencoder: a folder as `diffusers` writes it, or a file, with the names of `diffusers` or of the first
-/// programs. A file does not say how latent pictures are scaled: it is used with `scaling`.
+/// Reads an autoencoder: a folder in `diffusers` format, or a file with `diffusers` or original names. A file doesn't
+/// say how latents are scaled, so `scaling` is used.
 ///
 /// # Errors
 /// If it is missing, damaged, or something else.
@@ -54,26 +54,25 @@ pub(in crate::pipelines) fn vae_parts(path: &Path, scaling: f32) -> Result<(Conf
         return Err(Error::Model(format!("{} {why}", tensors.path)));
     }
     let (fields, weights) = autoencoder(&weights, prefix, scaling)?;
-    // In the folder of a part, its configuration lies beside the file.
+    // In a part's folder, its configuration lies beside the file.
     let beside = path.with_file_name("config.json");
     let is_of_folder = path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(STEM));
     let config = if is_of_folder && beside.is_file() { Config::read(&beside)? } else { config(path, "VAE", fields) };
     Ok((config, weights))
 }
 
-/// The autoencoder whose names begin so, and are those of `diffusers` or of the first programs: its configuration, and its
-/// weights with the names of `diffusers`.
+/// The autoencoder with this name prefix, under `diffusers` or original names: its configuration, and its weights under
+/// `diffusers` names.
 pub(super) fn autoencoder(weights: &Weights, prefix: &str, scaling: f32) -> Result<(Value, Weights)> {
     let levels = Tensors::of(weights).count(&format!("{prefix}decoder.up."));
-    // A name that is not known stays, so that the graph refuses it.
+    // An unknown name stays, so that the graph rejects it.
     let renamed = |name: &str| is_of_vae(name).then(|| names::vae(name, levels).unwrap_or_else(|| name.to_owned()));
     let weights = part(weights, prefix, renamed);
     Ok((configs::autoencoder(&Tensors::of(&weights), scaling)?, weights))
 }
 
-/// The configuration of a tiny autoencoder.
 fn tiny(tensors: &Tensors, prefix: &str) -> Result<Value> {
-    // A level ends with a convolution, which stands alone. Layers without weights have numbers, too.
+    // A level ends with a single convolution. Layers without weights are numbered, too.
     let levels = |side: &str| {
         let has = |layer: usize, name: &str| tensors.has(&format!("{prefix}{side}.layers.{layer}.{name}"));
         let (mut counts, mut blocks) = (Vec::new(), 0);

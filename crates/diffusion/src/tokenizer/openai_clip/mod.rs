@@ -1,15 +1,15 @@
-//! The vocabulary of CLIP, as OpenAI published it under the MIT License (`LICENSE`). `make.py` wrote `merges.txt.gz`.
+//! CLIP's vocabulary, as published by OpenAI under the MIT License (`LICENSE`). `make.py` wrote `merges.txt.gz`.
 
 use serde_json::{Map, Value, json};
 
 use super::clip::{BEGIN, END};
 use super::{symbols, unpacked};
 
-/// The merges, one a line, the first to be applied first.
+/// The merges, one per line, in the order in which they are applied.
 const MERGES: &[u8] = include_bytes!("merges.txt.gz");
 
-/// The vocabulary and the merges. The words are the symbols, the symbols at the end of a word, the results of the
-/// merges, and two marks.
+/// The vocabulary and the merges. The vocabulary consists of the symbols, the symbols at the end of a word, the merges'
+/// results, and two special tokens.
 pub(super) fn pieces() -> (Value, Value) {
     let merges = unpacked(MERGES);
     let words = symbols()
