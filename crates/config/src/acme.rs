@@ -26,8 +26,8 @@ pub struct AcmeSettings {
     pub acme_ca: Option<PathBuf>,
 }
 
-/// Parses the URL of a directory, which is used to the letter (RFC 8555, 7.1.1). A message does not repeat it, because
-/// it may hold a password.
+/// Parses the URL of a directory, which is used exactly as written (RFC 8555, 7.1.1). Messages don't repeat it, because
+/// it can contain a password.
 fn directory(text: &str) -> Result<String, String> {
     let is_web = |url: &url::Url| matches!(url.scheme(), "http" | "https");
     let Some(url) = url::Url::parse(text).ok().filter(is_web) else {

@@ -29,7 +29,7 @@ pub struct ClientSettings {
     pub insecure: bool,
 }
 
-/// A secret that `Debug` does not show.
+/// A secret hidden from `Debug`.
 #[derive(Clone)]
 struct Hidden(String);
 

@@ -1,17 +1,17 @@
-//! Headers for the collector of traces, such as the key of a hosted one, from the variables that the OpenTelemetry
-//! specification names. They are secrets.
+//! Headers for the trace collector, such as a hosted collector's key, from the environment variables in the
+//! OpenTelemetry specification. They are secrets.
 
 use http::{HeaderMap, HeaderName, HeaderValue};
 
 use super::environment::variable;
 
-/// The first of these that is set counts.
+/// The first one that is set counts.
 const VARIABLES: [&str; 2] = ["OTEL_EXPORTER_OTLP_TRACES_HEADERS", "OTEL_EXPORTER_OTLP_HEADERS"];
 
-/// The headers that the environment gives.
+/// The headers from the environment.
 ///
 /// # Errors
-/// A message for the operator, without any value.
+/// A message for the operator, which contains no values.
 pub fn collector_headers() -> Result<HeaderMap, String> {
     for name in VARIABLES {
         if let Some(text) = variable(name)? {
@@ -21,14 +21,14 @@ pub fn collector_headers() -> Result<HeaderMap, String> {
     Ok(HeaderMap::new())
 }
 
-/// Parses `NAME=VALUE,NAME=VALUE`, in which values may be percent-encoded and white space around each does not count.
+/// Parses `NAME=VALUE,NAME=VALUE`. Values can be percent-encoded, and surrounding white space is ignored.
 fn parse(text: &str) -> Result<HeaderMap, String> {
     let mut headers = HeaderMap::new();
     for (number, pair) in text.split(',').enumerate().filter(|(_, pair)| !pair.trim().is_empty()) {
         let wrong = |why: &str| format!("{why} in entry {}", number + 1);
         let (name, value) = pair.split_once('=').ok_or_else(|| wrong("there is no ="))?;
         let name: HeaderName = name.trim().parse().map_err(|_| wrong("the name is not one of a header"))?;
-        // Properties behind a semicolon, which the format knows, mean nothing here.
+        // The format allows properties after a semicolon, but they have no meaning here.
         let value = decoded(value.trim()).ok_or_else(|| wrong("a % is not followed by two hexadecimal digits"))?;
         let mut value =
             HeaderValue::from_bytes(&value).map_err(|_| wrong("the value has a character that headers do not have"))?;
@@ -57,7 +57,7 @@ mod tests {
 
     #[test]
     fn lists_of_the_field_are_read() {
-        // Each as the documents of a hosted collector show it.
+        // Each as documented by a hosted collector.
         type Headers = &'static [(&'static str, &'static str)];
         let cases: [(&str, &str, Headers); 8] = [
             ("Honeycomb", "x-honeycomb-team=abc", &[("x-honeycomb-team", "abc")]),

@@ -55,7 +55,7 @@ pub enum DatabaseUrl {
 }
 
 impl DatabaseUrl {
-    /// The file of SQLite.
+    /// The SQLite file.
     pub fn path(&self) -> Option<&Path> {
         match self {
             Self::Sqlite(path) => Some(path),

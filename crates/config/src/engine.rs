@@ -15,7 +15,7 @@ use url::Url;
 use super::engines::NamedEngine;
 use super::environment::{authorities_in, secret_in};
 
-/// The program that `--engine sd-server` runs unless another is named.
+/// The program that `--engine sd-server` runs by default.
 pub(super) const DEFAULT_PROGRAM: &str = "sd-server";
 const MAX_SERVERS: usize = 64;
 
@@ -114,12 +114,12 @@ pub struct EngineSettings {
     pub engine_table: Vec<NamedEngine>,
 }
 
-/// An embedding of textual inversion for the diffusion engine.
+/// A textual inversion embedding for the diffusion engine.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EngineEmbedding {
     /// The safetensors file.
     pub path: PathBuf,
-    /// The word that stands for it, if it is not that of the file.
+    /// The word that stands for it, unless it is the file's.
     pub word: Option<String>,
 }
 
@@ -127,7 +127,7 @@ impl FromStr for EngineEmbedding {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        // The name of a file may hold an equals sign, too.
+        // File names can contain an equals sign, too.
         let split = text.rsplit_once('=').filter(|(_, word)| !word.trim().ends_with(".safetensors"));
         let (path, word) = split.map_or((text, None), |(path, word)| (path, Some(word.trim())));
         let path = path.trim();
@@ -151,7 +151,7 @@ impl FromStr for EngineExtra {
 }
 
 impl EngineExtra {
-    /// These fields, unless one of them belongs to the service.
+    /// These fields, unless one of them is reserved for the service.
     ///
     /// # Errors
     /// A message for the operator.
@@ -208,7 +208,7 @@ impl EngineSettings {
         }
     }
 
-    /// The devices on which this process runs the program; `None` leaves the choice to the program.
+    /// The devices to run the program on; `None` lets the program choose.
     pub fn devices(&self) -> Vec<Option<String>> {
         if self.engine_devices.is_empty() {
             vec![None]
@@ -227,13 +227,13 @@ pub enum EngineTarget {
     Sketch,
     /// The built-in diffusion engine.
     Diffusion,
-    /// Servers that others run. All of them are of one kind and have the same model.
+    /// Servers run elsewhere, all of the same kind and with the same model.
     Servers(ServerKind, Vec<Url>),
-    /// The server of stable-diffusion.cpp, as a child of this process on each device.
+    /// stable-diffusion.cpp's server, as a child of this process on each device.
     OwnSdServer,
 }
 
-/// The protocol of a server that renders.
+/// The protocol of a rendering server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum ServerKind {
     /// OpenAI's Images API.
@@ -247,7 +247,7 @@ pub enum ServerKind {
     ComfyUi,
 }
 
-/// The dialect of OpenAI's Images API that a server speaks.
+/// A server's dialect of OpenAI's Images API.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum EngineProfile {
     /// OpenAI itself
@@ -262,7 +262,7 @@ pub enum EngineProfile {
     LocalAi,
 }
 
-/// The runtime of the diffusion engine, and its device.
+/// The diffusion engine's runtime and device.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
 pub enum EngineRuntime {
     /// This program itself, on the CPU
@@ -358,7 +358,7 @@ impl FromStr for EngineTarget {
 const KINDS: &str = "this release has: sketch, diffusion, openai:URL, sd-server:URL, sd-server, comfyui:URL";
 const MAX_NAME: usize = 64;
 
-/// Checks the name of an engine, which shows in logs and metrics.
+/// Checks an engine's name, which appears in logs and metrics.
 pub(super) fn engine_name(text: &str) -> Result<String, String> {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_".contains(&byte);
     let begins = text.bytes().next().is_some_and(|byte| byte.is_ascii_alphanumeric());
@@ -385,8 +385,8 @@ fn example(kind: ServerKind) -> &'static str {
     }
 }
 
-/// Parses the base URL of a server. Its path ends with a slash, so that relative paths can be joined to it. The error
-/// does not repeat the URL, which may hold a password.
+/// Parses a server's base URL. Its path ends with a slash, so that relative paths can be joined to it. Errors don't
+/// repeat the URL, which can contain a password.
 pub(super) fn server_url(text: &str) -> Result<Url, String> {
     let mut url = Url::parse(text).map_err(|error| format!("the engine's URL is not valid: {error}"))?;
     if !matches!(url.scheme(), "http" | "https") {
@@ -409,7 +409,7 @@ pub(super) fn server_url(text: &str) -> Result<Url, String> {
     Ok(url)
 }
 
-/// Parses the name of a device, which becomes the value of an environment variable.
+/// Parses a device name, which becomes an environment variable's value.
 fn device(text: &str) -> Result<String, String> {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-:".contains(&byte);
     match (1..=64).contains(&text.len()) && text.bytes().all(plain) {

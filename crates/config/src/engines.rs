@@ -1,4 +1,4 @@
-//! The engines of a process: tables `[engine.NAME]` of the config file, or the one engine of the flags.
+//! A process's engines: tables `[engine.NAME]` in the config file, or a single engine from flags.
 
 use std::str::FromStr;
 
@@ -11,22 +11,22 @@ use super::engine::{
 };
 use super::layers::Setting;
 
-/// Start of the names of the flags that a table holds without it.
+/// Prefix of flag names, which tables omit.
 const PREFIX: &str = "engine-";
 
-/// An engine with the name by which its operator knows it.
+/// An engine with its operator-defined name.
 #[derive(Debug, Clone)]
 pub struct NamedEngine {
-    /// The name of its table, or `--engine` as it was given.
+    /// The name of its table, or the value of `--engine`.
     pub name: String,
-    /// Tasks at a time, if its table says so.
+    /// Tasks at a time, if its table limits them.
     pub slots: Option<u16>,
-    /// Its settings, with its kind and its servers.
+    /// Its settings, including its kind and servers.
     pub settings: EngineSettings,
 }
 
-/// The content of a table. Besides these names it holds those of the flags `--engine-...` without the `--engine-`
-/// prefix, and `model`.
+/// The content of a table. In addition to these names it can contain `model` and the names of `--engine-...` flags
+/// without the `--engine-` prefix.
 #[derive(Debug, Parser)]
 #[command(no_binary_name = true)]
 struct Table {
@@ -57,7 +57,7 @@ pub(super) fn table_settings() -> Vec<Setting> {
     settings.collect()
 }
 
-/// The form in which a table joins the command line: its name, and flags of [`Table`].
+/// A table's form on the command line: its name, and flags of [`Table`].
 pub(super) fn table_argument(name: &str, flags: Vec<String>) -> String {
     let all: Vec<String> = std::iter::once(name.to_owned()).chain(flags).collect();
     serde_json::to_string(&all).expect("texts are always JSON")
@@ -74,7 +74,7 @@ impl FromStr for NamedEngine {
 }
 
 impl NamedEngine {
-    /// The engine of a table, from flags of [`Table`]. The environment is not for tables.
+    /// The engine of a table, from flags of [`Table`]. The environment doesn't apply to tables.
     pub(super) fn from_table(name: &str, flags: &[String]) -> Result<Self, String> {
         if !flags.iter().any(|flag| flag.starts_with("--kind=")) {
             return Err("kind is missing: set it to sketch, diffusion, openai, sd-server or comfyui".into());
@@ -101,7 +101,8 @@ impl NamedEngine {
 }
 
 impl EngineSettings {
-    /// The engines of a process: that of `--engine`, or else all tables of the config file, or else the sketch engine.
+    /// The engines of a process: the one named by `--engine`, or else all tables of the config file, or else the sketch
+    /// engine.
     ///
     /// # Errors
     /// A message for the operator.
@@ -116,12 +117,12 @@ impl EngineSettings {
         }
     }
 
-    /// The engine that these settings are of, once a table or `--engine` has named it.
+    /// The engine that these settings belong to, after a table or `--engine` has named it.
     pub fn target(&self) -> EngineTarget {
         self.engine.clone().unwrap_or(EngineTarget::Sketch)
     }
 
-    /// The engine that a target names: the table of this name, or a kind of engine with these settings.
+    /// The engine for a target: the table with this name, or an engine of this kind with these settings.
     ///
     /// # Errors
     /// A message for the operator.
@@ -138,15 +139,15 @@ impl EngineSettings {
         Ok(NamedEngine { name, slots: None, settings })
     }
 
-    /// The first setting that is given and that other engines than the built-in one would ignore without a word.
+    /// The first given setting that engines other than the built-in one would silently ignore.
     pub fn built_in_only(&self) -> Option<&'static str> {
         let built_in = ["engine-lora", "engine-embedding", "engine-vae", "engine-prompt"];
         let given = self.given();
         built_in.into_iter().find(|name| given.iter().any(|given| given == name))
     }
 
-    /// The given settings that only the built-in engine obeys, if this is another one. They are not refused: a variable
-    /// may be set for all processes, before the first model is installed.
+    /// Given settings that only the built-in engine uses, if this is another engine. They aren't rejected, because a
+    /// variable can be set for all processes before the first model is installed.
     pub fn without_effect(&self) -> Vec<String> {
         let built_in = [
             "engine-memory",
@@ -161,7 +162,7 @@ impl EngineSettings {
         given
     }
 
-    /// Refuses settings that would have no effect, because a table has its own.
+    /// Rejects settings that would have no effect, because a table has its own.
     fn refuse_flags(&self) -> Result<(), String> {
         match self.given().first() {
             None => Ok(()),
@@ -172,7 +173,7 @@ impl EngineSettings {
         }
     }
 
-    /// The flags that are given, besides `--engine`.
+    /// The given flags, except `--engine`.
     fn given(&self) -> Vec<String> {
         macro_rules! given {
             (options: $($option:ident),+; lists: $($list:ident),+) => {{

@@ -1,4 +1,4 @@
-//! Access to environment variables beyond those that clap reads for flags.
+//! Access to environment variables other than those that clap reads for flags.
 
 #![expect(clippy::disallowed_methods, reason = "config is the only module that reads the environment")]
 
@@ -20,16 +20,16 @@ pub(super) fn variable(name: &str) -> Result<Option<String>, String> {
     value.into_string().map(Some).map_err(|_| format!("{name} is not valid UTF-8"))
 }
 
-/// Variables of the server whose data this command works on. They win over those of the command.
+/// Environment variables of the server whose data this command works on. They override the command's own.
 static ADOPTED: OnceLock<BTreeMap<String, String>> = OnceLock::new();
 
-/// Makes variables of a server known to [`variable`]. Only the first call counts.
+/// Makes a server's variables available to [`variable`]. Only the first call has an effect.
 pub(super) fn adopt<'a>(variables: impl Iterator<Item = (&'a String, &'a String)>) {
     let set = variables.filter(|(_, value)| !value.is_empty());
     ADOPTED.get_or_init(|| set.map(|(name, value)| (name.clone(), value.clone())).collect());
 }
 
-/// Reads a secret from a file that `setting` names, without what editors add: a byte order mark and a trailing newline.
+/// Reads a secret from a file named by `setting`, without a byte order mark or trailing newline added by an editor.
 ///
 /// # Errors
 /// A message for the operator: the file cannot be read.
@@ -39,7 +39,7 @@ pub fn secret_in(path: &Path, setting: &str) -> Result<String, String> {
     Ok(text.trim_start_matches('\u{feff}').trim_end_matches(['\r', '\n']).to_owned())
 }
 
-/// PEM of certificate authorities from the file that `setting` names, if there is one.
+/// PEM certificate authorities from the file named by `setting`, if there is one.
 ///
 /// # Errors
 /// A message for the operator: the file cannot be read.
@@ -49,14 +49,15 @@ pub(super) fn authorities_in(file: Option<&Path>, setting: &str) -> Result<Optio
     file.map(read).transpose()
 }
 
-/// Whether an environment variable is set to the empty string, which counts as absent. Compose files and unit files
-/// that pass a variable through set it to the empty string when it is not set outside.
+/// Whether an environment variable is empty, which counts as absent. Compose and unit files that pass a variable
+/// through set it to the empty string if it isn't set outside.
 pub(super) fn is_empty_variable(name: &OsStr) -> bool {
     std::env::var_os(name).is_some_and(|value| value.is_empty())
 }
 
-/// What is wrong with a variable with this beginning, if anything is: its value ends with a line break, as secrets do that
-/// `echo` wrote, or has spaces or quotes around it, as `docker run --env-file` leaves them. A path would name another file.
+/// What is wrong with a variable with this prefix, if anything is: its value ends with a line break, as in secrets
+/// written by `echo`, or is surrounded by spaces or quotes, as left by `docker run --env-file`. A path would then name
+/// another file.
 pub(super) fn fault_of_variables(prefix: &str) -> Option<String> {
     let fault = |name: String| match std::env::var_os(&name)?.as_encoded_bytes() {
         [.., b'\n' | b'\r'] => Some(format!("{name} ends with a line break: remove it")),
@@ -64,19 +65,18 @@ pub(super) fn fault_of_variables(prefix: &str) -> Option<String> {
         [b'"', .., b'"'] | [b'\'', .., b'\''] => Some(format!("{name} has quotes around its value: remove them")),
         _ => None,
     };
-    // In the syntax of a shell these do no harm.
+    // Harmless in shell syntax.
     let counts = |name: &String| name != "TINTYPE_ENGINE_ARGS";
     variables_with(prefix).into_iter().filter(counts).find_map(fault)
 }
 
-/// The names of the variables that are set and begin with this.
+/// The names of all variables with this prefix.
 pub(super) fn variables_with(prefix: &str) -> Vec<String> {
     let names = std::env::vars_os().filter_map(|(name, value)| name.into_string().ok().filter(|_| !value.is_empty()));
     names.filter(|name| name.starts_with(prefix)).collect()
 }
 
-/// Beginnings of the variables that a program which renders may need. Others stay with the service, since they may hold
-/// secrets.
+/// Prefixes of variables that rendering programs may need. Others aren't passed on, because they can contain secrets.
 const OF_ENGINES: [&str; 24] = [
     "PATH",
     "HOME",
@@ -104,18 +104,18 @@ const OF_ENGINES: [&str; 24] = [
     "SD_",
 ];
 
-/// The environment of a program that renders.
+/// The environment of a rendering program.
 pub fn environment_of_engine() -> Vec<(OsString, OsString)> {
     let needed = |name: &OsStr| OF_ENGINES.iter().any(|start| name.as_encoded_bytes().starts_with(start.as_bytes()));
     std::env::vars_os().filter(|(name, _)| needed(name)).collect()
 }
 
-/// The architecture of the processor for which this program was built, such as `x86_64`.
+/// The processor architecture that this program was built for, such as `x86_64`.
 pub fn architecture() -> &'static str {
     std::env::consts::ARCH
 }
 
-/// The command that runs this program again: its name if the search path leads to it, otherwise its path.
+/// The command to run this program again: its name if it is in the search path, otherwise its path.
 pub fn program() -> PathBuf {
     let Ok(path) = std::env::current_exe() else { return PathBuf::from("tintype") };
     let name = path.file_name().map(PathBuf::from).unwrap_or_default();
@@ -125,7 +125,7 @@ pub fn program() -> PathBuf {
     if is_this { name } else { path }
 }
 
-/// A protocol by which a terminal shows images.
+/// A protocol for images in terminals.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Graphics {
     /// The kitty protocol.
@@ -134,8 +134,7 @@ pub enum Graphics {
     Iterm,
 }
 
-/// The protocol of the terminal that this process runs in, by the variables that terminals set. A multiplexer between
-/// passes no images on.
+/// This process's terminal graphics protocol, from variables set by terminals. Multiplexers don't pass images on.
 pub fn terminal_graphics() -> Option<Graphics> {
     let variable = |name: &str| std::env::var(name).unwrap_or_default();
     let (term, program) = (variable("TERM"), variable("TERM_PROGRAM"));
@@ -147,21 +146,21 @@ pub fn terminal_graphics() -> Option<Graphics> {
     if kitty { Some(Graphics::Kitty) } else { iterm.then_some(Graphics::Iterm) }
 }
 
-/// Whether the terminal of this process, if it has one, is to show colours (<https://no-color.org>).
+/// Whether this process's terminal, if any, should show colours (<https://no-color.org>).
 pub fn terminal_has_colours() -> bool {
     let variable = |name: &str| std::env::var_os(name).unwrap_or_default();
     variable("NO_COLOR").is_empty() && variable("TERM") != "dumb"
 }
 
-/// The socket at which systemd waits for the state of this process.
+/// The socket for reporting this process's state to systemd.
 pub fn notify_socket() -> Option<PathBuf> {
     std::env::var_os("NOTIFY_SOCKET").filter(|path| !path.is_empty()).map(PathBuf::from)
 }
 
-/// The time after which systemd restarts this process if it does not say that it is alive.
+/// How long systemd waits for a sign of life before it restarts this process.
 pub fn watchdog_interval() -> Option<Duration> {
     let number = |name: &str| std::env::var(name).ok().map(|text| text.parse::<u64>());
-    // Those of another process, such as a shell that started this one, do not count.
+    // Variables for another process, such as a shell that started this one, don't count.
     let ours = number("WATCHDOG_PID").is_none_or(|pid| pid == Ok(u64::from(std::process::id())));
     number("WATCHDOG_USEC").and_then(Result::ok).filter(|micros| ours && *micros > 0).map(Duration::from_micros)
 }
@@ -176,15 +175,15 @@ pub fn arguments() -> Vec<OsString> {
     std::env::args_os().collect()
 }
 
-/// Marks a process that has started its own program again.
+/// Marks a process that has re-executed its own program.
 pub const STARTED_AGAIN: &str = "TINTYPE_STARTED_AGAIN";
 
-/// Whether this process has started its own program again.
+/// Whether this process has re-executed its own program.
 pub fn was_started_again() -> bool {
     std::env::var_os(STARTED_AGAIN).is_some()
 }
 
-/// The value of a variable that other software reads, or a default.
+/// The value of a variable that other software uses, or a default.
 pub fn variable_or(name: &str, default: &str) -> OsString {
     std::env::var_os(name).unwrap_or_else(|| default.into())
 }

@@ -19,19 +19,19 @@ use super::presets::PresetTable;
 pub const CONFIG_FILE: &str = "tintype.toml";
 /// Largest config file, in bytes.
 const MAX_BYTES: u64 = 1024 * 1024;
-/// Names at least this similar to an unknown one are suggested, from 0 to 1.
+/// Minimum similarity for suggesting a name instead of an unknown one, from 0 to 1.
 const SIMILAR: f64 = 0.7;
-/// The permission of all other users to read a file.
+/// The permission for all users to read a file.
 const READ_BY_ALL: u32 = 0o004;
 
-/// Why a config file may not hold a setting.
+/// Where a config file comes from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum FileOrigin {
     /// The file that `--config` names.
     Named,
-    /// The file in the data directory, which cannot say where that directory is.
+    /// The file in the data directory, which cannot define where that directory is.
     DataDirectory {
-        /// Whether the file may be any user's, because this process becomes the owner of the data before it acts on it.
+        /// Whether any user can own the file, because this process becomes the data's owner before using it.
         any_owner: bool,
     },
 }
@@ -49,7 +49,7 @@ pub(super) struct ConfigFile {
 pub(super) struct EngineTable {
     pub(super) name: String,
     pub(super) entries: Vec<FileSetting>,
-    /// The form in which it joins the command line.
+    /// Its form on the command line.
     pub(super) argument: String,
 }
 
@@ -62,17 +62,17 @@ pub(super) struct FileSetting {
 
 #[derive(Debug)]
 pub(super) enum Value {
-    /// Whether a flag without a value is on.
+    /// A flag without a value.
     Switch(bool),
-    /// The values of a flag, each as it is written on a command line.
+    /// A flag's values, as written on a command line.
     Texts(Vec<String>),
 }
 
 impl ConfigFile {
-    /// Reads a config file whose names are those of `settings`. `None` if there is none in the data directory.
+    /// Reads a config file whose names must be in `settings`. `None` if there is none in the data directory.
     ///
     /// # Errors
-    /// A message for the operator that names the file and, where there is one, the line.
+    /// A message for the operator with the file and, if known, the line.
     pub(super) fn read(path: &Path, origin: FileOrigin, settings: &[Setting]) -> Result<Option<Self>, String> {
         let (text, metadata) = match text(path, origin) {
             Ok(found) => found,
@@ -116,7 +116,7 @@ impl ConfigFile {
         Ok(Some(file))
     }
 
-    /// Refuses a secret that every user of the machine can read.
+    /// Rejects a secret that every user of the machine can read.
     fn check_secrets(&self, entries: &[FileSetting]) -> Result<(), (usize, String)> {
         let open = self.metadata.mode() & READ_BY_ALL != 0;
         match entries.iter().find(|entry| open && entry.holds_secret()) {
@@ -133,7 +133,7 @@ impl ConfigFile {
     }
 }
 
-/// Refuses a secret beside the file that holds it.
+/// Rejects a secret if there is also a file for it.
 fn check_pairs(entries: &[FileSetting]) -> Result<(), (usize, String)> {
     let has_file = |entry: &&FileSetting| entries.iter().any(|other| other.name == format!("{}-file", entry.name));
     entries.iter().find(has_file).map_or(Ok(()), |FileSetting { name, line, .. }| {
@@ -142,7 +142,7 @@ fn check_pairs(entries: &[FileSetting]) -> Result<(), (usize, String)> {
 }
 
 impl EngineTable {
-    /// Reads the table that begins on this line. The error names a line too.
+    /// Reads the table that begins on this line. Errors also contain a line.
     fn read(
         name: &str,
         line: usize,
@@ -220,7 +220,7 @@ impl FileSetting {
     }
 }
 
-/// The line of a place in a text, counted from 1.
+/// The line of an offset in a text, counted from 1.
 pub(super) fn line_of(text: &str, offset: usize) -> usize {
     text[..offset.min(text.len())].matches('\n').count() + 1
 }
@@ -231,19 +231,19 @@ pub(super) fn refusal(path: &Path, line: usize, reason: &str) -> String {
 
 pub(super) fn parsed<'a>(path: &Path, text: &'a str) -> Result<Spanned<DeTable<'a>>, String> {
     DeTable::parse(text).map_err(|error| {
-        // The rest of the message quotes the line, which may hold a secret.
+        // The rest of the message quotes the line, which can contain a secret.
         let reason = error.message().lines().next().unwrap_or("not valid TOML");
         refusal(path, error.span().map_or(1, |span| line_of(text, span.start)), reason)
     })
 }
 
-/// The content of a file, and its metadata. The settings can name programs to run and keys to send, so a file that no
-/// flag names must belong to root or to this user.
+/// A file's content and metadata. Settings can name programs to run and keys to send, so unless a flag names the file,
+/// it must belong to root or this user.
 pub(super) fn text(path: &Path, origin: FileOrigin) -> std::io::Result<(String, Metadata)> {
     let mut options = OpenOptions::new();
     options.read(true);
     if origin != FileOrigin::Named {
-        // The owner of the directory may have put a pipe there, whose opening would wait for a writer.
+        // The directory's owner could have put a pipe there; opening it would wait for a writer.
         options.custom_flags(OFlags::NONBLOCK.bits().cast_signed());
     }
     let file = options.open(path)?;
@@ -258,7 +258,7 @@ pub(super) fn text(path: &Path, origin: FileOrigin) -> std::io::Result<(String, 
         return Err(std::io::Error::new(ErrorKind::PermissionDenied, reason));
     }
     let mut text = String::new();
-    // The size in the metadata is no limit: it is 0 for a pipe or a device.
+    // The size in the metadata isn't a limit: it is 0 for pipes and devices.
     file.take(MAX_BYTES + 1).read_to_string(&mut text)?;
     match text.len() as u64 > MAX_BYTES {
         true => Err(std::io::Error::new(ErrorKind::FileTooLarge, format!("it is larger than {MAX_BYTES} bytes"))),
@@ -266,8 +266,8 @@ pub(super) fn text(path: &Path, origin: FileOrigin) -> std::io::Result<(String, 
     }
 }
 
-/// Whether there is no file, or its directory is closed to this user: then the command fails at the data itself, or,
-/// like `tintype generate`, needs none of it.
+/// Whether there is no file, or this user cannot access its directory: then the command fails at the data itself, or,
+/// like `tintype generate`, needs nothing from it.
 fn is_out_of_reach(path: &Path, error: &std::io::Error) -> bool {
     let closed = || path.symlink_metadata().is_err_and(|error| error.kind() == ErrorKind::PermissionDenied);
     matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) || closed()
@@ -284,7 +284,7 @@ fn named<'a>(name: &str, settings: &'a [Setting]) -> Option<&'a Setting> {
     settings.iter().find(|setting| setting.name == name)
 }
 
-/// The refusal of a name that no setting has. `list` lists all of them.
+/// The error for an unknown name. `list` lists all names.
 fn unknown(name: &str, settings: &[Setting], list: &str) -> String {
     suggestion(name, settings.iter().map(|setting| setting.name.as_str()), list)
 }
@@ -296,7 +296,7 @@ pub(super) fn suggestion<'a>(name: &str, names: impl Iterator<Item = &'a str>, l
     }
 }
 
-/// The name that is most like an unknown one, if any is like it.
+/// The most similar known name, if any is similar.
 pub(super) fn nearest<'a>(name: &str, names: impl Iterator<Item = &'a str>) -> Option<&'a str> {
     let similar = names.map(|known| (strsim::jaro_winkler(name, known), known));
     let nearest = similar.max_by(|(one, _), (other, _)| one.total_cmp(other));
@@ -327,7 +327,7 @@ fn read_value(setting: &Setting, value: &DeValue<'_>) -> Result<Value, String> {
     Ok(Value::Texts(texts))
 }
 
-/// A value as it is written on a command line.
+/// A value as written on a command line.
 pub(super) fn one_text(name: &str, value: &DeValue<'_>) -> Result<String, String> {
     match value {
         DeValue::String(text) => Ok(text.to_string()),

@@ -1,4 +1,4 @@
-//! The result files: where they are stored and which URLs callers get.
+//! Result files: where they are stored, and which URLs callers get.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -11,9 +11,9 @@ use super::s3::S3Settings;
 use super::timing::REMOVED_FILES_GRACE;
 use super::values::{base_url, duration};
 
-/// Callers get a signed link for this fraction of its lifetime; its signature is valid for as much longer.
+/// Callers get the same signed link for this fraction of its lifetime. The signature is valid that much longer.
 const REUSE_FRACTION: u32 = 6;
-/// Longest lifetime: together with the time for which the link is reused it stays within the 7 days that S3 allows.
+/// Longest lifetime. Including the time for which a link is reused, it stays within the 7 days that S3 allows.
 const MAX_LIFETIME: Duration = Duration::from_secs(6 * 86_400);
 const MIN_LIFETIME: Duration = Duration::from_secs(60);
 
@@ -25,7 +25,7 @@ pub struct FilesSettings {
     pub files: Option<String>,
 }
 
-/// URLs of the result files.
+/// The URLs of result files.
 #[derive(Debug, Clone, Args)]
 pub struct FileUrlSettings {
     /// Base URL of the result files: that of this service without /files, or that of a public bucket [default: the
@@ -52,35 +52,35 @@ pub enum FileUrls {
 /// The kinds of links to result files.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum FileLinks {
-    /// This base URL and the name of the file.
+    /// This base URL and the file name.
     Names(String),
-    /// This base URL and the key of the object.
+    /// This base URL and the object key.
     Keys(String),
-    /// Signed with the key of the bucket.
+    /// Signed with the bucket's key.
     Signed(SignedLinks),
 }
 
 /// Lifetimes of signed links.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SignedLinks {
-    /// Minimum time for which a link stays valid after a caller receives it.
+    /// How long a link stays valid at least after a caller receives it.
     pub lifetime: Duration,
 }
 
 impl SignedLinks {
-    /// Time after the signature during which callers get a link.
+    /// How long callers get the same link after it was signed.
     pub fn handed_out_for(self) -> Duration {
         self.lifetime / REUSE_FRACTION
     }
 
-    /// Time for which a link is signed. The extra second makes up for the fraction that the signature's time truncates.
+    /// How long a signature is valid. The extra second makes up for the fraction that the signature's time truncates.
     pub fn signed_for(self) -> Duration {
         self.lifetime + self.handed_out_for() + Duration::from_secs(1)
     }
 }
 
 impl FileUrlSettings {
-    /// Time for which the files of a removed task are still served to callers who read the task just before.
+    /// How long a removed task's files are still served, for callers who read the task just before.
     pub fn removed_files_grace(&self) -> Duration {
         match self.file_urls {
             FileUrls::Signed => REMOVED_FILES_GRACE.max(self.file_url_lifetime),
@@ -88,10 +88,10 @@ impl FileUrlSettings {
         }
     }
 
-    /// The kind of links to `files` of a service that callers reach at `public_url`.
+    /// The kind of links to `files`, for a service with this public URL.
     ///
     /// # Errors
-    /// A message for the operator: settings that contradict each other.
+    /// A message for the operator: settings contradict each other.
     pub fn links(&self, files: &FilesSettings, public_url: &str) -> Result<FileLinks, String> {
         let in_bucket = files.files.as_deref().is_some_and(|url| url.starts_with("s3:"));
         Ok(match (&self.file_url, self.file_urls) {
@@ -129,7 +129,7 @@ impl fmt::Display for FileBackend {
 }
 
 impl DataSettings {
-    /// The backend that `files` (the value of `--files`) names, or the directory inside the data directory.
+    /// The backend named by `files` (the value of `--files`), or the directory inside the data directory.
     ///
     /// # Errors
     /// A message for the operator: an unknown kind of backend, or settings that cannot be read.

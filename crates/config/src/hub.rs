@@ -1,4 +1,4 @@
-//! The hub that models are fetched from. It is found by the variables that the tools of Hugging Face read.
+//! The hub that models are downloaded from, configured by the variables of Hugging Face's tools.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -34,7 +34,7 @@ pub struct HubSettings {
     secrets: Option<Secrets>,
 }
 
-/// Files that are read while this process may read them.
+/// File contents, read while this process is allowed to.
 #[derive(Clone)]
 struct Secrets {
     token: Option<String>,
@@ -44,7 +44,7 @@ struct Secrets {
 tintype_domain::opaque!(HubSettings);
 
 impl HubSettings {
-    /// Reads the files that the settings name, before root becomes the owner of the data.
+    /// Reads the files named by the settings, before root becomes the data's owner.
     ///
     /// # Errors
     /// A message for the operator.

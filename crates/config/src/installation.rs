@@ -1,6 +1,6 @@
 //! The settings that commands share with the server on their data directory. They come from the running server, or from
-//! `/etc/tintype.env`, which the units in `deploy/` read. With its own environment alone, a command could change a database
-//! that no server uses.
+//! `/etc/tintype.env`, which the units in `deploy/` read. With its own environment alone, a command could change a
+//! database that no server uses.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -19,17 +19,17 @@ use tintype_system::data_dir;
 use super::environment::adopt;
 use super::layers::{Setting, leaf, without_variables};
 
-/// The file with the environment of the servers under systemd.
+/// The environment file of servers under systemd.
 const UNIT_SETTINGS: &str = "/etc/tintype.env";
-/// The data directory of the units, unless their file names another.
+/// The units' data directory, unless their file names another.
 const UNIT_DATA: &str = "/var/lib/tintype";
-/// Largest environment or command line that is read, in bytes.
+/// Largest environment or command line, in bytes.
 const MAX_BYTES: u64 = 4 * 1024 * 1024;
-/// The commands that run a server, those that know the most settings first.
+/// The commands that run a server, in the order of how many settings they have.
 const SERVERS: [&str; 3] = ["serve", "api", "worker"];
-/// The settings of a process, not of an installation.
+/// Settings of a single process, not of the installation.
 const OF_PROCESS: [&str; 4] = ["data", "log", "log-format", "shutdown-delay"];
-/// Beginning of the variables by which a server reaches its bucket.
+/// Prefix of a server's variables for its bucket.
 const OF_BUCKETS: &str = "AWS_";
 
 /// A server's flags and environment.
@@ -37,30 +37,30 @@ const OF_BUCKETS: &str = "AWS_";
 pub(super) struct Installation {
     /// Where these settings come from, such as `the running server's (process 7)`.
     pub(super) origin: String,
-    /// Whether these are the settings of a process, and not of the file for units.
+    /// Whether these are a process's settings, rather than the units' file.
     pub(super) is_running: bool,
     variables: BTreeMap<String, String>,
-    /// Values of flags, by the names of their settings.
+    /// Flag values by setting name.
     flags: Vec<(String, Vec<String>)>,
-    /// The directory in which the server resolves relative paths.
+    /// The directory that the server resolves relative paths from.
     directory: PathBuf,
 }
 
 #[derive(Debug)]
 struct Server {
     id: u32,
-    /// Its directory in /proc, which stays that of this process when another one gets its id.
+    /// Its directory in /proc. It keeps referring to this process even if another one gets the same id.
     entry: File,
     arguments: Vec<OsString>,
     directory: PathBuf,
 }
 
 impl Installation {
-    /// The installation with this data directory. `command` is the whole command line, to read the flags of a server.
-    /// `any_owner` tells that this process becomes the owner of the data before it acts.
+    /// The installation with this data directory. `command` is the whole command line, for parsing a server's flags.
+    /// `any_owner` means that this process becomes the data's owner before it acts.
     ///
     /// # Errors
-    /// A message for the operator: there are settings of a server, but they cannot be read.
+    /// A message for the operator: a server has settings, but they cannot be read.
     pub(super) fn find(data: &Path, command: &Command, any_owner: bool) -> Result<Option<Self>, String> {
         let Ok(owned) = fs::metadata(data) else { return Ok(None) };
         let mut trusted = vec![0, geteuid().as_raw()];
@@ -88,8 +88,8 @@ impl Installation {
             }
             _ => {}
         }
-        // It may be the server of other data, or one that has just ended. A user who must not open the lock must not open
-        // the data either, and gets a message that says so.
+        // It may be another data directory's server, or one that has just ended. A user who isn't allowed to open the
+        // lock cannot open the data either, and gets a message that says so.
         let is_locked =
             || data_dir::is_locked(data).unwrap_or_else(|error| error.kind() != ErrorKind::PermissionDenied);
         match unread.filter(|_| is_locked()) {
@@ -98,7 +98,7 @@ impl Installation {
         }
     }
 
-    /// The data directory of the units on a machine that has them. It may not exist yet.
+    /// The units' data directory, on a machine that has units. It may not exist yet.
     pub(super) fn data_of_units(command: &Command) -> Option<PathBuf> {
         match Self::of_units() {
             Ok(units) => Some(units?.data(command)),
@@ -106,7 +106,7 @@ impl Installation {
         }
     }
 
-    /// The settings of the units, unless there is no file with them.
+    /// The units' settings; `None` if there is no file.
     fn of_units() -> io::Result<Option<Self>> {
         let mut bytes = Vec::new();
         match File::open(UNIT_SETTINGS) {
@@ -115,14 +115,14 @@ impl Installation {
             Err(error) => return Err(error),
         };
         let mut variables: BTreeMap<_, _> = variables_in(&String::from_utf8_lossy(&bytes)).into_iter().collect();
-        // systemd ignores values in another encoding, and never looks at that of comments.
+        // systemd ignores values in another encoding, but never checks the encoding of comments.
         variables.retain(|_, value| !value.contains(char::REPLACEMENT_CHARACTER));
         variables.entry("TINTYPE_DATA".to_owned()).or_insert_with(|| UNIT_DATA.to_owned());
         let origin = format!("those in {UNIT_SETTINGS}");
         Ok(Some(Self { origin, is_running: false, variables, flags: Vec::new(), directory: PathBuf::from("/") }))
     }
 
-    /// The variables of all settings of servers: those of the command itself do not count beside an installation.
+    /// All server settings' variables. A command's own values for these don't count if there is an installation.
     pub(super) fn variables_of_servers(command: &Command) -> Vec<String> {
         let commands = SERVERS.iter().filter_map(|name| command.find_subcommand(name));
         let settings = commands.flat_map(Command::get_arguments).filter_map(Setting::of);
@@ -130,7 +130,7 @@ impl Installation {
         shared.map(|setting| setting.variable()).collect()
     }
 
-    /// The values of a setting: of its flag, or else of its variable. `None` if the server was not given it.
+    /// A setting's values from its flag, or else its variable. `None` if the server has neither.
     pub(super) fn values(&self, setting: &Setting) -> Option<Vec<String>> {
         if OF_PROCESS.contains(&setting.name.as_str()) {
             return None;
@@ -145,7 +145,7 @@ impl Installation {
         Some(values.into_iter().map(|value| self.absolute(setting, value)).collect())
     }
 
-    /// A value whose path does not depend on the directory of the process.
+    /// A value whose path doesn't depend on the process's directory.
     fn absolute(&self, setting: &Setting, value: String) -> String {
         let joined = |path: &str| self.directory.join(path).to_string_lossy().into_owned();
         match value.split_once(':').filter(|_| ["database", "files"].contains(&setting.name.as_str())) {
@@ -166,7 +166,7 @@ impl Installation {
         named.map(PathBuf::from).or_else(by_default).unwrap_or_default()
     }
 
-    /// Makes the credentials of the bucket known to this process.
+    /// Makes the bucket's credentials available to this process.
     fn adopt(&self) {
         adopt(self.variables.iter().filter(|(name, _)| name.starts_with(OF_BUCKETS)));
     }
@@ -188,7 +188,7 @@ impl Server {
         })
     }
 
-    /// Whether the flags name another data directory, which can be known without the environment.
+    /// Whether the flags name another data directory, as far as this is known without the environment.
     fn is_elsewhere(&self, same: &dyn Fn(&Path) -> bool, flags: &mut Flags<'_>) -> bool {
         let flags = flags.given(&self.arguments);
         let named = flags.iter().find(|(name, _)| name == "data").and_then(|(_, values)| values.last());
@@ -196,7 +196,7 @@ impl Server {
     }
 }
 
-/// The servers of trusted users that may run on the data directory, those that know the most settings first.
+/// Trusted users' servers that may run on the data directory, in the order of how many settings they have.
 fn servers(trusted: &[u32], same: &dyn Fn(&Path) -> bool, flags: &mut Flags<'_>) -> Vec<Server> {
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
     let ids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
@@ -209,7 +209,7 @@ fn servers(trusted: &[u32], same: &dyn Fn(&Path) -> bool, flags: &mut Flags<'_>)
 
 fn server(id: u32, trusted: &[u32]) -> Option<Server> {
     let entry = File::open(format!("/proc/{id}")).ok()?;
-    // Anyone can run a program of this name. Only the settings of these users count.
+    // Anyone can run a program with this name. Only these users' settings count.
     if !trusted.contains(&entry.metadata().ok()?.uid()) {
         return None;
     }
@@ -224,27 +224,27 @@ fn within(entry: &File, name: &str) -> PathBuf {
     PathBuf::from(format!("/proc/self/fd/{}/{name}", entry.as_raw_fd()))
 }
 
-/// Reads texts that end with a zero byte each.
+/// Reads zero-terminated strings.
 fn read_list(entry: &File, name: &str) -> io::Result<Vec<OsString>> {
     let mut bytes = Vec::new();
     File::open(within(entry, name))?.take(MAX_BYTES).read_to_end(&mut bytes)?;
     if bytes.is_empty() {
-        // The kernel shows nothing of a process that has ended, and of one that is starting its program.
+        // The kernel shows nothing about a process that has ended or is just starting its program.
         return Err(ErrorKind::NotFound.into());
     }
     let texts = bytes.split(|byte| *byte == 0).filter(|text| !text.is_empty());
     Ok(texts.map(|text| OsString::from_vec(text.to_vec())).collect())
 }
 
-/// Reads the command lines of servers.
+/// Parses servers' command lines.
 struct Flags<'a> {
     command: &'a Command,
-    /// The command without variables, once there is a server: a copy takes as long as a whole start.
+    /// The command without variables, created for the first server: a copy takes as long as a whole start.
     alone: Option<Command>,
 }
 
 impl Flags<'_> {
-    /// The flags of a command line with their values, by the names of their settings.
+    /// A command line's flags and their values, by setting name.
     fn given(&mut self, arguments: &[OsString]) -> Vec<(String, Vec<String>)> {
         let copy = || without_variables(self.command.clone(), &|_| true).ignore_errors(true);
         let alone = self.alone.get_or_insert_with(copy);
@@ -280,13 +280,13 @@ fn variables_in(text: &str) -> Vec<(String, String)> {
     found
 }
 
-/// The value at the beginning of a text, and what follows its line.
+/// The value at the beginning of a text, and the rest after its line.
 fn value(text: &str) -> (String, &str) {
     let mut value = String::new();
     let mut quote = None;
-    // Before a value and between quoted parts, white space counts for nothing and quotes open a part.
+    // Before a value and between quoted parts, white space is ignored and quotes open a part.
     let mut between = true;
-    // The value without white space at its end.
+    // The value's length without trailing white space.
     let mut end = 0;
     let mut letters = text.char_indices();
     while let Some((at, letter)) = letters.next() {

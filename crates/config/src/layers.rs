@@ -1,5 +1,5 @@
-//! The layers of settings: a flag wins over its environment variable, that over the config file, that over the
-//! default. Values of the file join the command line as flags, so that the rules between flags hold for them too.
+//! Settings come in layers: flags override environment variables, which override the config file, which overrides
+//! defaults. The file's values join the command line as flags, so that rules between flags also apply to them.
 
 use std::any::TypeId;
 use std::error::Error as _;
@@ -18,24 +18,24 @@ use super::file::{CONFIG_FILE, ConfigFile, EngineTable, FileOrigin, FileSetting,
 use super::installation::Installation;
 use super::presets::{PresetFile, PresetTable};
 
-/// Start of the name of every environment variable of a setting.
+/// Prefix of all settings' environment variables.
 const PREFIX: &str = "TINTYPE_";
-/// The hidden flag of the commands that take the tables `[engine.NAME]`.
+/// The hidden flag for `[engine.NAME]` tables.
 const TABLES: &str = "engine_table";
-/// The hidden flag of the commands that take presets.
+/// The hidden flag for presets.
 const PRESET_FILE: &str = "preset_file";
 const MASK: &str = "********";
 
-/// The command line after the environment and the config file were read.
+/// The command line after reading the environment and the config file.
 #[derive(Debug)]
 pub struct CommandLine {
-    /// The values of all flags.
+    /// All flags' values.
     pub matches: ArgMatches,
-    /// Each setting of the command that was named.
+    /// The chosen command's settings.
     pub settings: Vec<ShownSetting>,
     /// The server whose settings the command uses.
     pub adopted: Adopted,
-    /// A message for each environment variable that looks like a setting and is none.
+    /// A message for each environment variable that looks like a setting but isn't one.
     pub unknown_variables: Vec<String>,
 }
 
@@ -44,16 +44,16 @@ pub struct CommandLine {
 pub struct Adopted {
     /// Where the settings come from, such as `the running server's (process 7)`; `None` if the command uses its own.
     pub origin: Option<String>,
-    /// Whether that server runs: the settings may also be those of a unit that is stopped.
+    /// Whether that server runs: the settings may also come from a stopped unit.
     pub is_running: bool,
-    /// A message for the operator if this user can't read the settings of the server.
+    /// A message for the operator if this user can't read the server's settings.
     pub unread: Option<String>,
 }
 
 /// A setting, its value and its origin, without secrets.
 #[derive(Debug, Serialize)]
 pub struct ShownSetting {
-    /// Name, which is that of its flag.
+    /// Name, the same as its flag's.
     pub name: String,
     /// Values as written; `None` if it is not set.
     pub value: Option<Vec<String>>,
@@ -80,7 +80,7 @@ pub enum Source {
 /// The settings cannot be used.
 #[derive(Debug)]
 pub enum SettingsError {
-    /// The command line cannot be parsed, or asks for help. The notes name lines of the config file that took part.
+    /// The command line cannot be parsed, or asks for help. The notes name config file lines that were involved.
     Usage(clap::Error, Vec<String>),
     /// The config file cannot be read: a message for the operator.
     File(String),
@@ -92,7 +92,7 @@ impl From<clap::Error> for SettingsError {
     }
 }
 
-/// A flag that has an environment variable, and so a place in the config file.
+/// A flag that has an environment variable, so it can also be set in the config file.
 #[derive(Debug, Clone)]
 pub(super) struct Setting {
     pub(super) name: String,
@@ -133,7 +133,7 @@ impl Setting {
         self.source(matches) == Some(ValueSource::CommandLine)
     }
 
-    /// The values as written; `None` for a flag that is not there or whose value is not UTF-8.
+    /// The values as written; `None` if the flag is missing or its value isn't UTF-8.
     pub(super) fn raw(&self, matches: &ArgMatches) -> Option<Vec<String>> {
         let id = self.arg.get_id().as_str();
         if self.is_switch() {
@@ -159,13 +159,13 @@ impl Setting {
         matches!(self.arg.get_action(), ArgAction::Append)
     }
 
-    /// Whether each value is written `NAME=VALUE`, so that the config file may hold them as a table.
+    /// Whether each value is written `NAME=VALUE`, so that the config file can contain them as a table.
     pub(super) fn takes_pairs(&self) -> bool {
         let is_pair = |name: &clap::builder::Str| name.contains('=');
         self.takes_many() && self.arg.get_value_names().is_some_and(|names| names.iter().any(is_pair))
     }
 
-    /// Checks one value by the parser of the flag.
+    /// Checks a value with the flag's parser.
     pub(super) fn check(&self, text: &str) -> Result<(), String> {
         let alone = Arg::new("value").action(ArgAction::Append).value_parser(self.arg.get_value_parser().clone());
         let alone = self.arg.get_value_delimiter().into_iter().fold(alone, Arg::value_delimiter);
@@ -227,7 +227,7 @@ pub fn read(command: Command, arguments: &[OsString]) -> Result<CommandLine, Set
     let set = without_variables(command, &is_empty_variable);
     let (set, arguments, adopted) = with_installation(set, &known, arguments).map_err(SettingsError::File)?;
     let arguments = &arguments;
-    // This pass finds the command and the config file. Its errors come again in the second one, with the file.
+    // This pass finds the command and the config file. The second one repeats its errors, including the file.
     let first = match set.clone().ignore_errors(true).try_get_matches_from(arguments) {
         Ok(first) => first,
         Err(error) => return Err(set.try_get_matches_from(arguments).err().unwrap_or(error).into()),
@@ -247,7 +247,7 @@ pub fn read(command: Command, arguments: &[OsString]) -> Result<CommandLine, Set
             !partner.is_some_and(|partner| partner.is_explicit(matches))
         })
         .collect();
-    // A secret named by a flag wins over one in the environment, whichever of the two forms each has.
+    // A secret in a flag overrides one in the environment, no matter which of the two forms each has.
     let outdone: Vec<_> = settings
         .iter()
         .filter(|setting| setting.source(matches) == Some(ValueSource::EnvVariable))
@@ -270,7 +270,7 @@ pub fn read(command: Command, arguments: &[OsString]) -> Result<CommandLine, Set
         let note = |(setting, entry): &(&Setting, &FileSetting)| {
             format!("--{} is set in {}", setting.long(), place(file.as_ref(), entry))
         };
-        // Only the value of a setting may come from elsewhere: other mistakes are on the command line.
+        // Only a setting's value can come from elsewhere: other mistakes are on the command line.
         let at_fault = match error.get(ContextKind::InvalidArg) {
             Some(ContextValue::String(arg)) => arg.split(' ').next().and_then(|flag| flag.strip_prefix("--")),
             _ => None,
@@ -336,7 +336,7 @@ fn show_entry(
     ShownSetting { name, value: Some(value), source: Source::File, origin: Some(origin) }
 }
 
-/// The flag with the config file, for a server that reads its presets again.
+/// The flag with the config file, for a server that reloads its presets.
 fn preset_file(matches: &ArgMatches, file: Option<&ConfigFile>) -> Option<String> {
     let named = matches.try_get_one::<PathBuf>("config").ok().flatten();
     let path = named.cloned().unwrap_or_else(|| data_of(matches).join(CONFIG_FILE));
@@ -352,7 +352,7 @@ fn place(file: Option<&ConfigFile>, entry: &FileSetting) -> String {
     format!("{path}:{}", entry.line)
 }
 
-/// The other form of a secret: `x-file` of `x`, and `x` of `x-file`.
+/// A secret's other form: `x-file` for `x`, and `x` for `x-file`.
 fn partner<'a>(setting: &Setting, settings: &'a [Setting]) -> Option<&'a Setting> {
     let name = match setting.name.strip_suffix("-file") {
         Some(name) => name.to_owned(),
@@ -367,7 +367,7 @@ fn with_entries(arguments: &[OsString], entries: &[(&Setting, &FileSetting)], ta
     with_flags(arguments, flags.chain(tables))
 }
 
-/// The command line with more flags. They stand before `--`, after which nothing is parsed as a flag.
+/// The command line with more flags, inserted before `--`, after which nothing is parsed as a flag.
 fn with_flags(arguments: &[OsString], flags: impl Iterator<Item = String>) -> Vec<OsString> {
     let end = arguments.iter().position(|argument| argument == "--").unwrap_or(arguments.len());
     let added = flags.map(OsString::from);
@@ -390,11 +390,11 @@ const OWN_SETTINGS: [&str; 12] = [
     "completions",
 ];
 
-/// Commands that change no database, and `doctor`, which says what it could not read.
+/// Commands that don't change a database, and `doctor`, which reports what it couldn't read.
 const WITHOUT_DATABASE: [&str; 6] = ["doctor", "engine", "health", "model", "policy", "preset"];
 
-/// A command whose flags take negative numbers, so that their parsers say what is allowed. Clap would call such
-/// a number an unknown flag.
+/// Lets a command's flags take negative numbers, so that their parsers can say what is allowed. Otherwise clap calls
+/// such a number an unknown flag.
 fn taking_negative_numbers(command: Command) -> Command {
     let takes = |arg: Arg| match arg.is_positional() || !arg.get_action().takes_values() {
         true => arg,
@@ -403,8 +403,8 @@ fn taking_negative_numbers(command: Command) -> Command {
     command.mut_args(takes).mut_subcommands(taking_negative_numbers)
 }
 
-/// Applies the settings of the server on the command's data directory. They override the command's own environment, which
-/// may belong to another installation; the command's own flags override them.
+/// Applies the settings of the server on the command's data directory. They override the command's own environment,
+/// which may belong to another installation; the command's own flags override them.
 ///
 /// # Errors
 /// A message for the operator: the settings cannot be read, so the command could change a database that no server uses.
@@ -415,7 +415,7 @@ fn with_installation(
 ) -> Result<(Command, Vec<OsString>, Adopted), String> {
     let mut arguments = arguments.to_vec();
     let none = Adopted::default();
-    // The parse that counts comes later, with its errors.
+    // The final parse comes later and reports its errors.
     let Ok(first) = command.clone().ignore_errors(true).try_get_matches_from(&arguments) else {
         return Ok((command, arguments, none));
     };
@@ -462,15 +462,15 @@ fn with_installation(
     Ok((command, with_flags(&arguments, flags.into_iter()), found))
 }
 
-/// Whether root becomes the owner of the data before the command acts on them.
+/// Whether root becomes the data's owner before the command acts.
 fn becomes_owner(matches: &ArgMatches) -> bool {
     geteuid().is_root() && !matches.subcommand_name().is_none_or(|name| KEEP_USER.contains(&name))
 }
 
-/// The commands as which root stays root.
+/// The commands during which root stays root.
 const KEEP_USER: [&str; 4] = ["engine", "generate", "get", "policy"];
 
-/// The config file that `--config` names, or that of the data directory.
+/// The config file named by `--config`, or the one in the data directory.
 fn config_file(matches: &ArgMatches, command: &Command) -> Result<Option<ConfigFile>, String> {
     let mut settings = Vec::new();
     collect_settings(command, &mut settings);
@@ -483,7 +483,7 @@ fn config_file(matches: &ArgMatches, command: &Command) -> Result<Option<ConfigF
     }
 }
 
-/// The settings of all commands, each once.
+/// All commands' settings, each once.
 fn collect_settings(command: &Command, found: &mut Vec<Setting>) {
     for setting in command.get_arguments().filter(|arg| !arg.is_hide_set()).filter_map(Setting::of) {
         if !found.iter().any(|known| known.name == setting.name) {
@@ -495,7 +495,7 @@ fn collect_settings(command: &Command, found: &mut Vec<Setting>) {
     }
 }
 
-/// Ends of the variables by which Kubernetes and Docker describe a service with the name of this program.
+/// Suffixes of variables that Kubernetes and Docker set for a service named like this program.
 const OF_ORCHESTRATORS: [&str; 8] =
     ["_PORT", "_SERVICE_HOST", "_SERVICE_PORT", "_TCP", "_TCP_ADDR", "_TCP_PORT", "_TCP_PROTO", "_NAME"];
 
@@ -510,7 +510,7 @@ fn unknown_variables(command: &Command) -> Vec<String> {
         |name: &String| OF_ORCHESTRATORS.iter().any(|end| name.ends_with(end)) || name.contains("_SERVICE_PORT_");
     let unknown = variables_with(PREFIX).into_iter().filter(|name| !known.contains(name) && !is_other(name));
     let message = |name: String| {
-        // All begin with the same letters.
+        // All of them have the same prefix.
         let ends = known.iter().filter_map(|known| known.strip_prefix(PREFIX));
         match nearest(name.trim_start_matches(PREFIX), ends) {
             Some(end) => format!("{name} is set, but there is no such setting: did you mean {PREFIX}{end}?"),
@@ -529,7 +529,7 @@ pub(super) fn leaf<'a>(command: &'a Command, matches: &'a ArgMatches) -> (&'a Co
     }
 }
 
-/// Who may read the environment of a server. In a container without capabilities, root may not.
+/// Who can read a server's environment. In a container without capabilities, root cannot.
 pub fn reader_of_servers() -> &'static str {
     if geteuid().is_root() { "the user of that process" } else { "root" }
 }

@@ -1,5 +1,5 @@
-//! Every setting, with its flag, its environment variable and its default, in one file per group. No other module
-//! reads the environment or the config file.
+//! All settings, with their flags, environment variables and defaults, in one file per group. No other module reads the
+//! environment or the config file.
 
 mod acme;
 mod client;

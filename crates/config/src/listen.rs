@@ -12,7 +12,7 @@ use tintype_domain::source::Peer;
 
 /// Host of an address that is only a port.
 const LOOPBACK: &str = "127.0.0.1";
-/// Starts the address of a Unix domain socket.
+/// Prefix of a Unix domain socket's address.
 const SOCKET: &str = "unix:";
 
 /// An address to listen on.
@@ -20,9 +20,9 @@ const SOCKET: &str = "unix:";
 pub enum ListenAddress {
     /// One TCP address.
     Address(SocketAddr),
-    /// A TCP port of every address of this machine.
+    /// A TCP port on every address of this machine.
     Everywhere(u16),
-    /// A TCP port of every address that a host name has.
+    /// A TCP port on every address of a host name.
     Name(String, u16),
     /// The path of a Unix domain socket.
     Socket(PathBuf),
@@ -46,7 +46,7 @@ impl FromStr for ListenAddress {
             return Ok(Self::Address(address));
         }
         let (host, port) = text.rsplit_once(':').unwrap_or((LOOPBACK, text));
-        // A plus sign is no part of a port, although Rust reads it as one of a number.
+        // A plus sign isn't part of a port, although Rust accepts it in numbers.
         let port = port.parse().ok().filter(|_| !port.starts_with('+')).ok_or_else(invalid)?;
         match host {
             "" | "*" => Ok(Self::Everywhere(port)),
@@ -71,7 +71,7 @@ impl fmt::Display for ListenAddress {
 }
 
 impl ListenAddress {
-    /// Whether it says where the server is: port 0 stands for one that the system chooses.
+    /// Whether the port is known; with port 0 the system chooses one.
     pub fn has_known_port(&self) -> bool {
         match self {
             Self::Address(address) => address.port() != 0,

@@ -1,4 +1,4 @@
-//! Names of models that stand for an engine.
+//! Model names that map to an engine.
 
 use std::collections::BTreeMap;
 use std::str::FromStr;
@@ -8,12 +8,12 @@ use clap::Args;
 use tintype_domain::images_api_request::MAX_MODEL_CHARS;
 use tintype_domain::model::MODEL_NAME;
 
-/// Longest name of an engine, in bytes: it may hold the URL of its server.
+/// Longest engine name, in bytes: it can contain its server's URL.
 const MAX_ENGINE: usize = 1_024;
-/// Most aliases. All of them are in the list of models.
+/// Most aliases. All of them are in the model list.
 const MAX_ALIASES: usize = 256;
 
-/// The flag for names of models.
+/// The flag for model aliases.
 #[derive(Debug, Clone, Default, Args)]
 pub struct ModelAliasSettings {
     /// Map a model name in OpenAI calls to an engine: only workers with that engine serve such a call, and any engine
@@ -22,16 +22,16 @@ pub struct ModelAliasSettings {
     pub model_alias: Vec<ModelAlias>,
 }
 
-/// One name of a model.
+/// A model alias.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ModelAlias {
-    /// The name, as callers write it.
+    /// The name as written by callers.
     pub name: String,
-    /// The name of the engine, as `tintype engine list` shows it.
+    /// The engine's name, as shown by `tintype engine list`.
     pub engine: String,
 }
 
-/// The engine of each name.
+/// Engines by alias.
 pub type ModelAliases = BTreeMap<String, String>;
 
 impl FromStr for ModelAlias {
@@ -56,10 +56,10 @@ impl FromStr for ModelAlias {
 }
 
 impl ModelAliasSettings {
-    /// The engine of each name.
+    /// Engines by alias.
     ///
     /// # Errors
-    /// A message for the operator: a name stands for two engines, or there are too many.
+    /// A message for the operator: a name maps to two engines, or there are too many.
     pub fn aliases(&self) -> Result<ModelAliases, String> {
         let mut aliases = ModelAliases::new();
         for ModelAlias { name, engine } in &self.model_alias {

@@ -1,4 +1,4 @@
-//! The OpenID Connect provider at which people may sign in.
+//! The OpenID Connect provider for sign-in.
 
 use std::path::PathBuf;
 
@@ -10,7 +10,7 @@ use tintype_domain::address::is_this_machine;
 use tintype_domain::joining::{JoinRule, JoinRules};
 use tintype_domain::provider::OidcProvider;
 
-/// The provider of an organisation, and this server as it is registered there.
+/// An organisation's provider, and this server as registered there.
 #[derive(Debug, Clone, Args)]
 pub struct OidcSettings {
     /// URL of an OpenID Connect provider for sign-in to the studio. Register the redirect URI
@@ -64,10 +64,10 @@ pub enum RolesFollow {
 }
 
 impl OidcSettings {
-    /// The provider, if the operator names one.
+    /// The provider, if there is one.
     ///
     /// # Errors
-    /// A message for the operator: a file cannot be read, or holds no secret.
+    /// A message for the operator: a file cannot be read, or contains no secret.
     pub fn provider(&self) -> Result<Option<OidcProvider>, String> {
         let Some((issuer, client_id)) = self.oidc_issuer.clone().zip(self.oidc_client_id.clone()) else {
             return Ok(None);
@@ -96,7 +96,7 @@ impl OidcSettings {
     }
 }
 
-/// Parses the URL of a provider, which the provider repeats to the letter: a slash at its end counts.
+/// Parses a provider's URL, which must exactly match what the provider reports, including a trailing slash.
 fn issuer(text: &str) -> Result<String, String> {
     base_url(text)?;
     let url = url::Url::parse(text).map_err(|error| error.to_string())?;

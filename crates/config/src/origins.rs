@@ -36,24 +36,24 @@ impl OriginSettings {
 }
 
 impl AllowedOrigins {
-    /// Whether no page may call the API.
+    /// Whether no page can call the API.
     pub fn are_none(&self) -> bool {
         !self.any && self.listed.is_empty()
     }
 
-    /// Whether pages of some origins may call the API and others may not.
+    /// Whether only pages from some origins can call the API.
     pub fn are_listed(&self) -> bool {
         !self.listed.is_empty()
     }
 
-    /// Whether the value of a header `Origin` is in the list.
+    /// Whether an `Origin` header's value is in the list.
     pub fn contain(&self, origin: &[u8]) -> bool {
         self.listed.iter().any(|listed| listed.as_bytes() == origin)
     }
 }
 
-/// Parses an origin, and writes it as browsers do: in lower case, with international names in ASCII and without the
-/// usual port.
+/// Parses an origin and normalises it as browsers do: in lower case, with international names in ASCII, without the
+/// default port.
 fn origin(text: &str) -> Result<String, String> {
     let text = text.trim();
     if text == ANY {
@@ -65,7 +65,7 @@ fn origin(text: &str) -> Result<String, String> {
             .to_owned()
     };
     let url = url::Url::parse(text).map_err(|_| invalid())?;
-    // The parser repairs much that a browser would never send, so only a difference that is meant is accepted.
+    // The parser repairs much that a browser would never send, so only expected differences are accepted.
     let bare = url.path() == "/" && url.query().is_none() && url.fragment().is_none();
     let anonymous = url.username().is_empty() && url.password().is_none() && !text.contains(['@', '*', '\\']);
     if !matches!(url.scheme(), "http" | "https") || !bare || !anonymous {

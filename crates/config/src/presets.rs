@@ -1,4 +1,4 @@
-//! The presets of the config file: tables `[preset.NAME]`.
+//! Presets from `[preset.NAME]` tables in the config file.
 
 use std::collections::BTreeMap;
 use std::fs::Metadata;
@@ -17,7 +17,7 @@ use toml::de::DeValue;
 
 use super::file::{ConfigFile, FileOrigin, FileSetting, Value, line_of, one_text, parsed, refusal, suggestion, text};
 
-/// The settings of a preset, in the order of the documentation.
+/// The names in a preset table, in the documentation's order.
 const NAMES: [&str; 13] = [
     "engine",
     "description",
@@ -33,9 +33,9 @@ const NAMES: [&str; 13] = [
     "callers",
     "references",
 ];
-/// Longest description, in characters.
+/// Most characters in a description.
 const MAX_DESCRIPTION: usize = 200;
-/// Longest quality, in bytes.
+/// Most bytes in a quality.
 const MAX_QUALITY: usize = 20;
 
 /// Where the presets are.
@@ -50,7 +50,7 @@ pub struct PresetSettings {
 }
 
 impl PresetSettings {
-    /// The presets as they were when this process started.
+    /// The presets at the start of this process.
     pub fn presets(&self) -> Vec<Preset> {
         self.preset_table.iter().map(|PresetArgument(preset)| preset.clone()).collect()
     }
@@ -73,13 +73,13 @@ impl FromStr for PresetArgument {
 pub struct PresetFile {
     /// Its path.
     pub path: PathBuf,
-    /// Whether `--config` names it, so that it may be any user's.
+    /// Whether `--config` names it, so that any user can own it.
     pub is_named: bool,
     /// The version that [`PresetSettings::presets`] come from.
     pub version: Option<FileVersion>,
 }
 
-/// What differs between two versions of a file.
+/// Distinguishes two versions of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FileVersion {
     inode: u64,
@@ -89,7 +89,7 @@ pub struct FileVersion {
 }
 
 impl FileVersion {
-    /// The version of a file that can be read again: no pipe and no device.
+    /// The version of a file that can be read again; `None` for pipes and devices.
     fn of(metadata: &Metadata) -> Option<Self> {
         let changed = (metadata.mtime(), metadata.mtime_nsec());
         metadata.is_file().then(|| Self { inode: metadata.ino(), bytes: metadata.size(), changed })
@@ -111,25 +111,25 @@ impl FromStr for PresetFile {
 }
 
 impl PresetFile {
-    /// The config file of a command. `found` is its content, if it exists.
+    /// A command's config file. `found` is its content, if it exists.
     pub(super) fn new(path: PathBuf, is_named: bool, found: Option<&ConfigFile>) -> Self {
         Self { path, is_named, version: found.and_then(|found| FileVersion::of(&found.metadata)) }
     }
 
-    /// The flag that passes the file on; `None` for a path that is not UTF-8.
+    /// The flag that passes the file on; `None` if its path isn't UTF-8.
     pub(super) fn flag(&self) -> Option<String> {
         serde_json::to_string(self).ok().map(|file| format!("--preset-file={file}"))
     }
 
-    /// The present version, if there is a file that can be read.
+    /// The current version, if there is a readable file.
     pub fn present_version(&self) -> Option<FileVersion> {
         std::fs::metadata(&self.path).ok().as_ref().and_then(FileVersion::of)
     }
 
-    /// Reads the presets again.
+    /// Reloads the presets.
     ///
     /// # Errors
-    /// A message for the operator that names the file and the line.
+    /// A message for the operator with the file and the line.
     pub fn read(&self) -> Result<Vec<Preset>, String> {
         let path = &self.path;
         let origin = match self.is_named {
@@ -157,7 +157,7 @@ pub(super) struct PresetTable {
 }
 
 impl PresetTable {
-    /// Reads all tables. The error names a line.
+    /// Reads all tables. Errors contain a line.
     pub(super) fn read_all(
         line: usize,
         tables: &DeValue<'_>,
@@ -225,10 +225,10 @@ fn check_name(name: &str) -> Result<(), String> {
     Err(format!("a preset has a name of 1 to {MAX_PRESET_NAME} letters, digits, dots, hyphens and underscores"))
 }
 
-/// Texts of a table by their names, with their lines.
+/// A table's texts by name, with their lines.
 type Found = BTreeMap<String, (usize, Vec<String>)>;
 
-/// One value of a table, if it is there.
+/// A table's value, if it is there.
 fn one<T: FromStr>(found: &Found, key: &str, what: &str) -> Result<Option<T>, (usize, String)> {
     let Some((line, texts)) = found.get(key) else { return Ok(None) };
     let text = texts.first().map_or("", String::as_str);
@@ -292,7 +292,7 @@ fn preset(name: &str, found: &Found) -> Result<Preset, (usize, String)> {
     Ok(Preset { name: name.to_owned(), description, sample, engine, settings, callers, references })
 }
 
-/// A setting that callers may change, such as `seed` or `steps=10..50`.
+/// A setting that callers can change, such as `seed` or `steps=10..50`.
 fn caller_setting(text: &str) -> Result<(Setting, RangeInclusive<f64>), String> {
     let (name, bounds) = text.split_once('=').map_or((text, None), |(name, bounds)| (name, Some(bounds)));
     let setting: Setting = name.trim().parse()?;

@@ -1,4 +1,4 @@
-//! The Redis that counts rate limits for all processes.
+//! The Redis server that counts rate limits for all processes.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use clap::Args;
 use super::environment::{authorities_in, secret_in};
 use super::values::duration;
 
-/// Settings of the Redis server that counts shared rate limits.
+/// The settings for a Redis server that counts shared rate limits.
 #[derive(Clone, Args)]
 pub struct RedisSettings {
     /// Redis that counts rate limits for all processes, as redis://USER:PASSWORD@HOST:PORT/DATABASE, or rediss://
@@ -33,7 +33,7 @@ pub struct RedisServer {
     pub url: String,
     /// PEM of certificate authorities to trust in addition to the public ones.
     pub authorities: Option<Vec<u8>>,
-    /// Longest time a request waits for it.
+    /// The longest that a request waits for it.
     pub timeout: Duration,
 }
 
@@ -41,7 +41,7 @@ tintype_domain::opaque!(RedisSettings);
 tintype_domain::opaque!(RedisServer);
 
 impl RedisSettings {
-    /// The server to use, if the operator gave one.
+    /// The server to use, if there is one.
     ///
     /// # Errors
     /// A message for the operator: a file cannot be read.

@@ -1,4 +1,4 @@
-//! The retention of finished tasks and of the audit log.
+//! Retention of finished tasks and the audit log.
 
 use std::fmt;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use clap::Args;
 use super::timing::{MIN_AUDIT_RETENTION, MIN_RETENTION};
 use super::values::duration;
 
-/// How long finished tasks, prompts of failed ones, and entries of the audit log are kept.
+/// How long finished tasks, failed tasks' prompts, and audit log entries are kept.
 #[derive(Debug, Clone, Copy, Args)]
 pub struct RetentionSettings {
     /// Remove tasks and their images this long after they finish, for example 30d [default: keep them forever]

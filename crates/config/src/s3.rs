@@ -1,4 +1,4 @@
-//! An S3-compatible bucket. Credentials and endpoint come from the environment variables that the AWS tools read.
+//! An S3-compatible bucket. Credentials and endpoint come from the AWS tools' environment variables.
 
 use std::fmt;
 use std::path::Path;
@@ -7,7 +7,7 @@ use url::Url;
 
 use super::environment::{secret_in, variable};
 
-/// The variables of the AWS tools that are passed on.
+/// The AWS tools' variables that are passed on.
 const AWS_VARIABLES: [&str; 19] = [
     "AWS_ACCESS_KEY_ID",
     "AWS_SECRET_ACCESS_KEY",
@@ -38,10 +38,10 @@ const CONTAINER_TOKEN_FILE: &str = "AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE";
 const METADATA_ENDPOINT: &str = "AWS_EC2_METADATA_SERVICE_ENDPOINT";
 const ROLE: &str = "AWS_ROLE_ARN";
 const STS_ENDPOINT: &str = "AWS_ENDPOINT_URL_STS";
-/// Each of these is the URL of a server.
+/// Variables that contain a server's URL.
 const ENDPOINTS: [&str; 5] = ["AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", STS_ENDPOINT, FULL_URI, METADATA_ENDPOINT];
-/// The sources of credentials in the order in which the library looks for them, each with the variable that it needs
-/// besides. Without that of a role or a container, the library would silently ask the metadata service.
+/// Sources of credentials in the library's search order, each with the other variable that it needs. Without a role's
+/// or container's other variable, the library would silently ask the metadata service.
 const CREDENTIALS: [(&str, Option<&str>); 6] = [
     (KEY_ID, Some(SECRET_KEY)),
     (SECRET_KEY, Some(KEY_ID)),
@@ -50,7 +50,7 @@ const CREDENTIALS: [(&str, Option<&str>); 6] = [
     (FULL_URI, Some(CONTAINER_TOKEN_FILE)),
     (METADATA_ENDPOINT, None),
 ];
-/// Each of these becomes a part of a header as it is.
+/// Each of these becomes part of a header, unescaped.
 const IN_HEADERS: [&str; 5] = [KEY_ID, "AWS_SESSION_TOKEN", "AWS_REGION", "AWS_DEFAULT_REGION", "AWS_SSE_KMS_KEY_ID"];
 
 /// A bucket and how to reach it.
@@ -62,7 +62,7 @@ pub struct S3Settings {
     pub prefix: Option<String>,
     /// PEM of certificate authorities to trust in addition to the public ones.
     pub authorities: Option<Vec<u8>>,
-    /// Names and values of the AWS variables, some of which are secret.
+    /// Names and values of the AWS variables. Some are secret.
     variables: Vec<(String, String)>,
 }
 
@@ -76,7 +76,7 @@ impl fmt::Display for S3Settings {
 tintype_domain::opaque!(S3Settings);
 
 impl S3Settings {
-    /// Parses `s3://BUCKET/PREFIX`. `variables` are the variables of the AWS tools.
+    /// Parses `s3://BUCKET/PREFIX`. `variables` are the AWS tools' variables.
     ///
     /// # Errors
     /// A message for the operator.
@@ -117,7 +117,7 @@ impl S3Settings {
         }
     }
 
-    /// Checks that the host of the endpoint names the bucket where no path does.
+    /// Checks that an endpoint's host contains the bucket's name if no path does.
     fn check_host(&self) -> Result<(), String> {
         const BY_HOST: &str = "AWS_VIRTUAL_HOSTED_STYLE_REQUEST";
         let by_host = self.variable(BY_HOST).unwrap_or_default().to_ascii_lowercase();
@@ -136,13 +136,13 @@ impl S3Settings {
         }
     }
 
-    /// Parses `s3://BUCKET/PREFIX` and takes the rest from the environment.
+    /// Parses `s3://BUCKET/PREFIX`, and reads the rest from the environment.
     pub(super) fn from_env(url: &str) -> Result<Self, String> {
         let settings = Self::parse(url, aws_variables()?)?;
         Ok(Self { authorities: aws_authorities()?, ..settings })
     }
 
-    /// Names and values of the AWS variables, some of which are secret.
+    /// Names and values of the AWS variables. Some are secret.
     pub fn variables(&self) -> impl Iterator<Item = (&str, &str)> {
         self.variables.iter().map(|(name, value)| (name.as_str(), value.as_str()))
     }
@@ -155,22 +155,22 @@ impl S3Settings {
         self.variable("AWS_ENDPOINT_URL_S3").or_else(|| self.variable("AWS_ENDPOINT_URL"))
     }
 
-    /// Whether the URL of the endpoint asks for plain HTTP.
+    /// Whether the endpoint's URL uses plain HTTP.
     pub fn plain_http(&self) -> bool {
         self.endpoint().is_some_and(|url| url.starts_with("http://"))
     }
 }
 
-/// The variables without the white space around their values, such as the line break at the end of a file that became a
-/// variable. One that is empty counts as absent.
+/// The variables without white space around their values, such as the line break at the end of a file that became a
+/// variable. Empty ones count as absent.
 fn trimmed(variables: Vec<(String, String)>) -> Vec<(String, String)> {
     let trimmed = variables.into_iter().map(|(name, value)| (name, value.trim().to_owned()));
     trimmed.filter(|(_, value)| !value.is_empty()).collect()
 }
 
-/// Checks the value of a variable. The library ends the process for one that it cannot put into a URL or a header.
+/// Checks a variable's value. The library aborts the process for a value that it cannot put into a URL or a header.
 fn check_value(name: &str, value: &str) -> Result<(), String> {
-    // A value may be secret, so no message repeats it.
+    // Values can be secret, so no message repeats them.
     if ENDPOINTS.contains(&name) {
         return check_endpoint(name, value);
     }
@@ -204,9 +204,9 @@ fn check_token_file(path: &str) -> Result<(), String> {
     }
 }
 
-/// Checks the URL of a server. The library ends the process for one that it cannot read.
+/// Checks a server's URL. The library aborts the process for a URL that it cannot parse.
 fn check_endpoint(variable: &str, text: &str) -> Result<(), String> {
-    // A URL may hold a password, so the message does not repeat it.
+    // URLs can contain a password, so the message doesn't repeat it.
     let wrong =
         |why: &str| Err(format!("{variable} is not the URL of a server, such as https://s3.example.com: {why}"));
     let url = match Url::parse(text) {
@@ -221,7 +221,7 @@ fn check_endpoint(variable: &str, text: &str) -> Result<(), String> {
     if !url.username().is_empty() || url.password().is_some() {
         return wrong("it holds a name or a password; the credentials are AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY");
     }
-    // Stricter than the URLs of browsers, which take white space and forgive missing slashes.
+    // Stricter than browsers, which accept white space and missing slashes.
     let read = text.parse::<http::Uri>().ok();
     if asks || read.is_none_or(|uri| uri.host().is_none_or(str::is_empty)) {
         return wrong("it has more than a scheme, a host, a port and a path, or a character that must be escaped");
@@ -251,7 +251,7 @@ fn aws_authorities() -> Result<Option<Vec<u8>>, String> {
 mod tests {
     use super::*;
 
-    /// The outcome for a bucket `pictures` at an endpoint and with credentials, after these changes of the variables.
+    /// The outcome for a bucket `pictures` at an endpoint and with credentials, after changing these variables.
     fn parse(changed: &[(&str, &str)]) -> Result<S3Settings, String> {
         let plain =
             [(KEY_ID, "AKIA"), (SECRET_KEY, "secret"), ("AWS_REGION", "here"), ("AWS_ENDPOINT_URL", "http://[::1]:1")];

@@ -25,10 +25,10 @@ use super::webhooks::WebhookSettings;
 use super::worker::WorkerSettings;
 use tintype_system::fault::Faults;
 
-/// Longest time for which a server that stops keeps serving.
+/// The longest that a stopping server can keep serving.
 const MAX_SHUTDOWN_DELAY: Duration = Duration::from_secs(60 * 60);
 
-/// Space on the disk that stays free.
+/// Disk space to keep free.
 #[derive(Debug, Clone, Args)]
 pub struct SpaceSettings {
     /// Free disk space below which no tasks are accepted [default: 64MiB, or 5% of a small disk]
@@ -36,7 +36,7 @@ pub struct SpaceSettings {
     pub min_free_space: Option<ByteSize>,
 }
 
-/// The URL at which people reach the studio, for links to it. A command takes what it lacks from the running server.
+/// The studio's URL, for links to it. A command takes what it lacks from the running server.
 #[derive(Debug, Clone, Args)]
 pub struct StudioUrl {
     /// URL of the studio [default: that of the server]
@@ -51,7 +51,7 @@ pub struct StudioUrl {
 }
 
 impl StudioUrl {
-    /// The URL without a path: the public one, that of the certificate, or that of the first address.
+    /// The URL without a path: the public URL, or else one with the certificate's name or the first listen address.
     ///
     /// # Errors
     /// A message for the operator: the server has none.
@@ -188,7 +188,7 @@ impl ServerSettings {
     }
 }
 
-/// Parses the time for which a server that stops keeps serving. A longer one would keep it from stopping at all.
+/// Parses how long a stopping server keeps serving. A longer time would keep it from ever stopping.
 fn shutdown_delay(text: &str) -> Result<Duration, String> {
     match duration(text)? {
         delay if delay > MAX_SHUTDOWN_DELAY => Err("a server may serve for at most 1h after a stop signal".into()),

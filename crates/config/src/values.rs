@@ -1,4 +1,4 @@
-//! Parsers for the values of flags. Every error is a message for the operator.
+//! Parsers for flag values. Every error is a message for the operator.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -21,7 +21,7 @@ pub fn rate(text: &str) -> Result<u32, String> {
 /// # Errors
 /// A message for the operator.
 pub fn duration(text: &str) -> Result<Duration, String> {
-    // The library takes a capital M for months, and most people who write one mean minutes.
+    // The library reads a capital M as months, but most people mean minutes.
     if text.contains('M') {
         return Err("M is not a unit: write 1m for a minute, or 30d for a month".into());
     }
@@ -51,7 +51,7 @@ pub fn lifetime(text: &str) -> Result<Duration, String> {
     }
 }
 
-/// Parses the time for which something replaced stays valid, from 0 s on.
+/// Parses how long something replaced stays valid, from 0 s.
 ///
 /// # Errors
 /// A message for the operator.
@@ -62,13 +62,13 @@ pub fn overlap(text: &str) -> Result<Duration, String> {
     }
 }
 
-/// Longest time after which something may expire, about 100 years.
+/// Longest expiry time, about 100 years.
 const LONGEST_LIFE: Duration = Duration::from_secs(36_525 * 86_400);
 
 /// Parses a base URL: http or https, without credentials, a query or a fragment. Drops trailing slashes.
 ///
 /// # Errors
-/// A message for the operator, which does not repeat the URL: it may hold a password.
+/// A message for the operator, which doesn't repeat the URL: it can contain a password.
 pub fn base_url(text: &str) -> Result<String, String> {
     let is_base =
         |url: &url::Url| matches!(url.scheme(), "http" | "https") && url.query().is_none() && url.fragment().is_none();
@@ -85,7 +85,7 @@ pub(super) fn has_credentials(url: &url::Url) -> bool {
     !url.username().is_empty() || url.password().is_some()
 }
 
-/// Parses the base URL of a whole server. It has no path, since pages, cookies and redirects begin at the root.
+/// Parses a whole server's base URL. It has no path, since pages, cookies and redirects begin at the root.
 ///
 /// # Errors
 /// A message for the operator.
@@ -100,7 +100,7 @@ pub fn root_url(text: &str) -> Result<String, String> {
     }
 }
 
-/// Parses the base URL of a collector of traces, which is logged.
+/// Parses the base URL of a trace collector, which is logged.
 ///
 /// # Errors
 /// A message for the operator.
@@ -111,8 +111,8 @@ pub fn collector_url(text: &str) -> Result<String, String> {
     Ok(without_path(base_url(text)?, &["/v1/traces"]))
 }
 
-/// Parses the URL of a server to call, or of its API or a page. Without a scheme it means http on this machine and
-/// https elsewhere.
+/// Parses the URL of a server to call, or of its API or one of its pages. Without a scheme it means http on this
+/// machine and https elsewhere.
 ///
 /// # Errors
 /// A message for the user.
@@ -128,9 +128,9 @@ pub fn server_url(text: &str) -> Result<String, String> {
     Ok(without_path(url, &["/api/v1", "/v1", "/mcp", "/studio", "/docs"]))
 }
 
-/// A base URL without one of these paths, which are added to it: people copy addresses with them.
+/// A base URL without one of these paths, which are appended later: people copy addresses that include them.
 fn without_path(url: String, paths: &[&str]) -> String {
-    // A host may be called like a path.
+    // A host can have the same name as a path.
     let base = paths.iter().find_map(|path| url.strip_suffix(path).filter(|base| !base.ends_with('/')));
     base.map_or_else(|| url.clone(), str::to_owned)
 }
@@ -166,7 +166,7 @@ mod tests {
             ("images.example.com/mcp", "https://images.example.com"),
             ("https://images.example.com/api/v1/", "https://images.example.com"),
             ("https://example.com/images/v1", "https://example.com/images"),
-            // The name of a container.
+            // A container name.
             ("http://studio", "http://studio"),
             ("http://mcp/mcp", "http://mcp"),
             ("http://api/v1", "http://api"),

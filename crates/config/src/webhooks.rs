@@ -1,11 +1,11 @@
-//! The networks of webhooks.
+//! Networks that webhooks can reach.
 
 use clap::Args;
 use ipnet::IpNet;
 
 use super::values::network;
 
-/// The flag for the networks of webhooks.
+/// The flag for networks that webhooks can reach.
 #[derive(Debug, Clone, Default, Args)]
 pub struct WebhookSettings {
     /// Networks besides the public ones that webhooks may reach, also by plain HTTP, if the operator has added the endpoint
@@ -14,7 +14,7 @@ pub struct WebhookSettings {
     pub webhook_network: Vec<IpNet>,
 }
 
-/// The networks of the running server's webhooks, for a command that asks whether it could reach an endpoint.
+/// The networks that the running server's webhooks can reach, for a command that checks an endpoint.
 #[derive(Debug, Clone, Default, Args)]
 pub struct WebhookNetworks {
     #[arg(long, env = "TINTYPE_WEBHOOK_NETWORK", num_args = 1.., value_delimiter = ',', value_parser = network, hide = true)]

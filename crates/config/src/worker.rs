@@ -10,10 +10,10 @@ use super::engines::NamedEngine;
 use super::timing::TASK_TIME_LIMIT;
 use super::values::duration;
 
-/// Heartbeats per lease: one may be late and another lost before the lease expires.
+/// Heartbeats per lease: one can be late and another lost before the lease expires.
 const HEARTBEATS: u32 = 3;
 
-/// Time limit for one attempt unless the settings or the engine name another.
+/// Default time limit for an attempt.
 const ATTEMPT_LIMIT: Duration = Duration::from_secs(3 * 60);
 
 /// How the worker handles tasks.
@@ -62,18 +62,18 @@ pub struct WorkerSettings {
 }
 
 impl WorkerSettings {
-    /// Number of tasks rendered at the same time by an engine that takes `engine_slots`: what its table says, or else
+    /// The number of tasks that an engine with `engine_slots` renders at a time: as configured in its table, or else by
     /// `--renders`.
     pub fn render_slots(&self, engine: &NamedEngine, engine_slots: usize) -> usize {
         engine.slots.or(self.renders).map_or(engine_slots, usize::from).max(1)
     }
 
-    /// Time limit for one attempt with an engine that asks for `wanted`.
+    /// Time limit for an attempt with an engine that asks for `wanted`.
     pub fn attempt_limit(&self, wanted: Option<Duration>) -> Duration {
         self.render_timeout.or(wanted).unwrap_or(ATTEMPT_LIMIT)
     }
 
-    /// Interval at which the worker renews its leases.
+    /// How often the worker renews its leases.
     pub fn heartbeat(&self) -> Duration {
         self.lease / HEARTBEATS
     }
@@ -86,7 +86,7 @@ fn lease(text: &str) -> Result<Duration, String> {
     }
 }
 
-/// The time limit of an attempt, which has no meaning beyond that of its task.
+/// Parses an attempt's time limit. Beyond the task's time limit it would have no effect.
 fn render_timeout(text: &str) -> Result<Duration, String> {
     match duration(text)? {
         limit if (Duration::from_secs(1)..=TASK_TIME_LIMIT).contains(&limit) => Ok(limit),
