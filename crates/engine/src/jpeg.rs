@@ -1,4 +1,4 @@
-//! JPEG files that were cut off. The decoder fills what is missing with grey, and reports nothing.
+//! Truncated JPEG files. The decoder fills in what is missing with grey, without reporting it.
 
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::io::Cursor;
@@ -8,18 +8,18 @@ use image::{DynamicImage, ImageDecoder as _, Limits};
 
 use crate::picture::{MAX_DECODER_BYTES, PictureError};
 
-/// Marker of the end of a picture.
+/// Marker for the end of the image.
 const END: u8 = 0xd9;
-/// Bytes behind a file without an end. They take up less than one row of blocks, so that a picture with missing data
-/// shows them.
+/// Bytes appended to a file without an end. They fill less than one row of blocks, so they show in a picture that lacks
+/// data.
 const PADDING: usize = 64;
 
-/// Whether the file has the marker that ends its picture, not counting previews within its metadata.
+/// Whether the file has the marker that ends its image, not counting previews in its metadata.
 pub(crate) fn has_end(file: &[u8]) -> bool {
-    // The first marker begins the picture and has no length.
+    // The first marker begins the image and has no length.
     let mut rest = file.get(2..).unwrap_or_default();
     loop {
-        // Between segments only fill bytes may stand. Decoders skip anything else, too.
+        // Only fill bytes are allowed between segments. Decoders skip anything else, too.
         let Some(at) = rest.windows(2).position(|pair| pair[0] == 0xff && is_marker(pair[1])) else { return false };
         let marker = rest[at + 1];
         if marker == END {
@@ -29,19 +29,19 @@ pub(crate) fn has_end(file: &[u8]) -> bool {
         let Some(length) = rest.first_chunk().map(|bytes| usize::from(u16::from_be_bytes(*bytes))) else {
             return false;
         };
-        // The data of a scan, which follow its header, hold no marker except those that `is_marker` passes over.
+        // A scan's data, which follow its header, contain no markers except the ones that `is_marker` ignores.
         let Some(behind) = rest.get(length.max(2)..) else { return false };
         rest = behind;
     }
 }
 
-/// Whether a byte behind 0xff is a marker with a segment, or the end: not a byte of data, a restart, or a fill byte.
+/// Whether a byte after 0xff is a marker with a segment, or the end: not data, a restart, or a fill byte.
 fn is_marker(byte: u8) -> bool {
     !matches!(byte, 0x00 | 0x01 | 0xd0..=0xd8 | 0xff)
 }
 
-/// Decodes a file whose end is missing, which some cameras leave out. A picture that lacks data differs with the bytes that
-/// follow; a whole one does not.
+/// Decodes a file without an end, which some cameras omit. If the picture lacks data, it changes with the appended
+/// bytes; if it is complete, it doesn't.
 ///
 /// # Errors
 /// [`PictureError::Damaged`]: it lacks data.
@@ -59,7 +59,7 @@ pub(crate) fn decode_without_end(file: &[u8]) -> Result<DynamicImage, PictureErr
         picture.as_bytes().hash(&mut hasher);
         hasher.finish()
     };
-    // One at a time, because a picture may take a quarter of the memory of the process.
+    // One at a time, because a picture can take a quarter of the process's memory.
     let of_zeros = hash(&padded(0x00)?);
     let picture = padded(0x5a)?;
     match hash(&picture) == of_zeros {

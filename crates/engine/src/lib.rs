@@ -24,38 +24,38 @@ pub use settings::{
     Lora, MAX_LORA_WEIGHT, MAX_LORAS, MAX_NEGATIVE_CHARS, MAX_SEED, PromptSyntax, RenderSettings, Setting,
 };
 
-/// An engine as the service and its operator see it, known without building it.
+/// A description of an engine, for the service and its operator, available without building it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EngineInfo {
-    /// The name that `--engine` takes.
+    /// Its name in `--engine`.
     pub name: String,
     /// One sentence for the operator: what the engine is and what it is not.
     pub description: String,
     /// Sizes that it renders natively.
     pub sizes: Sizes,
-    /// Most reference pictures of one brief; 0 for an engine that renders from text alone.
+    /// Most reference pictures in a brief; 0 for a text-only engine.
     pub max_references: usize,
-    /// Whether it takes a mask for its first reference picture.
+    /// Whether it accepts a mask for its first reference picture.
     pub masks: bool,
-    /// Settings of a brief that it takes. It ignores the others.
+    /// Settings that it supports. It ignores the others.
     pub settings: Vec<Setting>,
-    /// Which LoRAs it takes.
+    /// Which LoRAs it supports.
     pub loras: LoraSource,
-    /// Whether a preset decides how it reads prompts ([`PromptSyntax`]). Others read them in a way of their own.
+    /// Whether a preset decides how it reads prompts ([`PromptSyntax`]). Other engines have their own way.
     pub weighted_prompts: bool,
-    /// Whether it takes a quality.
+    /// Whether it supports a quality.
     pub quality: bool,
-    /// How long one task usually takes; clients should wait about this long before polling.
+    /// How long a task usually takes; clients should wait about this long before polling.
     pub typical_duration: Duration,
-    /// Longest time for one attempt unless the operator sets another; `None` for the usual one.
+    /// Time limit for an attempt unless the operator sets one; `None` for the default.
     pub attempt_limit: Option<Duration>,
-    /// Tasks that it takes at the same time, at least one. An engine that waits for another machine takes more than this
-    /// machine has cores; one that works on the cores itself limits how many of its tasks do so at a time.
+    /// How many tasks it takes at a time, at least one. An engine that waits for another machine takes more than this
+    /// machine has cores; one that computes on the cores itself limits how many tasks do so at a time.
     pub slots: usize,
 }
 
 impl EngineInfo {
-    /// An engine that takes one prompt alone at a time, for pictures of any size.
+    /// An engine that takes text prompts only, one at a time, for pictures of any size.
     pub fn new(name: &str, description: impl Into<String>, typical_duration: Duration) -> Self {
         Self {
             name: name.into(),
@@ -74,14 +74,14 @@ impl EngineInfo {
     }
 }
 
-/// The LoRAs that an engine takes.
+/// The LoRAs that an engine supports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LoraSource {
     /// None.
     Nowhere,
-    /// Files of the machine that renders.
+    /// Files on the rendering machine.
     Files,
-    /// Those of its server, by the names that this has for them.
+    /// The LoRAs on its server, by their names there.
     Server,
 }
 
@@ -95,8 +95,8 @@ pub enum Sizes {
 }
 
 impl Sizes {
-    /// The native size from which a picture of `width` x `height` is best made: the one of the nearest aspect ratio, and
-    /// among these the one of the nearest area.
+    /// The native size that suits a picture of `width` x `height` best: the nearest aspect ratio, and among equals the
+    /// nearest area.
     pub fn nearest(&self, width: u32, height: u32) -> (u32, u32) {
         let Self::Of(sizes) = self else { return (width, height) };
         let apart = |a: f64, b: f64| (a / b).ln().abs();
@@ -124,17 +124,17 @@ pub struct Brief {
     pub height: u32,
     /// One seed for each picture, at most [`MAX_SEED`]; the same seed and brief give the same picture.
     pub seeds: Vec<u64>,
-    /// The other settings. Their seed is in `seeds` already.
+    /// The other settings. `seeds` already contains their seed.
     pub settings: RenderSettings,
     /// Decoded reference pictures, in the caller's order. Empty for text-to-image.
     pub references: Vec<Picture>,
-    /// The part of the first reference picture to change. Both have the size of the brief.
+    /// The part of the first reference picture to change. Both have the brief's size.
     pub mask: Option<Mask>,
-    /// Time left for this attempt. When it has passed, the worker cancels the render.
+    /// Time left for this attempt, after which the worker cancels the render.
     pub time_limit: Duration,
 }
 
-/// How far a render is.
+/// A render's progress.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Stage {
     /// Steps done, out of all steps.
@@ -144,12 +144,12 @@ pub enum Stage {
         /// All steps.
         of: u32,
     },
-    /// This part of the work is done, from 0 to 1.
+    /// The fraction of the work that is done, from 0 to 1.
     Fraction(f32),
 }
 
 impl Stage {
-    /// The part of the work that is done, from 0 to 1, whatever an engine has reported.
+    /// The fraction of the work that is done, from 0 to 1, however the engine reports it.
     pub fn fraction(self) -> f32 {
         let part = match self {
             Self::Step { done, of } => done as f32 / of as f32,
@@ -168,26 +168,26 @@ impl fmt::Display for Stage {
     }
 }
 
-/// The handle through which an engine reports how far a render is. A report never blocks; only the latest is kept.
+/// A handle for reporting a render's progress. Reports never block; only the latest is kept.
 #[derive(Debug, Clone, Default)]
 pub struct Progress {
     latest: watch::Sender<Option<Stage>>,
-    /// The latest preview, where someone looks at it.
+    /// The latest preview, if someone is watching.
     preview: Option<watch::Sender<Option<Arc<Picture>>>>,
 }
 
 impl Progress {
-    /// A handle through which an engine also shows previews.
+    /// A handle that also takes previews.
     pub fn with_previews() -> Self {
         Self { preview: Some(watch::Sender::default()), ..Self::default() }
     }
 
-    /// Whether anyone looks at previews. An engine need not make any otherwise.
+    /// Whether someone is watching previews. Otherwise an engine need not make any.
     pub fn wants_previews(&self) -> bool {
         self.preview.is_some()
     }
 
-    /// Shows a preview of a picture, scaled down to at most [`picture::PREVIEW_SIDE`] pixels per side.
+    /// Shows a preview, scaled down to at most [`picture::PREVIEW_SIDE`] pixels per side.
     pub fn show(&self, preview: Picture) {
         if let Some(shown) = &self.preview {
             shown.send_replace(Some(Arc::new(preview.within(picture::PREVIEW_SIDE))));
@@ -199,7 +199,7 @@ impl Progress {
         self.preview.as_ref().and_then(|shown| shown.borrow().clone())
     }
 
-    /// Reports how far the render is.
+    /// Reports progress.
     pub fn report(&self, stage: Stage) {
         self.latest.send_replace(Some(stage));
     }
@@ -210,38 +210,38 @@ impl Progress {
     }
 }
 
-/// A device on which an engine renders.
+/// A device that an engine renders on.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Device {
     /// Its name, for the operator.
     pub name: String,
     /// Its memory, in bytes.
     pub memory: Option<u64>,
-    /// The part of its memory that is free, in bytes.
+    /// How much of its memory is free, in bytes.
     pub free_memory: Option<u64>,
-    /// The part of its memory that the engine uses, in bytes.
+    /// How much of its memory the engine uses, in bytes.
     pub used_memory: Option<u64>,
 }
 
-/// The time and the memory that a render took on this machine.
+/// The time and memory that a render took on this machine.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Measured {
     /// The processor, with the instructions that the engine uses.
     pub processor: String,
     /// Time to encode the prompt and the reference pictures.
     pub encode: Duration,
-    /// Time of each step of each picture. The first step of a picture loads the model.
+    /// Time of each step of each picture. A picture's first step loads the model.
     pub steps: Vec<Duration>,
-    /// Time from the last step of each picture to the picture.
+    /// Time from each picture's last step to the finished picture.
     pub decodes: Vec<Duration>,
-    /// The memory of the process that rendered.
+    /// The rendering process's memory.
     pub usage: frames::ResourceUsage,
 }
 
 /// Why an engine returned no pictures.
 #[derive(Debug, thiserror::Error)]
 pub enum EngineError {
-    /// The engine's content policy refuses the brief. Ends the task.
+    /// The engine's content policy rejects the brief. Ends the task.
     #[error("refused by the engine's content policy: {0}")]
     Refused(String),
     /// Another attempt would fail in the same way. Ends the task.
@@ -250,23 +250,23 @@ pub enum EngineError {
     /// Another attempt may succeed. Costs one attempt.
     #[error("{0}")]
     Temporary(String),
-    /// The engine cannot be reached or takes no work now, and has not begun this render. Costs no attempt; the worker
+    /// The engine is unreachable or not accepting work, and hasn't begun this render. Costs no attempt; the worker
     /// claims no more tasks until [`Engine::probe`] succeeds.
     #[error("not available: {0}")]
     NotAvailable(String),
-    /// The engine takes work, but did not take this brief, and has not begun it. Costs no attempt, unless that happens again
-    /// and again while it renders other briefs.
+    /// The engine is accepting work, but rejected this brief without beginning it. Costs no attempt, unless this
+    /// happens repeatedly while it renders other briefs.
     #[error("rejected: {cause}")]
     TurnedAway {
         /// The cause, for the operator.
         cause: String,
-        /// Time to wait before the brief is tried again, if the engine asks for one.
+        /// How long to wait before trying the brief again, if the engine asks for a pause.
         pause: Option<Duration>,
     },
 }
 
 impl EngineError {
-    /// The cause alone, without the words that say what the error means.
+    /// The cause alone, without the explanation of what the error means.
     pub fn into_cause(self) -> String {
         match self {
             Self::Refused(cause)
@@ -278,20 +278,19 @@ impl EngineError {
     }
 }
 
-/// An engine, in a process that renders.
+/// An engine in a rendering process.
 ///
 /// A panic inside `render` costs one attempt of one task, like [`EngineError::Temporary`].
 #[async_trait]
 pub trait Engine: fmt::Debug + Send + Sync + 'static {
     /// Renders one picture for each seed, in the order of the seeds.
     ///
-    /// The worker cancels the render when it has lost the lease, when the time limit has passed and when it shuts down.
-    /// The engine then stops as soon as it can, and its answer is ignored. An engine that does not stop within a few
-    /// seconds is abandoned: its future is dropped.
+    /// The worker cancels the render when it has lost the lease, when the time limit has passed, and when it shuts
+    /// down. The engine then stops as soon as it can, and its result is ignored. If an engine doesn't stop within a few
+    /// seconds, its future is dropped.
     ///
     /// # Errors
-    /// One of [`EngineError`]. Messages may hold internals: the worker logs them and never shows
-    /// them to the caller.
+    /// An [`EngineError`]. Messages can contain internals: the worker logs them and never shows them to the caller.
     async fn render(
         &self,
         brief: Brief,
@@ -299,36 +298,36 @@ pub trait Engine: fmt::Debug + Send + Sync + 'static {
         cancel: CancellationToken,
     ) -> Result<Vec<Picture>, EngineError>;
 
-    /// Checks whether the engine takes work.
+    /// Checks whether the engine is accepting work.
     ///
     /// # Errors
-    /// [`EngineError::NotAvailable`] while it does not.
+    /// [`EngineError::NotAvailable`] if it isn't.
     async fn probe(&self) -> Result<(), EngineError> {
         Ok(())
     }
 
-    /// Checks that it could render with these LoRAs, as far as it knows without a render.
+    /// Checks that it can render with these LoRAs, as far as possible without rendering.
     ///
     /// # Errors
-    /// [`EngineError::Permanent`] with the file that does not fit, for the operator.
+    /// [`EngineError::Permanent`] with the unsuitable file, for the operator.
     async fn check_loras(&self, _loras: &[Lora]) -> Result<(), EngineError> {
         Ok(())
     }
 
-    /// Waits until an engine that runs a process of its own has started it. Other engines have nothing to wait for.
+    /// Waits until an engine that runs its own process has started it. Other engines return at once.
     ///
     /// # Errors
-    /// [`EngineError::NotAvailable`] if it could not be started.
+    /// [`EngineError::NotAvailable`] if it failed to start.
     async fn started(&self) -> Result<(), EngineError> {
         Ok(())
     }
 
-    /// The devices on which it renders, if it reports them.
+    /// The devices that it renders on, if it reports them.
     async fn devices(&self) -> Vec<Device> {
         Vec::new()
     }
 
-    /// The latest render, of an engine that measures its parts.
+    /// The latest render's measurements, if the engine takes any.
     fn measured(&self) -> Option<Measured> {
         None
     }

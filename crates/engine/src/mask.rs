@@ -7,7 +7,7 @@ use image::{DynamicImage, ExtendedColorType, GrayImage, ImageDecoder as _, Image
 
 use crate::picture::{Picture, PictureError, Scaling, open, within};
 
-/// Scales a mask without overshooting: beside an edge, the filter for pictures would let a little of the kept part change.
+/// Scales masks without overshooting: near edges, the filter for pictures would let some of the kept part change.
 const SMOOTH: resizing = resizing::Bilinear;
 
 /// A mask as a grey picture: white where an edit changes the picture, black where it keeps it.
@@ -15,16 +15,16 @@ const SMOOTH: resizing = resizing::Bilinear;
 pub struct Mask(Picture);
 
 impl Mask {
-    /// Takes a grey picture for a mask.
+    /// Uses a grey picture as a mask.
     pub fn of(picture: Picture) -> Self {
         Self(picture)
     }
 
-    /// Reads a mask as OpenAI's Images API defines it: what is transparent changes. The limits are those of
-    /// [`Picture::decode_within`], and the decoder processes untrusted data in the same way.
+    /// Reads a mask as defined by OpenAI's Images API: transparent parts change. It has the same limits as
+    /// [`Picture::decode_within`], and its decoder processes untrusted data in the same way.
     ///
     /// # Errors
-    /// [`PictureError`]; [`PictureError::NoAlpha`] if nothing in the file can be transparent.
+    /// [`PictureError`]; [`PictureError::NoAlpha`] if the file has no transparency.
     pub fn decode_within(bytes: &[u8], side: u32) -> Result<Self, PictureError> {
         let (_, mut decoder) = open(bytes)?;
         let orientation = decoder.orientation().unwrap_or(Orientation::NoTransforms);
@@ -44,7 +44,7 @@ impl Mask {
         &self.0
     }
 
-    /// The grey picture, taken out.
+    /// Returns the grey picture.
     pub fn into_picture(self) -> Picture {
         self.0
     }
@@ -59,17 +59,17 @@ impl Mask {
         self.0.as_rgb().iter().all(|grey| *grey == 0)
     }
 
-    /// The mask of a picture after [`Picture::fit`].
+    /// The mask for a picture after [`Picture::fit`].
     pub fn fit(self, width: u32, height: u32) -> Self {
         Self(self.0.resized(width, height, Scaling::Cover, SMOOTH))
     }
 
-    /// The mask of a picture after [`Picture::stretch`].
+    /// The mask for a picture after [`Picture::stretch`].
     pub fn stretch(self, width: u32, height: u32) -> Self {
         Self(self.0.resized(width, height, Scaling::EachSide, SMOOTH))
     }
 
-    /// `painted` where the mask is white and `original` where it is black, each of the mask's size.
+    /// `painted` where the mask is white, `original` where it is black. Both must have the mask's size.
     pub fn blend(&self, original: &Picture, painted: &Picture) -> Option<Picture> {
         let size = |picture: &Picture| (picture.width(), picture.height());
         if size(original) != self.size() || size(painted) != self.size() {
@@ -82,13 +82,13 @@ impl Mask {
         Picture::from_rgb(original.width(), original.height(), bytes.collect())
     }
 
-    /// A PNG that every server reads: white and transparent where the picture changes, black and opaque elsewhere. OpenAI
-    /// and ComfyUI's `LoadImage` look at its alpha, the others at its colour.
+    /// A PNG for all servers: white and transparent where the picture changes, black and opaque elsewhere. OpenAI and
+    /// ComfyUI's `LoadImage` use its alpha, others its colour.
     pub fn to_png(&self) -> Vec<u8> {
         self.png_of(&self.0)
     }
 
-    /// A PNG of a picture of the mask's size that is transparent where it changes.
+    /// A picture of the mask's size as a PNG, transparent where it changes.
     pub fn cut_out(&self, picture: &Picture) -> Option<Vec<u8>> {
         ((picture.width(), picture.height()) == self.size()).then(|| self.png_of(picture))
     }

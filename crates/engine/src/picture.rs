@@ -1,4 +1,4 @@
-//! Pictures: decodes references, fits rendered pictures to their size and encodes PNG.
+//! Pictures: decodes references, fits rendered pictures to their size, and encodes PNG.
 
 use std::io::Cursor;
 
@@ -14,31 +14,30 @@ use image::{
 
 use crate::{colours, jpeg};
 
-/// How a picture of another ratio gets a size.
+/// How to scale a picture to a size with another ratio.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Scaling {
-    /// It covers the size, and is cropped around its centre.
+    /// Cover the size, cropping around the centre.
     Cover,
-    /// Each side is scaled by itself.
+    /// Scale each side separately.
     EachSide,
 }
 
 /// Longest side of a reference picture, in pixels.
 pub const MAX_SIDE: u32 = 8_192;
-/// Most pixels of a reference picture: enough for a photo of 48 megapixels.
+/// Most pixels in a reference picture: enough for a 48-megapixel photo.
 pub const MAX_PIXELS: u64 = 8_192 * 6_144;
-/// Most memory that the decoder may allocate for one reference picture, in bytes.
+/// Most memory that the decoder can allocate for a reference picture, in bytes.
 pub(crate) const MAX_DECODER_BYTES: u64 = 256 * 1024 * 1024;
-/// References are scaled down to fit a square of this side, the longest one of a result.
+/// References are scaled down to fit a square of this side, the longest side of a result.
 pub const REFERENCE_SIDE: u32 = 1_568;
-/// Pictures that an engine returned are scaled down to fit a square of this side: more than twice the longest side of a
-/// result.
+/// Pictures returned by engines are scaled down to fit a square of this side: more than twice a result's longest side.
 pub const RESULT_SIDE: u32 = 4_096;
 
 /// Longest side of a preview, in pixels. As a PNG it has at most 50 kB, whatever it shows.
 pub const PREVIEW_SIDE: u32 = 128;
 
-/// An opaque picture with 8 bits for each of red, green and blue.
+/// An opaque picture with 8 bits each for red, green and blue.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Picture {
     pixels: RgbImage,
@@ -91,15 +90,15 @@ impl Picture {
         self.pixels.as_raw()
     }
 
-    /// Decodes PNG, JPEG or WebP, detected by content, within fixed limits on size and memory. Of an animation it
-    /// decodes the first frame. It applies the EXIF orientation, and an ICC profile of RGB or the `gAMA` and `cHRM`
-    /// of a PNG, drops all other metadata, blends transparency with white, and scales the picture down to at most
-    /// [`REFERENCE_SIDE`] pixels per side.
+    /// Decodes PNG, JPEG or WebP, detected by content, within fixed limits on size and memory. Animations become their
+    /// first frame. Applies the EXIF orientation and either an RGB ICC profile or a PNG's `gAMA` and `cHRM`, drops all
+    /// other metadata, blends transparency with white, and scales the picture down to at most [`REFERENCE_SIDE`] pixels
+    /// per side.
     ///
-    /// The decoder processes untrusted data, so a server must call it only in a confined process.
+    /// The decoder processes untrusted data, so servers must only call it in a confined process.
     ///
     /// # Errors
-    /// [`PictureError`]: the format, the size, or damaged data.
+    /// [`PictureError`]: an unsupported format or size, or damaged data.
     pub fn decode(bytes: &[u8]) -> Result<Self, PictureError> {
         Self::decode_within(bytes, REFERENCE_SIDE)
     }
@@ -120,7 +119,7 @@ impl Picture {
             ImageFormat::Jpeg if !jpeg::has_end(bytes) => jpeg::decode_without_end(bytes)?,
             _ => DynamicImage::from_decoder(decoder)?,
         };
-        // Flat before it shrinks: otherwise the colours of invisible pixels, mostly black, mix with those of visible ones.
+        // Flattened before scaling: otherwise invisible pixels' colours, mostly black, would mix with visible ones.
         let flat = within(flatten(decoded), side, orientation).into_rgb8();
         Ok(Self { pixels: colours.and_then(|colours| colours::in_srgb(&flat, &colours)).unwrap_or(flat) })
     }
@@ -130,7 +129,7 @@ impl Picture {
         self.resized(width, height, Scaling::Cover, resizing::Lanczos3)
     }
 
-    /// The picture at exactly `width` x `height`, with each side scaled by itself.
+    /// The picture at exactly `width` x `height`, with each side scaled separately.
     pub fn stretch(self, width: u32, height: u32) -> Self {
         self.resized(width, height, Scaling::EachSide, resizing::Lanczos3)
     }
@@ -149,7 +148,7 @@ impl Picture {
             Scaling::EachSide => ResizeOptions::new(),
         };
         let options = options.resize_alg(ResizeAlg::Convolution(filter));
-        // The function for one type of pixel: the one for all of them compiles its kernels a dozen times.
+        // For a single pixel type: the generic function would compile its kernels a dozen times.
         Resizer::new().resize_typed(&source, &mut target, &options).expect("the crop lies within the picture");
         Self { pixels }
     }
@@ -178,7 +177,7 @@ impl Picture {
     }
 }
 
-/// Opens a file and checks its size. Only its header has been parsed so far.
+/// Opens a file and checks its size, parsing only its header.
 pub(crate) fn open(bytes: &[u8]) -> Result<(ImageFormat, impl ImageDecoder), PictureError> {
     let format = match image::guess_format(bytes) {
         Ok(format @ (ImageFormat::Png | ImageFormat::Jpeg | ImageFormat::WebP)) => format,
@@ -209,7 +208,7 @@ pub(crate) fn within(picture: DynamicImage, side: u32, orientation: Orientation)
     shrunk
 }
 
-/// Blends a picture with white. Its alpha channel, if it has one, says nothing any more.
+/// Blends a picture with white, so that any alpha channel no longer matters.
 fn flatten(picture: DynamicImage) -> DynamicImage {
     if !picture.color().has_alpha() {
         return picture;

@@ -1,4 +1,4 @@
-//! How a picture is rendered, beyond its prompt, its size and its references.
+//! How a picture is rendered, apart from its prompt, size and references.
 
 use std::fmt;
 use std::ops::RangeInclusive;
@@ -6,20 +6,20 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-/// The largest seed: 31 bits fit into the numbers of every engine.
+/// The largest seed: 31 bits fit every engine's integers.
 pub const MAX_SEED: u32 = (1 << 31) - 1;
 /// The longest negative prompt, in characters.
 pub const MAX_NEGATIVE_CHARS: usize = 4_000;
 
 /// The largest weight of a LoRA, in both directions.
 pub const MAX_LORA_WEIGHT: f64 = 10.0;
-/// Most LoRAs of a render.
+/// Most LoRAs per render.
 pub const MAX_LORAS: usize = 16;
 
 /// A LoRA: a small file that changes a model.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Lora {
-    /// The safetensors file, or the name that the engine's server has for it.
+    /// The safetensors file, or its name on the engine's server.
     pub path: String,
     /// How strongly it changes the model.
     pub weight: f64,
@@ -29,7 +29,7 @@ impl FromStr for Lora {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        // A colon without a number after it is part of the name.
+        // A colon that isn't followed by a number is part of the name.
         let (path, weight) = match text.rsplit_once(':').map(|(path, weight)| (path, weight.trim().parse())) {
             Some((path, Ok(weight))) => (path, weight),
             _ => (text, 1.0),
@@ -49,10 +49,10 @@ impl FromStr for Lora {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum PromptSyntax {
-    /// As plain words. What is too long is cut off.
+    /// As plain words. Whatever is too long is cut off.
     #[default]
     Plain,
-    /// With emphasis, such as `(word:1.3)`, and in chunks if they are long.
+    /// With emphasis, such as `(word:1.3)`. Long prompts are read in chunks.
     Weighted,
 }
 
@@ -77,10 +77,10 @@ impl FromStr for PromptSyntax {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct RenderSettings {
-    /// The seed of the first picture; those after it count up from there.
+    /// The first picture's seed; further pictures count up from it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub seed: Option<u32>,
-    /// Words for things that the picture should not show.
+    /// The negative prompt.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub negative_prompt: Option<String>,
     /// Steps from noise to picture.
@@ -89,21 +89,21 @@ pub struct RenderSettings {
     /// How strongly the picture follows the prompt.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub guidance_scale: Option<f64>,
-    /// How far the picture may be from its reference, from 0 (not at all) to 1 (as far as without a reference).
+    /// How much the picture may differ from its reference, from 0 (not at all) to 1 (as if there were none).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub strength: Option<f64>,
-    /// LoRAs beside those that the engine always uses. Only a preset chooses them.
+    /// LoRAs in addition to the engine's own. Only presets choose them.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub loras: Vec<Lora>,
-    /// How the prompt is read. Only a preset chooses it.
+    /// How the prompt is read. Only presets choose it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub prompt: Option<PromptSyntax>,
-    /// The quality, as the engine's server names it. Only a preset chooses it, because it costs the operator more.
+    /// The quality, as named by the engine's server. Only presets choose it, because it costs the operator more.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub quality: Option<String>,
 }
 
-/// All numbers are finite: whatever reads settings from outside checks them against their bounds.
+/// All numbers are finite, because settings from outside are checked against their bounds.
 impl Eq for RenderSettings {}
 
 /// A setting of a render.
@@ -137,7 +137,7 @@ impl Setting {
         }
     }
 
-    /// The values that make sense for any engine; the lengths of a text, in characters.
+    /// The values that make sense for any engine. For texts, the length in characters.
     pub fn bounds(self) -> RangeInclusive<f64> {
         match self {
             Self::Seed => 0.0..=f64::from(MAX_SEED),
@@ -168,12 +168,12 @@ impl FromStr for Setting {
 }
 
 impl RenderSettings {
-    /// Whether every choice is the engine's.
+    /// Whether everything is left to the engine.
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
     }
 
-    /// These settings, with those of `others` where these have none.
+    /// These settings, completed by `others`.
     pub fn or(self, others: &Self) -> Self {
         Self {
             seed: self.seed.or(others.seed),
@@ -187,7 +187,7 @@ impl RenderSettings {
         }
     }
 
-    /// The value of a numeric setting.
+    /// A numeric setting's value.
     pub fn number(&self, setting: Setting) -> Option<f64> {
         match setting {
             Setting::Seed => self.seed.map(f64::from),
@@ -206,7 +206,7 @@ impl RenderSettings {
         })
     }
 
-    /// Leaves a setting to the engine.
+    /// Clears a setting, which leaves it to the engine.
     pub fn clear(&mut self, setting: Setting) {
         match setting {
             Setting::Seed => self.seed = None,

@@ -1,9 +1,9 @@
-//! The bytes of a body.
+//! Reads and writes the bytes of frame bodies.
 
 use super::{FrameError, HEADER_BYTES, MAX_PICTURES, MAX_SIDE, MAX_TEXT_BYTES, body_length};
 use crate::Picture;
 
-/// A frame that is being written.
+/// A frame under construction.
 pub(super) struct Writer(Vec<u8>);
 
 impl Writer {
@@ -53,7 +53,7 @@ impl Writer {
     }
 }
 
-/// The rest of a body that is being read.
+/// The unread rest of a body.
 pub(super) struct Reader<'a>(pub(super) &'a [u8]);
 
 impl<'a> Reader<'a> {

@@ -1,11 +1,11 @@
 //! The framed protocol between a service and the child process that renders for it.
 //!
-//! Either side writes frames to the other: the length of the body in four bytes, then the body. A body begins with a byte
-//! for its kind. Numbers are big-endian; a text and a list begin with their length. A body has one reading and
-//! nothing behind it, and everything in it has a limit, so that neither side allocates more than a frame for the other.
+//! Both sides write frames: the length of the body in four bytes, then the body. A body begins with a byte for its
+//! kind. Numbers are big-endian; texts and lists begin with their length. A body can be read in only one way and has no
+//! trailing bytes, and everything in it has a limit, so that neither side allocates more than a frame for the other.
 //!
-//! The service writes [`Message`]s. The child answers an order with [`Event`]s, of which the last one is
-//! [`Event::Done`] or [`Event::Failed`]. Before its first order it writes [`Event::Loaded`].
+//! The service writes [`Message`]s. The child answers each order with [`Event`]s, ending with [`Event::Done`] or
+//! [`Event::Failed`]. Before its first order it writes [`Event::Loaded`].
 
 mod bytes;
 
@@ -19,11 +19,11 @@ pub const HEADER_BYTES: usize = 4;
 pub const MAX_BODY_BYTES: usize = 40 << 20;
 /// Longest text, in bytes. A prompt has at most 32,000 characters.
 const MAX_TEXT_BYTES: usize = 256 << 10;
-/// Most pictures of an order, and most reference pictures.
+/// Most pictures in an order, and most reference pictures.
 const MAX_PICTURES: u32 = 64;
 /// Longest side of a picture, in pixels.
 const MAX_SIDE: u32 = 4_096;
-/// Most steps of a picture.
+/// Most steps per picture.
 const MAX_STEPS: u32 = 10_000;
 const MAX_GUIDANCE: f64 = 1_000.0;
 
@@ -37,74 +37,74 @@ const DONE: u8 = 20;
 const FAILED: u8 = 21;
 const PREVIEW: u8 = 22;
 
-/// A frame that cannot be read. The two sides have lost each other.
+/// A frame that cannot be read. The two sides are out of sync.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("a frame cannot be read: {0}")]
 pub struct FrameError(&'static str);
 
-/// A frame of the service.
+/// A frame from the service.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Message {
     /// Render pictures.
     Render(Order),
-    /// Stop the order of this number between two steps. One that has ended stays ended.
+    /// Stop the order with this number between two steps. Has no effect if it has already ended.
     Cancel {
-        /// The number of the order.
+        /// The order's number.
         order: u32,
     },
 }
 
-/// Pictures to render, of one size.
+/// Pictures to render, all of the same size.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Order {
-    /// Different for each order to a child.
+    /// Unique among a child's orders.
     pub number: u32,
-    /// The prompts of several tasks, or of one, at least one.
+    /// The prompts of one or several tasks, at least one.
     pub prompts: Vec<Prompt>,
     /// Width in pixels.
     pub width: u32,
     /// Height in pixels.
     pub height: u32,
-    /// Reference pictures, in the order of the caller.
+    /// Reference pictures, in the caller's order.
     pub references: Vec<Picture>,
     /// The part of the first reference picture to change.
     pub mask: Option<Mask>,
-    /// Steps of each picture; 0 for as many as the model was made for.
+    /// Steps per picture; 0 for the model's default.
     pub steps: u32,
-    /// How strongly the pictures follow their prompts; `None` for as strongly as the model was made for.
+    /// How strongly the pictures follow their prompts; `None` for the model's default.
     pub guidance_scale: Option<f64>,
-    /// How far a picture may be from its reference, from 0 to 1; `None` for the usual distance.
+    /// How much a picture may differ from its reference, from 0 to 1; `None` for the default.
     pub strength: Option<f64>,
-    /// Words for things that the pictures should not show.
+    /// The negative prompt.
     pub negative_prompt: String,
     /// How the prompts are read.
     pub syntax: PromptSyntax,
-    /// The most pictures that take each step together.
+    /// The most pictures in a batch.
     pub batch: u32,
 }
 
 /// A prompt and the pictures to render from it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Prompt {
-    /// The words of the caller.
+    /// The caller's words.
     pub text: String,
     /// A seed for each picture, at least one.
     pub seeds: Vec<u64>,
-    /// Whether someone looks at previews.
+    /// Whether someone is watching previews.
     pub previews: bool,
 }
 
 impl Order {
-    /// All pictures of the order, in which the events count them: the prompt and the seed of each.
+    /// All of the order's pictures, each with its prompt and seed, in the order in which events count them.
     pub fn pictures(&self) -> impl Iterator<Item = (&Prompt, u64)> {
         self.prompts.iter().flat_map(|prompt| prompt.seeds.iter().map(move |seed| (prompt, *seed)))
     }
 }
 
-/// A frame of the child.
+/// A frame from the child.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Event {
-    /// The model is open. The first frame of a child.
+    /// The model is loaded. A child's first frame.
     Loaded(Loaded),
     /// The prompts and the reference pictures are encoded.
     Encoded {
@@ -113,20 +113,20 @@ pub enum Event {
     },
     /// A step is done.
     Step {
-        /// The first picture that it belongs to, from 0.
+        /// The first picture that took it, from 0.
         picture: u32,
-        /// Pictures that took it together, at least one.
+        /// How many pictures took it together, at least one.
         pictures: u32,
-        /// Steps of these pictures that are done, at least one.
+        /// How many of these pictures' steps are done, at least one.
         done: u32,
-        /// All steps of these pictures.
+        /// How many steps these pictures take in total.
         of: u32,
         /// Time that the step took, in microseconds. The first one loads the model.
         micros: u64,
     },
-    /// A preview of the picture that is being made.
+    /// A preview of the current picture.
     Preview {
-        /// The picture that it is one of, from 0.
+        /// The picture that it shows, from 0.
         of: u32,
         /// At most [`PREVIEW_SIDE`] pixels on each side.
         picture: Picture,
@@ -135,70 +135,70 @@ pub enum Event {
     Painted {
         /// The picture.
         picture: Picture,
-        /// Time from the last step to the picture, in microseconds: its part of the time for all pictures of its batch.
+        /// Time from the last step to the picture, in microseconds: the batch's time divided by its pictures.
         micros: u64,
     },
-    /// All pictures of the order are ready.
+    /// All of the order's pictures are ready.
     Done(ResourceUsage),
     /// The order failed.
     Failed {
-        /// The kind of the failure.
+        /// The kind of failure.
         fault: Fault,
-        /// A message for the operator, without words of the caller.
+        /// A message for the operator, which contains none of the caller's words.
         message: String,
     },
 }
 
-/// A model that is open.
+/// A loaded model.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Loaded {
-    /// The family of the model, for the operator.
+    /// The model's family, for the operator.
     pub family: String,
     /// The processor, with the instructions that the child uses.
     pub processor: String,
-    /// The most reference pictures that the model takes.
+    /// The most reference pictures.
     pub references: u32,
-    /// Whether each step sees the reference pictures, and not only the first one.
+    /// Whether each step sees the reference pictures, rather than only the first one.
     pub sees_references: bool,
-    /// Steps of a picture unless the order names others.
+    /// Default number of steps per picture.
     pub steps: u32,
     /// How often each step asks the model.
     pub calls: u32,
     /// Both sides of a picture are multiples of this, in pixels.
     pub side_multiple: u32,
-    /// Pixels of the pictures that the model was trained with; 0 if it makes any size.
+    /// Pixels of the pictures that the model was trained on; 0 if it supports any size.
     pub trained_pixels: u32,
-    /// The most pictures that can take a step together.
+    /// The most pictures in a batch.
     pub batch: u32,
-    /// Whether system calls of the child are filtered.
+    /// Whether the child's system calls are filtered.
     pub confined: bool,
-    /// Time that the start took, in microseconds.
+    /// How long the start took, in microseconds.
     pub micros: u64,
 }
 
-/// The memory of a child.
+/// A child's memory.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ResourceUsage {
-    /// The most that was resident at any time, with the mapped weights, in bytes.
+    /// Peak resident memory including mapped weights, in bytes.
     pub peak_bytes: u64,
-    /// Its own memory now, without files, in bytes.
+    /// Current memory of its own, without files, in bytes.
     pub own_bytes: u64,
 }
 
-/// The kind of a failure.
+/// The kind of failure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fault {
-    /// The files of the model cannot be used.
+    /// The model's files cannot be used.
     Model,
-    /// The model cannot carry out the order, whatever is tried.
+    /// The model cannot carry out the order, even if it is tried again.
     Order,
     /// The runtime failed.
     Run,
-    /// The picture is black, or its numbers are not finite. It would be again.
+    /// The picture is black, or its numbers aren't finite. Another try would give the same result.
     Spoiled,
     /// The order was cancelled.
     Cancelled,
-    /// The memory of the process or of the device ran out.
+    /// The process or the device ran out of memory.
     Memory,
 }
 
@@ -211,20 +211,20 @@ const FAULTS: [(Fault, u8); 6] = [
     (Fault::Memory, 5),
 ];
 
-/// The length of a body, from the bytes before it.
+/// A body's length, from the bytes before it.
 ///
 /// # Errors
-/// There is no such frame.
+/// No frame has this length.
 pub fn body_length(header: [u8; HEADER_BYTES]) -> Result<usize, FrameError> {
     let length = usize::try_from(u32::from_be_bytes(header)).unwrap_or(usize::MAX);
     if (1..=MAX_BODY_BYTES).contains(&length) { Ok(length) } else { Err(FrameError("its length is out of range")) }
 }
 
 impl Message {
-    /// The frame of this message.
+    /// This message as a frame.
     ///
     /// # Errors
-    /// It is longer than any frame.
+    /// It exceeds the longest frame.
     pub fn frame(&self) -> Result<Vec<u8>, FrameError> {
         let mut frame = Writer::new();
         match self {
@@ -259,7 +259,7 @@ impl Message {
         frame.end()
     }
 
-    /// Reads the body of a frame.
+    /// Reads a frame's body.
     ///
     /// # Errors
     /// It is not a message.
@@ -309,10 +309,10 @@ fn prompt(body: &mut Reader<'_>) -> Result<Prompt, FrameError> {
 }
 
 impl Event {
-    /// The frame of this event.
+    /// This event as a frame.
     ///
     /// # Errors
-    /// It is longer than any frame.
+    /// It exceeds the longest frame.
     pub fn frame(&self) -> Result<Vec<u8>, FrameError> {
         let mut frame = Writer::new();
         match self {
@@ -363,7 +363,7 @@ impl Event {
         frame.end()
     }
 
-    /// Reads the body of a frame.
+    /// Reads a frame's body.
     ///
     /// # Errors
     /// It is not an event.
