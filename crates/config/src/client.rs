@@ -29,7 +29,6 @@ pub struct ClientSettings {
     pub insecure: bool,
 }
 
-/// A secret hidden from `Debug`.
 #[derive(Clone)]
 struct Hidden(String);
 

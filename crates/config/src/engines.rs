@@ -173,7 +173,6 @@ impl EngineSettings {
         }
     }
 
-    /// The given flags, except `--engine`.
     fn given(&self) -> Vec<String> {
         macro_rules! given {
             (options: $($option:ident),+; lists: $($list:ident),+) => {{

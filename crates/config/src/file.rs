@@ -24,7 +24,6 @@ const SIMILAR: f64 = 0.7;
 /// The permission for all users to read a file.
 const READ_BY_ALL: u32 = 0o004;
 
-/// Where a config file comes from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum FileOrigin {
     /// The file that `--config` names.

@@ -32,7 +32,6 @@ const OF_PROCESS: [&str; 4] = ["data", "log", "log-format", "shutdown-delay"];
 /// Prefix of a server's variables for its bucket.
 const OF_BUCKETS: &str = "AWS_";
 
-/// A server's flags and environment.
 #[derive(Debug)]
 pub(super) struct Installation {
     /// Where these settings come from, such as `the running server's (process 7)`.
@@ -40,7 +39,6 @@ pub(super) struct Installation {
     /// Whether these are a process's settings, rather than the units' file.
     pub(super) is_running: bool,
     variables: BTreeMap<String, String>,
-    /// Flag values by setting name.
     flags: Vec<(String, Vec<String>)>,
     /// The directory that the server resolves relative paths from.
     directory: PathBuf,
@@ -236,7 +234,6 @@ fn read_list(entry: &File, name: &str) -> io::Result<Vec<OsString>> {
     Ok(texts.map(|text| OsString::from_vec(text.to_vec())).collect())
 }
 
-/// Parses servers' command lines.
 struct Flags<'a> {
     command: &'a Command,
     /// The command without variables, created for the first server: a copy takes as long as a whole start.

@@ -123,7 +123,6 @@ impl Setting {
         self.arg.get_value_parser().type_id() == TypeId::of::<PathBuf>()
     }
 
-    /// The default, as text.
     pub(super) fn default(&self) -> Option<&OsStr> {
         self.arg.get_default_values().first().map(AsRef::as_ref)
     }
@@ -165,7 +164,6 @@ impl Setting {
         self.takes_many() && self.arg.get_value_names().is_some_and(|names| names.iter().any(is_pair))
     }
 
-    /// Checks a value with the flag's parser.
     pub(super) fn check(&self, text: &str) -> Result<(), String> {
         let alone = Arg::new("value").action(ArgAction::Append).value_parser(self.arg.get_value_parser().clone());
         let alone = self.arg.get_value_delimiter().into_iter().fold(alone, Arg::value_delimiter);
@@ -181,7 +179,6 @@ impl Setting {
         })
     }
 
-    /// Values as flags of a command line.
     pub(super) fn flags(&self, value: &Value) -> Vec<String> {
         match value {
             Value::Switch(true) => vec![format!("--{}", self.long())],

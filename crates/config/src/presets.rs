@@ -228,7 +228,6 @@ fn check_name(name: &str) -> Result<(), String> {
 /// A table's texts by name, with their lines.
 type Found = BTreeMap<String, (usize, Vec<String>)>;
 
-/// A table's value, if it is there.
 fn one<T: FromStr>(found: &Found, key: &str, what: &str) -> Result<Option<T>, (usize, String)> {
     let Some((line, texts)) = found.get(key) else { return Ok(None) };
     let text = texts.first().map_or("", String::as_str);

@@ -13,7 +13,6 @@ use super::values::duration;
 /// Heartbeats per lease: one can be late and another lost before the lease expires.
 const HEARTBEATS: u32 = 3;
 
-/// Default time limit for an attempt.
 const ATTEMPT_LIMIT: Duration = Duration::from_secs(3 * 60);
 
 /// How the worker handles tasks.

@@ -1,4 +1,4 @@
-//! Cancellation, which is the same for all engines that drive servers.
+//! Cancellation, which is the same for all engines that use servers.
 
 use std::fmt;
 
@@ -10,26 +10,26 @@ pub(super) trait Driver: fmt::Debug + Send + Sync + 'static {
     /// Renders one picture for each seed, in the order of the seeds. Dropping the future cancels the render.
     async fn paint(&self, brief: Brief, progress: &Progress) -> Result<Vec<Picture>, EngineError>;
 
-    /// Checks whether a server takes work.
+    /// Checks whether a server is accepting work.
     ///
     /// # Errors
-    /// [`EngineError::NotAvailable`] while none does.
+    /// [`EngineError::NotAvailable`] if none is.
     async fn probe(&self) -> Result<(), EngineError>;
 
-    /// Waits until servers that this process runs itself have started.
+    /// Waits until servers run by this process have started.
     ///
     /// # Errors
-    /// [`EngineError::NotAvailable`] if none could be started.
+    /// [`EngineError::NotAvailable`] if none started.
     async fn started(&self) -> Result<(), EngineError> {
         Ok(())
     }
 
-    /// The devices on which the servers render, if the servers report them.
+    /// The devices that the servers render on, if reported.
     async fn devices(&self) -> Vec<Device> {
         Vec::new()
     }
 
-    /// Waits until the servers know of renders that were cancelled, as far as this takes a moment.
+    /// Waits briefly until the servers have received cancellations.
     async fn settle(&self) {}
 }
 

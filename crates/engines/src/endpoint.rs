@@ -1,8 +1,8 @@
-//! One server that renders: its address, its key, and the HTTP client for both.
+//! A rendering server: its address, its key, and the HTTP client for both.
 //!
-//! The operator chooses the server, so it may have any address. The client follows no redirects, uses no proxy and keeps
-//! no connection for the next request: a server that closes an idle connection just when a request is sent on it would
-//! cost an attempt. The key is sent to the server's own origin only.
+//! The operator chooses the server, so it can have any address. The client follows no redirects, uses no proxy, and
+//! doesn't reuse connections: if a server closed an idle connection just as a request is sent, that would cost an
+//! attempt. The key is only sent to the server's own origin.
 
 use std::time::Duration;
 
@@ -16,19 +16,20 @@ use tintype_config::EngineSettings;
 use tintype_domain::address::is_this_machine;
 use tintype_outbound::{Proxies, asked_wait, client_builder, describe, trust};
 
-/// Less than a probe may take: a host that does not connect is down, and a server that connects and says nothing is slow.
+/// Less than a probe can take: a host that doesn't accept connections is down, while a server that accepts and stays
+/// silent is slow.
 const CONNECT_LIMIT: Duration = Duration::from_secs(3);
-/// A server that renders is silent for minutes; these probes keep routers from forgetting its connection.
+/// A rendering server is silent for minutes; keepalive probes stop routers from dropping its connection.
 const KEEPALIVE_EVERY: Duration = Duration::from_secs(30);
-/// So much is read of an answer that is an error, in bytes. Its words stand at the beginning.
+/// How much of an error answer is read, in bytes. Its message comes at the beginning.
 const MAX_ERROR: usize = 64 * 1024;
-/// Longest code in an error of a server that the log repeats.
+/// Most characters of a server's error code that are logged.
 const MAX_CODE: usize = 64;
-/// Longest message of a server that is quoted, in characters.
+/// Most characters of a server's message that are quoted.
 const MAX_QUOTE: usize = 300;
 
-/// Statuses that no prompt causes, and what the operator can do about them. Those without advice pass by themselves: the
-/// server is busy or starting, or a proxy does not reach it.
+/// Statuses that no prompt causes, and what the operator can do about them. Without advice, they pass by themselves:
+/// the server is busy or starting, or a proxy cannot reach it.
 const NOT_OF_THE_WORK: [(u16, &str); 15] = [
     (401, CHECK_KEY),
     (402, "the provider wants to be paid"),
@@ -39,19 +40,19 @@ const NOT_OF_THE_WORK: [(u16, &str); 15] = [
     (502, ""),
     (503, ""),
     (504, ""),
-    // Of a content delivery network whose origin is down, slow, or unreachable.
+    // From a content delivery network whose origin is down, slow, or unreachable.
     (520, ""),
     (521, ""),
     (522, ""),
     (523, ""),
     (524, ""),
-    // Of Anthropic's API and proxies that follow it: overloaded.
+    // From Anthropic's API, and proxies that imitate it: overloaded.
     (529, ""),
 ];
 const CHECK_KEY: &str = "check --engine-key and what it may do";
 const CHECK_URL: &str = "check the URL of the engine and the name of its model";
 
-/// One server that renders.
+/// A rendering server.
 #[derive(Debug)]
 pub struct Endpoint {
     /// Its path ends with a slash.
@@ -61,14 +62,14 @@ pub struct Endpoint {
     quotes_server: bool,
 }
 
-/// A whole answer.
+/// A complete answer.
 #[derive(Debug)]
 pub struct EngineResponse {
     /// The status, never a redirect.
     pub status: StatusCode,
     /// The headers.
     pub headers: HeaderMap,
-    /// The body, within the limit that the request had; of an error no more than its beginning.
+    /// The body, within the request's limit; only its beginning for an error.
     pub body: Vec<u8>,
 }
 
@@ -80,23 +81,23 @@ impl EngineResponse {
     }
 }
 
-/// The words of a server about an error.
+/// A server's description of an error.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Words {
     /// A short identifier of the error.
     pub code: Option<String>,
-    /// A message, which may repeat the prompt.
+    /// A message, which can repeat the prompt.
     pub message: Option<String>,
-    /// The remedy of an error that no prompt causes, so that only the operator can end it.
+    /// The remedy, if no prompt causes this error, so that only the operator can resolve it.
     pub advice: Option<&'static str>,
 }
 
-/// Failure of one server.
+/// A server's failure.
 #[derive(Debug)]
 pub struct Fault {
-    /// The error of the engine, if no other server can take the work.
+    /// The engine's error, if no other server can take the work.
     pub error: EngineError,
-    /// `Retry-After` of the server.
+    /// The server's `Retry-After`.
     pub pause: Option<Duration>,
     /// How far the request got.
     pub reached: Reached,
@@ -105,11 +106,11 @@ pub struct Fault {
 /// How far a failed request got.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reached {
-    /// There was no connection: nothing listens there.
+    /// The connection was refused: nothing is listening there.
     Refused,
-    /// The time for the answer passed. A server may be silent because it is loading a model.
+    /// The time for the answer passed. A server can be silent because it is loading a model.
     Silent,
-    /// There was an answer, or a part of one.
+    /// There was an answer, or part of one.
     Answered,
 }
 
@@ -136,7 +137,7 @@ impl From<Fault> for EngineError {
 }
 
 impl Endpoint {
-    /// The servers of an engine at these base URLs. Reads the key and the certificate authorities, and does not connect.
+    /// An engine's servers at these base URLs. Reads the key and the certificate authorities, without connecting.
     ///
     /// # Errors
     /// A message for the operator.
@@ -166,7 +167,7 @@ impl Endpoint {
         Ok(endpoints)
     }
 
-    /// The server for the operator: its base URL.
+    /// The server's base URL, for the operator.
     pub fn name(&self) -> &str {
         self.base.as_str().trim_end_matches('/')
     }
@@ -187,8 +188,8 @@ impl Endpoint {
             .ok_or_else(|| EngineError::Permanent(format!("{}: the path of a request is not valid", self.name())))
     }
 
-    /// A request to a URL of the server's exact origin (scheme, host and port); `None` for any other URL, which must not
-    /// see the key.
+    /// A request to a URL of the server's exact origin (scheme, host and port); `None` for any other URL, which must
+    /// not get the key.
     pub fn request_for(&self, method: Method, url: &Url) -> Option<RequestBuilder> {
         if url.origin() != self.base.origin() {
             return None;
@@ -200,16 +201,16 @@ impl Endpoint {
         })
     }
 
-    /// The absolute form of a URL that the server named; relative ones are relative to the base URL.
+    /// Resolves a URL from the server, relative to the base URL.
     pub fn resolve(&self, url: &str) -> Option<Url> {
         self.base.join(url).ok()
     }
 
-    /// Sends a request and reads the answer, whatever its status, within `limit` and up to `max_bytes`.
+    /// Sends a request and reads the answer, regardless of its status, within `limit` and up to `max_bytes`.
     ///
     /// # Errors
-    /// [`EngineError::NotAvailable`]: there was no connection, so nothing was sent, or the server redirects.
-    /// [`EngineError::Temporary`]: the request was sent, and no whole answer came.
+    /// [`EngineError::NotAvailable`]: the connection failed, so nothing was sent, or the server redirects.
+    /// [`EngineError::Temporary`]: the request was sent, but no complete answer arrived.
     pub async fn send(
         &self,
         request: RequestBuilder,
@@ -248,7 +249,7 @@ impl Endpoint {
 
     fn unanswered(&self, error: reqwest::Error) -> Fault {
         let connected = !error.is_connect();
-        // The URL stands before it already.
+        // The message already begins with the URL.
         let cause = trust::explain(describe(&error.without_url()), "--engine-ca");
         let cause = format!("{}: {cause}", self.name());
         match connected {
@@ -266,7 +267,7 @@ impl Endpoint {
         EngineError::NotAvailable(cause).into()
     }
 
-    /// The fault that an answer other than 200 means. `words` come from its body.
+    /// The fault for an answer with a status other than 200. `words` come from its body.
     pub fn failure(&self, answer: &EngineResponse, words: &Words) -> Fault {
         let status = answer.status.as_u16();
         let cause = format!("{} answered {status}{}", self.name(), self.quoted(words));
@@ -282,7 +283,7 @@ impl Endpoint {
         Fault { pause: asked_wait(&answer.headers), ..error.into() }
     }
 
-    /// The words of a server for the operator. The log must not show its message, which may repeat the prompt.
+    /// A server's error for the operator. The log must not show its message, which can repeat the prompt.
     pub fn quoted(&self, words: &Words) -> String {
         let is_code = |code: &&String| is_plain(code, MAX_CODE, b"_-.");
         let code = words.code.as_ref().filter(is_code).map(|code| format!(" ({code})")).unwrap_or_default();
@@ -296,19 +297,19 @@ impl Endpoint {
         }
     }
 
-    /// The error of a render that failed at the server.
+    /// The error for a render that failed on the server.
     pub fn failed(&self, words: &Words) -> EngineError {
         EngineError::Temporary(format!("{} failed to render{}", self.name(), self.quoted(words)))
     }
 
-    /// The fault of a server whose answer makes no sense; `what` is the rest of a message that begins with its name.
+    /// The fault for an invalid answer; `what` is the rest of a message that begins with the server's name.
     pub fn unclear(&self, what: &str) -> Fault {
         EngineError::Temporary(format!("{} {what}", self.name())).into()
     }
 }
 
-/// Whether a text has 1 to `most` bytes, each a letter or a digit of ASCII or one of `others`. A server's id must be so
-/// before it becomes a part of a path.
+/// Whether a text has 1 to `most` bytes, all of them ASCII letters, digits or one of `others`. A server's id must pass
+/// this before it becomes part of a path.
 pub fn is_plain(text: &str, most: usize, others: &[u8]) -> bool {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || others.contains(&byte);
     (1..=most).contains(&text.len()) && text.bytes().all(plain)

@@ -1,9 +1,8 @@
 //! The engines of this release. Only this module resolves `--engine`.
 //!
-//! Each driver of a server that others run has a file of its own. It describes the engine without connecting, and builds
-//! it from an [`endpoint::Endpoint`] for each server, [`servers::Servers`], which chooses among them, and the
-//! [`results::Results`] that turn returned files into pictures. No driver makes an HTTP client or decodes a picture by
-//! itself.
+//! Each driver for external servers has its own file. It describes the engine without connecting, and builds it from an
+//! [`endpoint::Endpoint`] per server, [`servers::Servers`], which chooses among them, and [`results::Results`], which
+//! turns returned files into pictures. Drivers never create HTTP clients or decode pictures themselves.
 
 pub mod comfyui;
 pub mod diffusion;
@@ -29,27 +28,27 @@ use self::models::ModelVersion;
 use tintype_config::{EngineSettings, EngineTarget, NamedEngine, ServerKind};
 use tintype_system::sandbox::Decoder;
 
-/// The engines of this release, as `--engine` names them.
+/// This release's engines, as named in `--engine`.
 pub const KNOWN: [&str; 6] = ["sketch", "diffusion", "openai:URL", "sd-server:URL", "sd-server", "comfyui:URL"];
 
-/// How long a task is assumed to take on a server until some were measured.
+/// How long a task is assumed to take on a server until some have been measured.
 const TYPICAL_DURATION: Duration = Duration::from_secs(20);
 
-/// The surroundings of an engine in a process that renders.
+/// An engine's surroundings in a rendering process.
 #[derive(Debug, Clone, Default)]
 pub struct EngineContext {
     /// Decodes the pictures that a server returns.
     pub decoder: Decoder,
-    /// Whether errors quote the words of a server. They may repeat the prompt, so that only commands whose prompt is the
-    /// operator's own may show them.
+    /// Whether errors quote the server. Its message can repeat the prompt, so only commands whose prompt is the
+    /// operator's own may show it.
     pub quotes_server: bool,
-    /// Whether the engine may write files beside its model: only a service does, as the owner of its data.
+    /// Whether the engine can write files beside its model: only a service does, as the owner of its data.
     pub keeps: bool,
 }
 
 type Build = dyn Fn(EngineContext) -> Result<Arc<dyn Engine>, String> + Send + Sync;
 
-/// An engine that was chosen by its name and is not built yet.
+/// A chosen engine that isn't built yet.
 pub struct EngineChoice {
     /// The description of the engine.
     pub info: EngineInfo,
@@ -67,12 +66,12 @@ impl EngineChoice {
         info: EngineInfo,
         build: impl Fn(EngineContext) -> Result<Arc<dyn Engine>, String> + Send + Sync + 'static,
     ) -> Self {
-        // A mask is that of a reference.
+        // A mask needs a reference.
         let masks = info.masks && info.max_references > 0;
         Self { info: EngineInfo { masks, ..info }, build: Box::new(build) }
     }
 
-    /// Builds the engine, in a process that renders. It connects to no server yet.
+    /// Builds the engine in a rendering process, without connecting to a server yet.
     ///
     /// # Errors
     /// A message for the operator: the engine's key or certificate authorities cannot be used.
@@ -81,8 +80,8 @@ impl EngineChoice {
     }
 }
 
-/// How long a task of the settings' engine usually takes, as far as that is known without reading the engine's files. A
-/// process that renders measures it.
+/// How long a task usually takes on the settings' engine, as far as known without reading the engine's files. A
+/// rendering process measures it.
 pub fn typical_duration(settings: &EngineSettings) -> Duration {
     match settings.target() {
         EngineTarget::Sketch => Sketch::info().typical_duration,
@@ -90,7 +89,7 @@ pub fn typical_duration(settings: &EngineSettings) -> Duration {
     }
 }
 
-/// The sizes of the settings, or else those that a driver knows.
+/// The configured sizes, or else the ones that a driver knows.
 fn sizes(settings: &EngineSettings, otherwise: Sizes) -> Sizes {
     match settings.engine_sizes.as_slice() {
         [] => otherwise,
@@ -98,8 +97,8 @@ fn sizes(settings: &EngineSettings, otherwise: Sizes) -> Sizes {
     }
 }
 
-/// The engines of a process: those of the settings, or else the diffusion engine if a model is named or installed, or else
-/// the sketch engine.
+/// A process's engines: the configured ones, or else the diffusion engine if a model is named or installed, or else the
+/// sketch engine.
 ///
 /// # Errors
 /// A message for the operator: the settings contradict each other.
@@ -113,12 +112,12 @@ pub fn configured(settings: &EngineSettings, data: &Path) -> Result<Vec<NamedEng
     Ok(engines)
 }
 
-/// What an engine of a process renders with, so that a change shows.
+/// What a process's engine renders with, for detecting changes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EngineModel {
     /// The name of the engine.
     pub engine: String,
-    /// The model of the built-in engine, and its version if it is an installed one.
+    /// The built-in engine's model, and its version if it is installed.
     pub model: Option<(String, Option<ModelVersion>)>,
 }
 
@@ -133,8 +132,8 @@ impl EngineModel {
     }
 }
 
-/// The engine that the settings name, in an installation with its models in this data directory. Reads no key, connects to
-/// no server and opens no model.
+/// The engine named by the settings, for an installation with its models in this data directory. Reads no key, connects
+/// to no server and opens no model.
 ///
 /// # Errors
 /// A message for the operator: the settings contradict each other.

@@ -1,18 +1,18 @@
-//! Strips tags that engines would interpret as options.
+//! Removes tags that engines would interpret as options.
 
 use tintype_engine::EngineError;
 
-/// The tag with which stable-diffusion.cpp takes any argument of its own.
+/// The tag for passing arbitrary arguments to stable-diffusion.cpp.
 const OPEN_ARGUMENTS: &str = "<sd_cpp_extra_args>";
 const CLOSE_ARGUMENTS: &str = "</sd_cpp_extra_args>";
-/// Tags that load a file of the engine, up to the next `>`.
+/// Tags that load one of the engine's files, up to the next `>`.
 const FILE_TAGS: [&str; 4] = ["<lora:", "<lyco:", "<hypernet:", "<embedding:"];
 
-/// The prompt without the tags that engines obey: arguments of stable-diffusion.cpp and files to load. Callers must not
-/// reach the settings of an engine through their prompt. Each tag leaves a space, so that its surroundings cannot join
-/// into another tag.
+/// The prompt without tags that engines obey: stable-diffusion.cpp arguments and files to load. Callers must not change
+/// an engine's settings through their prompt. Each tag leaves a space, so that its surroundings cannot join into
+/// another tag.
 fn without_tags(prompt: &str) -> String {
-    // Only ASCII letters change their case, so that positions in both texts are the same.
+    // Only ASCII letters are lowered, so that positions in both texts are the same.
     let lower = prompt.to_ascii_lowercase();
     let mut kept = String::with_capacity(prompt.len());
     let mut at = 0;
@@ -33,8 +33,8 @@ fn without_tags(prompt: &str) -> String {
     kept
 }
 
-/// The prompt as an engine may see it: without tags, and with a space for each of `reserved`, which mean something to this
-/// engine.
+/// The prompt that an engine is allowed to see: without tags, and with spaces in place of `reserved` words, which mean
+/// something to this engine.
 ///
 /// # Errors
 /// [`EngineError::Permanent`]: nothing is left of it.
@@ -46,7 +46,8 @@ pub fn for_engine(prompt: &str, reserved: &[&str]) -> Result<String, EngineError
     }
 }
 
-/// The length of the tag with which `text`, in lower case, begins. Of a tag without an end only its beginning counts.
+/// The length of the tag at the beginning of `text`, which is in lower case. If the tag has no end, only its beginning
+/// counts.
 fn tag_length(text: &str) -> Option<usize> {
     if text.starts_with(OPEN_ARGUMENTS) {
         let end = text.find(CLOSE_ARGUMENTS).map(|end| end + CLOSE_ARGUMENTS.len());
@@ -74,7 +75,7 @@ mod tests {
             ("a<sd_cpp_extra_args>{\"x\": \"<lora:a:1>\"}", "a {\"x\": \" \"}"),
             ("a </sd_cpp_extra_args> boat", "a   boat"),
             ("<lora:without an end", " without an end"),
-            // The rest must not join into a tag.
+            // What remains must not join into a tag.
             ("<lo<lora:a:1>ra:b:1>", "<lo ra:b:1>"),
             ("<<lora:lora:a:1>", "< "),
             ("<sd_cpp_<lora:a:1>extra_args>{}</sd_cpp_extra_args>", "<sd_cpp_ extra_args>{} "),

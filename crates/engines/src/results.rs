@@ -1,5 +1,5 @@
-//! Pictures as files, to servers and back. Returned files are decoded in a confined process, like all untrusted files:
-//! a server may be broken, or not the operator's own.
+//! Picture files, to and from servers. Returned files are decoded in a confined process, like all untrusted files: a
+//! server can be broken, or not the operator's own.
 
 use std::time::Duration;
 
@@ -15,12 +15,12 @@ use tintype_domain::reference_url::{HTTPS_PORT, ReferenceUrl};
 use tintype_outbound::references::{ReferenceOptions, References};
 use tintype_system::sandbox::{DecodeError, Decoder};
 
-/// Largest file of one picture, in bytes.
+/// Largest picture file, in bytes.
 pub const MAX_FILE_BYTES: usize = 24 * 1024 * 1024;
-/// Shortest side of a picture. Anything smaller was not painted for a brief.
+/// Shortest side of a picture. Anything smaller can't have been rendered for a brief.
 const MIN_SIDE: u32 = 32;
 
-/// Turns the files that a server returned into pictures.
+/// Turns files returned by a server into pictures.
 #[derive(Debug, Clone)]
 pub struct Results {
     decoder: Decoder,
@@ -32,10 +32,11 @@ impl Results {
         Self { decoder }
     }
 
-    /// The picture in a file.
+    /// A file's picture.
     ///
     /// # Errors
-    /// [`EngineError::Temporary`]: the file is no picture, or none that an engine paints; another attempt may succeed.
+    /// [`EngineError::Temporary`]: the file isn't a picture, or isn't one that an engine renders; another attempt may
+    /// succeed.
     pub async fn picture(&self, file: &[u8]) -> Result<Picture, EngineError> {
         if file.len() > MAX_FILE_BYTES {
             return Err(unusable(&format!("is larger than {MAX_FILE_BYTES} bytes")));
@@ -59,20 +60,20 @@ impl Results {
         Ok(picture)
     }
 
-    /// The picture in the file of a preview, whatever it shows. One that cannot be decoded is left out.
+    /// A preview file's picture, whatever it shows; `None` if it cannot be decoded.
     pub async fn preview(&self, file: &[u8]) -> Option<Picture> {
         self.decoder.decode_result(file).await.ok()
     }
 }
 
-/// Downloads files that a server names instead of sending them.
+/// Downloads files that a server refers to by URL.
 #[derive(Debug)]
 pub struct Downloads {
     references: References,
 }
 
 impl Downloads {
-    /// Downloads as callers' references are.
+    /// Downloads in the same way as callers' references.
     ///
     /// # Errors
     /// A message for the operator.
@@ -81,8 +82,8 @@ impl Downloads {
         Ok(Self { references: References::new(options).map_err(|error| error.to_string())? })
     }
 
-    /// The file at a URL that a server named. A URL of the server's own origin is asked for with its key. Any other is
-    /// untrusted: it must be public and use https, and gets no key.
+    /// Downloads a file from a URL named by a server. For a URL of the server's own origin, the key is sent. Any other
+    /// URL is untrusted: it must be public and use https, and gets no key.
     ///
     /// # Errors
     /// [`EngineError::Temporary`].
@@ -92,7 +93,7 @@ impl Downloads {
             |why: String| Fault::from(EngineError::Temporary(format!("{name} returned a picture by a URL that {why}")));
         let resolved = endpoint.resolve(url).ok_or_else(|| refuse("is not valid".into()))?;
         if let Some(request) = endpoint.request_for(Method::GET, &resolved) {
-            // The picture was rendered, so another attempt has its cost, whatever the cause.
+            // The picture was rendered, so another attempt would cost as much again, whatever the cause.
             let sent = endpoint.send(request, MAX_FILE_BYTES, limit).await;
             let answer = sent.map_err(|fault| refuse(format!("could not be downloaded ({})", fault.error)))?;
             return match answer.status.is_success() {
@@ -106,7 +107,7 @@ impl Downloads {
     }
 }
 
-/// Runs an encoder on a thread where it may take its time.
+/// Runs an encoder on a blocking thread.
 async fn encoded<T: Send + 'static>(encode: impl FnOnce() -> T + Send + 'static) -> Result<T, EngineError> {
     tokio::task::spawn_blocking(encode).await.map_err(|error| EngineError::Temporary(error.to_string()))
 }
@@ -127,7 +128,7 @@ pub async fn mask_to_png(mask: Option<Mask>) -> Result<Option<Bytes>, EngineErro
     encoded(move || mask.map(|mask| Bytes::from(mask.to_png()))).await
 }
 
-/// A reference as a PNG that is transparent where its mask lets it change.
+/// A reference as a PNG, transparent where its mask lets it change.
 ///
 /// # Errors
 /// [`EngineError::Temporary`]: the encoder panicked. [`EngineError::Permanent`]: their sizes differ.
@@ -136,7 +137,7 @@ pub async fn cut_out(reference: Picture, mask: Mask) -> Result<Bytes, EngineErro
     cut.ok_or_else(|| EngineError::Permanent("the mask has another size than its picture".into()))
 }
 
-/// The part of a form that is a PNG.
+/// A PNG as a form part.
 ///
 /// # Errors
 /// [`EngineError::Permanent`]: the media type is not valid.
@@ -145,7 +146,6 @@ pub fn png_part(png: &Bytes, name: String) -> Result<Part, EngineError> {
     part.map_err(|error| EngineError::Permanent(error.to_string()))
 }
 
-/// The error of a file that can't be used.
 fn unusable(why: &str) -> EngineError {
     EngineError::Temporary(format!("a picture from the engine {why}"))
 }

@@ -1,8 +1,8 @@
-//! The servers of one engine. Work goes to the least loaded one. One that is not available is taken out of rotation and
-//! probed until it is back; work that it did not begin goes to another.
+//! An engine's servers. Work goes to the least loaded one. An unavailable server is taken out of rotation and probed
+//! until it is back; work that it didn't begin goes to another.
 //!
-//! A server that rejects work and answers a probe stays: the cause may be the work, which must not stop the work of
-//! others. That work goes to another server, or waits.
+//! A server that rejects work but answers a probe stays in rotation: the work itself may be the cause, and must not
+//! block others' work. The rejected work goes to another server, or waits.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -20,44 +20,44 @@ use tokio::time::Instant;
 
 use super::endpoint::{Fault, Reached};
 
-/// Wait before a server that was taken out of rotation is probed.
+/// Wait before the first probe of a server that was taken out of rotation.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
-/// Longest wait that a server may ask for.
+/// Longest wait that a server can ask for.
 const MAX_ASKED_PAUSE: Duration = Duration::from_secs(600);
-/// Time for a probe; less than the worker waits for one.
+/// Time limit for a probe; less than the worker waits for one.
 const PROBE_LIMIT: Duration = Duration::from_secs(4);
-/// Interval between the following probes.
+/// Interval between further probes.
 const PROBE_EVERY: Duration = Duration::from_secs(2);
-/// Rejections of work in a row after which the server is to blame.
+/// Consecutive rejections of different work after which the server is to blame.
 const SEVERAL: usize = 2;
-/// Most pieces of rejected work to remember for a server.
+/// Most rejected pieces of work to remember per server.
 const MAX_REJECTED: usize = 16;
-/// How long a server that rejected several pieces of work gets no more if another one has room.
+/// How long a server that rejected several pieces of work is avoided if another has room.
 const DOUBT: Duration = Duration::from_secs(10);
 
-/// One server of an engine.
+/// An engine's server.
 #[async_trait]
 pub trait Server: fmt::Debug + Send + Sync + 'static {
-    /// The server for the operator, such as its URL.
+    /// The server's name for the operator, such as its URL.
     fn name(&self) -> &str;
 
-    /// Whether it could take work, as far as this process knows without asking. A server for which this changes by
-    /// itself stays in rotation: it gets work again as soon as it could take some.
+    /// Whether it can take work, as far as this process knows without asking. A server whose answer changes by itself
+    /// stays in rotation: it gets work as soon as it can take some.
     ///
     /// # Errors
-    /// The reason why it takes none.
+    /// The reason why it takes no work.
     fn readiness(&self) -> Result<(), EngineError> {
         Ok(())
     }
 
-    /// Finds out whether it takes work.
+    /// Asks the server whether it is accepting work.
     ///
     /// # Errors
-    /// The reason why it takes none.
+    /// The reason why it takes no work.
     async fn probe(&self) -> Result<(), Fault>;
 }
 
-/// The servers of one engine.
+/// An engine's servers.
 #[derive(Debug)]
 pub struct Servers<S> {
     shared: Arc<Shared<S>>,
@@ -66,27 +66,25 @@ pub struct Servers<S> {
 #[derive(Debug)]
 struct Shared<S> {
     servers: Vec<Arc<S>>,
-    /// Calls that one server takes at the same time.
+    /// Calls per server at a time.
     calls_per_server: usize,
     states: Mutex<Vec<ServerLoad>>,
-    /// A place became free, or a server was taken out of rotation or came back.
+    /// A place became free, or a server left or rejoined rotation.
     changed: Notify,
 }
 
 #[derive(Debug, Clone, Default)]
 struct ServerLoad {
-    /// Calls under way.
     load: usize,
     calls: u64,
-    /// The reason why it is out of rotation, for the operator.
+    /// Why it is out of rotation, for the operator.
     outage: Option<String>,
-    /// The work that it rejected since it did its last.
+    /// The work that it has rejected since its last success.
     rejected: Vec<BriefHash>,
-    /// When it rejected work the last time.
     rejected_at: Option<Instant>,
 }
 
-/// Identifies a brief among those that servers rejected. A later attempt at the same task has the same brief.
+/// Identifies a rejected brief. A later attempt at the same task has the same brief.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BriefHash(u64);
 
@@ -99,7 +97,6 @@ impl From<&Brief> for BriefHash {
 #[derive(Debug)]
 struct Rejection {
     cause: String,
-    /// The wait that it asked for.
     pause: Option<Duration>,
 }
 
@@ -121,7 +118,7 @@ impl ServerLoad {
     }
 }
 
-/// A place at a server, until it is dropped.
+/// A place at a server, held until dropped.
 struct Seat<'a, S> {
     shared: &'a Arc<Shared<S>>,
     index: usize,
@@ -135,7 +132,7 @@ impl<S> Drop for Seat<'_, S> {
 }
 
 impl<S: Server> Servers<S> {
-    /// Servers that take `calls_per_server` calls at the same time each.
+    /// Servers that take up to `calls_per_server` calls at a time each.
     pub fn new(servers: impl IntoIterator<Item = S>, calls_per_server: usize) -> Self {
         let servers: Vec<_> = servers.into_iter().map(Arc::new).collect();
         let (states, changed) = (Mutex::new(vec![ServerLoad::default(); servers.len()]), Notify::new());
@@ -152,11 +149,11 @@ impl<S: Server> Servers<S> {
         self.shared.servers.len()
     }
 
-    /// Does `work` at the least loaded server. If that takes none, another one gets it.
+    /// Does `work` at the least loaded server. If that one rejects it, another one gets it.
     ///
     /// # Errors
-    /// The error of `by`; [`EngineError::TurnedAway`] when a server that seems sound did not take it, and no other did;
-    /// [`EngineError::NotAvailable`] when all servers are out of rotation.
+    /// The error of `by`; [`EngineError::TurnedAway`] if a server that seems sound rejected it, and no other took it;
+    /// [`EngineError::NotAvailable`] if all servers are out of rotation.
     pub async fn call<T, F>(&self, work: BriefHash, by: impl Fn(Arc<S>) -> F) -> Result<T, EngineError>
     where
         F: Future<Output = Result<T, Fault>>,
@@ -187,15 +184,15 @@ impl<S: Server> Servers<S> {
         }
     }
 
-    /// Takes a server that rejected work out of rotation, if it does not answer a probe, or asks for a pause and
-    /// rejected other work too. Returns how it rejected the work if it stays.
+    /// Takes a server that rejected work out of rotation, if it fails a probe, or asks for a pause and has also
+    /// rejected other work. If it stays, returns the rejection.
     async fn judge(&self, index: usize, work: BriefHash, rejection: Rejection) -> Option<Rejection> {
         let several = {
             let mut states = self.shared.states.locked();
             states[index].note_rejection(work);
             states[index].rejected_several()
         };
-        // A server that asks to be left alone is not probed.
+        // A server that asks for a pause isn't probed.
         let (is_out, pause) = match rejection.pause {
             Some(pause) => (several, Some(pause)),
             None => match probe_in_time(&*self.shared.servers[index]).await {
@@ -215,7 +212,7 @@ impl<S: Server> Servers<S> {
     /// Probes the servers in rotation.
     ///
     /// # Errors
-    /// [`EngineError::NotAvailable`] when none of all servers takes work.
+    /// [`EngineError::NotAvailable`] if none of the servers is accepting work.
     pub async fn probe(&self) -> Result<(), EngineError> {
         let probing = self.shared.servers.iter().enumerate().map(async |(index, server)| {
             let outage = self.shared.states.locked()[index].outage.clone();
@@ -239,7 +236,7 @@ impl<S: Server> Servers<S> {
         Err(EngineError::NotAvailable(causes.join("; ")))
     }
 
-    /// A place at a server that was not tried, or why none is left.
+    /// A place at an untried server, or why none is left.
     async fn seat(&self, work: BriefHash, tried: &HashMap<usize, Rejection>) -> Result<Seat<'_, S>, String> {
         loop {
             let mut changed = pin!(self.shared.changed.notified());
@@ -253,11 +250,11 @@ impl<S: Server> Servers<S> {
 }
 
 impl<S: Server> Shared<S> {
-    /// Takes a place at a server that was not tried, if one has a place: one that did not reject this work before, that
-    /// is not doubtful, or the least loaded one, in this order.
+    /// Takes a place at an untried server, if one is free. Prefers servers that haven't rejected this work before, then
+    /// servers that aren't doubtful, then the least loaded.
     ///
     /// # Errors
-    /// The reasons, if no server is left.
+    /// The reasons if no server is left.
     fn take(&self, work: BriefHash, tried: &HashMap<usize, Rejection>) -> Result<Option<usize>, String> {
         let mut states = self.states.locked();
         let reason =
@@ -282,7 +279,7 @@ impl<S: Server> Shared<S> {
         }))
     }
 
-    /// Takes a server out of rotation until a probe succeeds; the first one comes after `pause`.
+    /// Takes a server out of rotation until a probe succeeds. The first probe comes after `pause`.
     fn take_out(self: &Arc<Self>, index: usize, cause: String, pause: Option<Duration>) {
         let pause = {
             let mut states = self.states.locked();
@@ -306,7 +303,7 @@ impl<S: Server> Shared<S> {
     }
 }
 
-/// Probes a server. One that is silent is slow and not dead: it may be loading a model, or describe many files.
+/// Probes a server. Silence means slow rather than dead: it may be loading a model, or listing many files.
 async fn probe_in_time<S: Server>(server: &S) -> Result<(), Fault> {
     match tokio::time::timeout(PROBE_LIMIT, server.probe()).await {
         Ok(Err(Fault { reached: Reached::Silent, .. })) | Err(_) => {
@@ -318,7 +315,7 @@ async fn probe_in_time<S: Server>(server: &S) -> Result<(), Fault> {
     }
 }
 
-/// Probes a server that was taken out of rotation until it takes work again, or its engine is gone.
+/// Probes a server that was taken out of rotation until it is accepting work again, or its engine is dropped.
 async fn probe_until_back<S: Server>(shared: Weak<Shared<S>>, index: usize, pause: Duration) {
     tokio::time::sleep(pause).await;
     loop {

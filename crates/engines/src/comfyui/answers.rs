@@ -1,5 +1,5 @@
-//! Reads the answers of ComfyUI. They hold whole workflows, so that only the parts that matter are parsed: the memory for
-//! an answer stays a small multiple of its length, whatever a server sends.
+//! Reads ComfyUI's answers. They contain whole workflows, so only the relevant parts are parsed: an answer's memory
+//! stays a small multiple of its length, whatever a server sends.
 
 use std::fmt;
 
@@ -11,9 +11,9 @@ use tintype_engine::Device;
 use super::api::Run;
 use crate::endpoint::Words;
 
-/// Longest name of a device, in characters.
+/// Most characters in a device name.
 const MAX_NAME: usize = 100;
-/// Types of errors that no prompt causes, and what the operator can do.
+/// Error types that no prompt causes, and what the operator can do.
 const OF_THE_OPERATOR: [(&str, &str); 3] = [
     ("missing_node_type", "install the nodes that the workflow needs"),
     ("value_not_in_list", "install the models that the workflow names"),
@@ -45,7 +45,7 @@ pub(super) struct Accepted<'a> {
 }
 
 impl Accepted<'_> {
-    /// The first error of a node that the server leaves out.
+    /// The first error of a node that the server skips.
     pub(super) fn left_out(&self) -> Option<Words> {
         first_node_error(self.node_errors?)
     }
@@ -127,7 +127,7 @@ pub(super) struct Queue<'a> {
     pub(super) queue_pending: Option<&'a RawValue>,
 }
 
-/// The server's id of a run in a list of its queue. `id` is that id, or the one of the client that submitted the run.
+/// A run's server-side id in one of the queue's lists. `id` is that id, or the id of the client that submitted the run.
 pub(super) fn entry_of(list: Option<&RawValue>, id: &str) -> Option<String> {
     #[derive(Deserialize)]
     struct Client {
@@ -135,7 +135,7 @@ pub(super) fn entry_of(list: Option<&RawValue>, id: &str) -> Option<String> {
     }
     let mut found = None;
     each_value(list, |entry| {
-        // A number, the id, the graph, and whose it is.
+        // A number, the id, the graph, and its owner.
         let (mut position, mut of_server, mut is_ours) = (0, None, false);
         each_value(Some(entry), |part| {
             match position {
@@ -152,7 +152,7 @@ pub(super) fn entry_of(list: Option<&RawValue>, id: &str) -> Option<String> {
     found
 }
 
-/// The end of a run in the answer to `GET /history/ID`, if it is there.
+/// A run's end in the answer to `GET /history/ID`, if there is one.
 pub(super) fn run_in_history(history: &RawValue, id: &str) -> Option<Run> {
     #[derive(Deserialize)]
     struct HistoryEntry<'a> {
@@ -185,7 +185,7 @@ pub(super) fn run_in_history(history: &RawValue, id: &str) -> Option<Run> {
     Some(Run::Failed(words))
 }
 
-/// The words of an error: `{"error": {"type", "message", …}, "node_errors": {…}}`, in old versions `{"error": "…"}`.
+/// An error's words: `{"error": {"type", "message", …}, "node_errors": {…}}`, in old versions `{"error": "…"}`.
 pub(super) fn words(body: &[u8]) -> Words {
     #[derive(Default, Deserialize)]
     struct Body<'a> {
@@ -255,8 +255,8 @@ fn error_words(details: Option<&RawValue>, otherwise: &str) -> Words {
     Words { code, message: exception_message, advice: None }
 }
 
-/// The first file of the folder `output`, or if there is none, the first temporary one. Nodes have other outputs besides,
-/// and pictures that are in no file.
+/// The first file in the folder `output`, or else the first temporary file. Nodes have other outputs too, and pictures
+/// that aren't in files.
 fn file(outputs: Option<&RawValue>) -> Option<File> {
     #[derive(Deserialize)]
     struct Output<'a> {
@@ -298,14 +298,14 @@ pub(super) fn member<'a>(object: &'a RawValue, key: &str) -> Option<&'a RawValue
     found
 }
 
-/// Visits the values of a list or an object in their order, unparsed. Anything else has none.
+/// Visits the values of a list or object in order, unparsed. Anything else has none.
 fn each_value<'a>(json: Option<&'a RawValue>, mut visit: impl FnMut(&'a RawValue)) {
     each(json, |_, value| visit(value));
 }
 
 fn each<'a>(json: Option<&'a RawValue>, visit: impl FnMut(Option<&str>, &'a RawValue)) {
     if let Some(json) = json {
-        // A text or a number has no values.
+        // A string or number has no values.
         let _ = serde_json::Deserializer::from_str(json.get()).deserialize_any(Each(visit));
     }
 }

@@ -1,4 +1,4 @@
-//! The routes of ComfyUI that a render needs. Old servers lack those below `/api/jobs`, and choose ids themselves.
+//! The ComfyUI routes that a render needs. Old servers lack the routes below `/api/jobs`, and choose ids themselves.
 
 use std::time::Duration;
 
@@ -18,17 +18,18 @@ use crate::endpoint::{Endpoint, EngineResponse, Fault, Words, is_plain};
 use crate::results::{MAX_FILE_BYTES, png_part};
 use crate::servers::Server;
 
-/// Longest answer about a run, which holds its whole workflow, or about the queue, which holds those of all runs that wait.
+/// Longest answer about a run, which contains its workflow, or about the queue, which contains all waiting runs'
+/// workflows.
 const MAX_WORKFLOWS: usize = 16 * 1024 * 1024;
-/// Longest description of a kind of node. That of LoadImage lists all files in the folder `input`.
+/// Longest description of a node class. LoadImage's lists all files in the folder `input`.
 const MAX_DESCRIPTION: usize = 4 * 1024 * 1024;
 /// Longest answer of any other kind, except a picture.
 const MAX_ANSWER: usize = 1024 * 1024;
-/// Descriptions that are asked for at the same time.
+/// Descriptions requested at a time.
 const DESCRIPTIONS_AT_ONCE: usize = 4;
-/// Time for an answer that nothing large stands behind. While the server loads a model it is silent for longer.
+/// Time limit for small answers. While the server loads a model it is silent for longer.
 pub(super) const ANSWER_LIMIT: Duration = Duration::from_secs(10);
-/// Time for a cancellation. A server that is loading a model reads it only afterwards.
+/// Time limit for a cancellation. A server that is loading a model handles it only afterwards.
 const CANCEL_LIMIT: Duration = Duration::from_secs(180);
 
 #[derive(Debug)]
@@ -42,19 +43,19 @@ pub(super) struct ComfyServer {
 pub(super) enum Run {
     /// It waits or is being rendered.
     Unfinished,
-    /// The file of its picture, if it has saved one.
+    /// It has ended; the file of its picture, if it saved one.
     Completed(Option<File>),
     /// The error that ended it.
     Failed(Words),
-    /// The server does not know it: it was started again, or someone removed the run.
+    /// The server doesn't know it: it was restarted, or someone removed the run.
     Gone,
 }
 
 #[derive(Debug)]
 pub(super) struct Queued {
-    /// The id that the server uses. An old one has chosen it.
+    /// The server's id for the run. Old servers choose it themselves.
     pub(super) id: String,
-    /// The errors of nodes that it leaves out.
+    /// The errors of nodes that it skips.
     pub(super) left_out: Option<Words>,
 }
 
@@ -95,7 +96,7 @@ impl ComfyServer {
         &self.endpoint
     }
 
-    /// The devices of the server; none if it does not answer.
+    /// The server's devices; empty if it doesn't answer.
     pub(super) async fn devices(&self) -> Vec<Device> {
         let Ok(answer) = self.get("system_stats", MAX_ANSWER, ANSWER_LIMIT).await else { return Vec::new() };
         self.json::<Stats<'_>>(&answer).map(|stats| stats.devices()).unwrap_or_default()
@@ -111,7 +112,7 @@ impl ComfyServer {
         self.endpoint.send(request.body(body.to_string()), MAX_ANSWER, limit).await
     }
 
-    /// The matter of an answer, which borrows from it.
+    /// An answer's content, which borrows from it.
     fn json<'a, T: Deserialize<'a>>(&self, answer: &'a EngineResponse) -> Result<T, Fault> {
         if answer.status != StatusCode::OK {
             return Err(self.endpoint.failure(answer, &answers::words(&answer.body)));
@@ -126,20 +127,19 @@ impl ComfyServer {
         serde_json::from_str(parsed.get()).map_err(|_| self.endpoint.unclear("answered 200 with JSON of another shape"))
     }
 
-    /// Uploads a PNG, and returns the name by which the workflow finds it.
     pub(super) async fn upload(&self, name: String, png: Bytes, limit: Duration) -> Result<String, Fault> {
         let request = self.endpoint.request(Method::POST, "upload/image")?;
         let form = Form::new().part("image", png_part(&png, name)?).text("type", "input");
         let request = request.multipart(form);
         let answer = self.endpoint.send(request, MAX_ANSWER, limit).await?;
         let uploaded = serde_json::from_str(self.json::<&RawValue>(&answer)?.get());
-        // Another name, if a file of this one had another content.
+        // A different name, if a file with this one had different content.
         let Uploaded { name, subfolder } =
             uploaded.map_err(|_| self.endpoint.unclear("did not name a file that it took"))?;
         Ok(if subfolder.is_empty() { name } else { format!("{subfolder}/{name}") })
     }
 
-    /// Queues the workflow. The id is also that of the client whose websocket gets the events of the run.
+    /// Queues the workflow. The id is also the client id for the websocket that gets the run's events.
     ///
     /// # Errors
     /// [`Fault`]; a workflow with errors is [`EngineError::Permanent`].
@@ -152,16 +152,13 @@ impl ComfyServer {
         Ok(Queued { left_out: accepted.left_out(), id: accepted.prompt_id })
     }
 
-    /// The error of a workflow whose nodes the server does not all run.
+    /// The error for a workflow that the server runs only in part.
     pub(super) fn incomplete(&self, words: &Words) -> EngineError {
         let (name, quoted) = (self.endpoint.name(), self.endpoint.quoted(words));
         EngineError::NotAvailable(format!("{name} does not run the whole workflow{quoted}: check it in ComfyUI"))
     }
 
-    /// The state of a run.
-    ///
-    /// # Errors
-    /// [`Fault`]: the server gave no valid answer.
+    /// A run's state. [`Fault`] if the server sent no valid answer.
     pub(super) async fn run(&self, id: &str, limit: Duration) -> Result<Run, Fault> {
         let answer = self.get(&format!("api/jobs/{id}"), MAX_WORKFLOWS, limit).await?;
         // Either the run is unknown, or the route is.
@@ -171,20 +168,20 @@ impl ComfyServer {
         self.json::<Job<'_>>(&answer)?.run().ok_or_else(|| self.endpoint.unclear("gave a run in an unknown state"))
     }
 
-    /// The state of a run in the history and the queue, which old servers have too.
+    /// A run's state from the history and the queue, which old servers also have.
     async fn run_of_old(&self, id: &str, limit: Duration) -> Result<Run, Fault> {
         let waits = {
             let answer = self.get("queue", MAX_WORKFLOWS, limit).await?;
             let Queue { queue_running, queue_pending } = self.json(&answer)?;
             [queue_running, queue_pending].into_iter().any(|list| entry_of(list, id).is_some())
         };
-        // Asked after the queue: runs move from there into the history.
+        // Requested after the queue: runs move from there into the history.
         let answer = self.get(&format!("history/{id}"), MAX_WORKFLOWS, limit).await?;
         let ended = answers::run_in_history(self.json(&answer)?, id);
         Ok(ended.unwrap_or(if waits { Run::Unfinished } else { Run::Gone }))
     }
 
-    /// Fetches a file, if it is still there.
+    /// Downloads a file, if it is still there.
     pub(super) async fn fetch(&self, file: &File, limit: Duration) -> Result<Option<Vec<u8>>, Fault> {
         let request = self.endpoint.request(Method::GET, &format!("view?{}", file.query()))?;
         let answer = self.endpoint.send(request, MAX_FILE_BYTES, limit).await?;
@@ -195,10 +192,10 @@ impl ComfyServer {
         }
     }
 
-    /// Cancels a run. `id` is the one that it was submitted with, or the one that an old server has chosen for it.
+    /// Cancels a run. `id` is the id that it was submitted with, or the one that an old server chose for it.
     ///
     /// # Errors
-    /// [`Fault`]: it is unknown whether the run goes on.
+    /// [`Fault`]: it is unknown whether the run continues.
     pub(super) async fn cancel(&self, id: &str) -> Result<(), Fault> {
         let answer = self.post(&format!("api/jobs/{id}/cancel"), &json!({}), CANCEL_LIMIT).await?;
         if answer.status == StatusCode::OK {
@@ -207,15 +204,15 @@ impl ComfyServer {
         if let Some(id) = self.queued(id, |queue| queue.queue_pending).await? {
             self.post("queue", &json!({ "delete": [id] }), CANCEL_LIMIT).await?;
         }
-        // It may have begun meanwhile. An old server interrupts whatever it is running, even if it is given an id, so that it
-        // is asked only while that is this run.
+        // It may have begun meanwhile. Old servers interrupt whatever is running, even if given an id, so they are only
+        // asked while this run is running.
         if let Some(id) = self.queued(id, |queue| queue.queue_running).await? {
             self.post("interrupt", &json!({ "prompt_id": id }), CANCEL_LIMIT).await?;
         }
         Ok(())
     }
 
-    /// The server's id of a run in one list of the queue.
+    /// The run's server-side id in one of the queue's lists.
     async fn queued(
         &self,
         id: &str,

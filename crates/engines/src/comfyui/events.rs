@@ -1,5 +1,5 @@
-//! The events of one run, from the server's websocket. Without them a render goes on as well, but its steps are not
-//! reported, and its end is noticed a moment later.
+//! A run's events from the server's websocket. Without them a render still works, but its steps aren't reported, and
+//! its end is noticed a moment later.
 
 use std::time::Duration;
 
@@ -15,15 +15,15 @@ use tokio_tungstenite::tungstenite::protocol::{Role, WebSocketConfig};
 
 use crate::endpoint::Endpoint;
 
-/// Previews of pictures come on the same socket.
+/// Previews come on the same socket.
 const MAX_MESSAGE: usize = 16 * 1024 * 1024;
-/// Longest file of a preview, in bytes. They have 512 pixels a side unless the server is configured otherwise.
+/// Longest preview file, in bytes. Previews have 512 pixels per side by default.
 const MAX_PREVIEW: usize = 2 * 1024 * 1024;
-/// The kind of a binary message that holds a preview.
+/// The message kind of a preview.
 const PREVIEW: [u8; 4] = 1_u32.to_be_bytes();
-/// Longest text that is parsed, in bytes. Parsed, it takes many times as much.
+/// Longest text that is parsed, in bytes. Parsed, it takes up many times as much.
 const MAX_TEXT: usize = 64 * 1024;
-/// Most bytes that wait for a server that reads nothing.
+/// Most bytes that can wait for a server that doesn't read.
 const MAX_UNSENT: usize = 64 * 1024;
 const OPEN_LIMIT: Duration = Duration::from_secs(2);
 
@@ -31,15 +31,15 @@ pub(super) struct Events(Option<WebSocketStream<Upgraded>>);
 
 #[derive(Debug, PartialEq, Eq)]
 enum EventKind {
-    /// The first number of a node's steps is done, of the second in all.
+    /// This many of a node's steps are done, out of this many.
     Step(u32, u32),
-    /// The run has ended, and its outcome can be read.
+    /// The run has ended, and its outcome is available.
     End,
     Other,
 }
 
 impl Events {
-    /// Opens the socket of a client. If that fails there are no events.
+    /// Opens a client's socket. If that fails, there are no events.
     pub(super) async fn open(endpoint: &Endpoint, client: &str) -> Self {
         let socket = tokio::time::timeout(OPEN_LIMIT, open(endpoint, client)).await;
         let socket = socket.unwrap_or_else(|_| Err("no answer in time".into()));
@@ -49,9 +49,9 @@ impl Events {
         Self(socket.ok())
     }
 
-    /// Waits for the end of the run, and reports its steps and the files of its previews meanwhile. Without events it
-    /// waits for ever. After the first end there are no more events: the caller polls the run at each end, and a server
-    /// could report ends as often as it likes.
+    /// Waits for the run's end, and reports its steps and preview files meanwhile. Without events it waits forever.
+    /// There are no events after the first end: the caller polls the run at each end, and a server could report ends as
+    /// often as it likes.
     pub(super) async fn end(&mut self, on_step: impl Fn(u32, u32), on_preview: impl Fn(&[u8])) {
         while let Some(socket) = &mut self.0 {
             match socket.next().await {
@@ -86,7 +86,7 @@ async fn open(endpoint: &Endpoint, client: &str) -> Result<WebSocketStream<Upgra
         return Err(format!("status {}", response.status().as_u16()));
     }
     let stream = response.upgrade().await.map_err(|error| error.without_url().to_string())?;
-    // Answers to pings wait in the write buffer while the server reads nothing.
+    // Answers to pings stay in the write buffer while the server doesn't read.
     let limits = WebSocketConfig::default()
         .max_message_size(Some(MAX_MESSAGE))
         .max_frame_size(Some(MAX_MESSAGE))
@@ -95,7 +95,7 @@ async fn open(endpoint: &Endpoint, client: &str) -> Result<WebSocketStream<Upgra
     Ok(WebSocketStream::from_raw_socket(stream, Role::Client, Some(limits)).await)
 }
 
-/// The JPEG or PNG in a binary message: the kind of the message and that of the file come before it, in four bytes each.
+/// The JPEG or PNG in a binary message. It follows the message kind and the file type, four bytes each.
 fn preview(message: &[u8]) -> Option<&[u8]> {
     let (kind, rest) = message.split_first_chunk::<4>()?;
     let (_, file) = rest.split_first_chunk::<4>()?;

@@ -1,4 +1,4 @@
-//! A workflow in ComfyUI's API format: nodes with inputs, some of which are links to outputs of other nodes.
+//! A workflow in ComfyUI's API format: nodes whose inputs can link to other nodes' outputs.
 
 use std::collections::{HashMap, HashSet};
 use std::fs::File;
@@ -11,20 +11,20 @@ use serde_json::{Map, Value};
 const MAX_FILE_BYTES: u64 = 4 * 1024 * 1024;
 const MAX_NODES: usize = 2_000;
 
-/// The nodes of a workflow by their ids. No node links back to itself.
+/// A workflow's nodes by id. Links have no cycles.
 #[derive(Debug, Clone)]
 pub(super) struct Graph(pub(super) Map<String, Value>);
 
-/// An input of a node that is an output of another node.
+/// A node's input that is linked to another node's output.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Link<'a> {
     pub(super) key: &'a str,
-    /// The id of the other node.
+    /// The other node's id.
     pub(super) to: &'a str,
     pub(super) output: u64,
 }
 
-/// Reads a file of a workflow or of its mapping. `name` stands for it in errors.
+/// Reads a workflow or mapping file. Errors call it `name`.
 pub(super) fn read(path: &Path, name: &str) -> Result<String, String> {
     let mut text = String::new();
     let mut file = File::open(path).map_err(|error| format!("cannot read {name}: {error}"))?.take(MAX_FILE_BYTES + 1);
@@ -36,7 +36,7 @@ pub(super) fn read(path: &Path, name: &str) -> Result<String, String> {
 }
 
 impl Graph {
-    /// The workflow in a text. `name` stands for it in errors.
+    /// Parses a workflow. Errors call it `name`.
     pub(super) fn parse(text: &str, name: &str) -> Result<Self, String> {
         let nodes: Map<String, Value> =
             serde_json::from_str(text).map_err(|error| format!("{name} is not a JSON object: {error}"))?;
@@ -56,7 +56,7 @@ impl Graph {
         }
     }
 
-    /// The ids of the nodes, in the order of the file.
+    /// The nodes' ids, in file order.
     pub(super) fn ids(&self) -> impl Iterator<Item = &str> {
         self.0.keys().map(String::as_str)
     }
@@ -70,14 +70,14 @@ impl Graph {
         inputs.into_iter().flatten().map(|(key, value)| (key.as_str(), value))
     }
 
-    /// The id of the node and the name of its input as the file has them, and the value.
+    /// The node's id and the input's name as in the file, and the value.
     pub(super) fn input(&self, id: &str, key: &str) -> Option<(&str, &str, &Value)> {
         let (id, node) = self.0.get_key_value(id)?;
         let (key, value) = node["inputs"].as_object()?.get_key_value(key)?;
         Some((id, key, value))
     }
 
-    /// The links of a node, in the order of its inputs.
+    /// A node's links, in the order of its inputs.
     pub(super) fn links(&self, id: &str) -> impl Iterator<Item = Link<'_>> {
         self.inputs(id).filter_map(|(key, value)| {
             let [to, output] = value.as_array()?.as_slice() else { return None };
@@ -90,8 +90,8 @@ impl Graph {
         self.links(id).find(|link| link.key == key)
     }
 
-    /// All nodes that these depend on, and these, each before those that it depends on. Nothing behind a node for which
-    /// `ends` is true is visited.
+    /// These nodes and all nodes that they depend on, each before its dependencies. Doesn't go beyond nodes for which
+    /// `ends` is true.
     pub(super) fn behind<'a>(&'a self, from: Vec<&'a str>, ends: impl Fn(&str) -> bool) -> Vec<&'a str> {
         let (mut seen, mut order) = (HashSet::new(), Vec::new());
         let mut waiting: Vec<_> = from.into_iter().rev().collect();
@@ -108,7 +108,7 @@ impl Graph {
         order
     }
 
-    /// A node whose links lead back to it.
+    /// A node on a cycle of links.
     fn circle(&self) -> Option<&str> {
         let mut users: HashMap<&str, Vec<&str>> = HashMap::new();
         let mut open: HashMap<&str, usize> = HashMap::new();
@@ -129,7 +129,7 @@ impl Graph {
                 }
             }
         }
-        // What is left is on a circle or depends on one: following such links leads onto it.
+        // Remaining nodes are on a cycle or depend on one, so following their links leads to it.
         let mut at = self.ids().find(|id| open.contains_key(id))?;
         let mut seen = HashSet::new();
         while seen.insert(at) {

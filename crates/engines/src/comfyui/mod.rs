@@ -1,6 +1,6 @@
-//! `comfyui:URL`: fills in a workflow of the operator, queues it in ComfyUI, and fetches the picture that it saves.
+//! `comfyui:URL`: fills in the operator's workflow, queues it in ComfyUI, and downloads the saved picture.
 //!
-//! Each picture is a run of its own under an id of ours, so that a run whose answer was lost can be cancelled.
+//! Each picture is a separate run with an id of our own, so that a run can be cancelled even if the answer was lost.
 
 mod answers;
 mod api;
@@ -40,15 +40,15 @@ use super::servers::{BriefHash, Server as _, Servers};
 use super::{EngineChoice, TYPICAL_DURATION, sizes};
 use tintype_config::EngineSettings;
 
-/// One run is rendered while another one waits, so that the server is never idle between two pictures.
+/// One run renders while another waits, so that the server is never idle between two pictures.
 const RUNS_PER_SERVER: usize = 2;
-/// Interval between two polls of a run. The end that the websocket reports comes sooner.
+/// Polling interval of a run. The websocket reports its end sooner.
 const POLL_EVERY: Duration = Duration::from_secs(1);
-/// Polls that may fail in a row.
+/// Consecutive polls that can fail.
 const MISSED_POLLS: u32 = 5;
 /// Time for cancellations; less than the worker waits for an engine to stop.
 const SETTLE_LIMIT: Duration = Duration::from_millis(1_500);
-/// With this word ComfyUI loads a file of the server.
+/// ComfyUI loads a file from the server for this word.
 const RESERVED: [&str; 1] = ["embedding:"];
 
 /// Describes the engine without connecting.
@@ -89,7 +89,7 @@ pub(super) fn choose(urls: &[Url], settings: &EngineSettings) -> Result<EngineCh
         let servers = endpoints.into_iter().map(|endpoint| ComfyServer::new(endpoint, workflow.node_classes()));
         let (servers, results) = (Servers::new(servers, RUNS_PER_SERVER), Results::new(context.decoder));
         let (workflow, model, ending) = (workflow.clone(), settings.model.clone(), TaskTracker::new());
-        // A closed tracker can be waited for; it takes tasks as before.
+        // A closed tracker can be waited for, and still takes tasks.
         ending.close();
         Ok(Arc::new(DriverEngine(ComfyUi { servers, workflow, model, results, ending })))
     }))
@@ -101,7 +101,7 @@ struct ComfyUi {
     workflow: Arc<Workflow>,
     model: Option<String>,
     results: Results,
-    /// Submits, and cancellations of runs that nobody waits for.
+    /// Submits, and cancellations of abandoned runs.
     ending: TaskTracker,
 }
 
@@ -114,14 +114,13 @@ struct Order<'a> {
     settings: &'a RenderSettings,
     /// Names and PNGs.
     references: &'a [(String, Bytes)],
-    /// Its name and PNG.
     mask: Option<&'a (String, Bytes)>,
     index: usize,
-    /// Time for any answer: a server that loads a model is silent.
+    /// Time limit for any answer: a server that loads a model is silent.
     limit: Duration,
 }
 
-/// The names under which a server keeps the pictures of a brief.
+/// The server's names for a brief's pictures.
 struct Uploaded {
     references: Vec<String>,
     mask: Option<String>,
@@ -195,7 +194,7 @@ impl ComfyUi {
             None => None,
         };
         let uploaded = Uploaded { references, mask };
-        // A server that has run this workflow with this seed before runs nothing, and may have removed the file since.
+        // A server that has already run this workflow with this seed runs nothing, and may have removed the file since.
         for seed in [order.seed, u64::from(rand::random_range(0..=MAX_SEED))] {
             if let Some(file) = self.saved(&server, order, seed, &uploaded, shown).await? {
                 return Ok(file);
@@ -205,7 +204,7 @@ impl ComfyUi {
         Err(EngineError::Temporary(cause).into())
     }
 
-    /// The file that one run of the workflow saves, if it saves one.
+    /// The file that a run of the workflow saves, if any.
     async fn saved(
         &self,
         server: &Arc<ComfyServer>,
@@ -242,7 +241,7 @@ impl ComfyUi {
     }
 }
 
-/// A run in the queue of a server. Dropping it before its end cancels it.
+/// A run in a server's queue. Dropping it before its end cancels it.
 #[derive(Debug)]
 struct Submitted {
     server: Arc<ComfyServer>,
@@ -252,7 +251,7 @@ struct Submitted {
 }
 
 impl Submitted {
-    /// Queues a run. If the future is dropped meanwhile, the submit goes on, and then the run is cancelled.
+    /// Queues a run. If the future is dropped meanwhile, the submit continues, and the run is then cancelled.
     async fn begin(
         server: &Arc<ComfyServer>,
         id: String,
@@ -271,7 +270,7 @@ impl Submitted {
                         Some(words) => Err(run.server.incomplete(&words).into()),
                     }
                 }
-                // After any other fault, the server may have queued it all the same.
+                // After any other fault, the server may have queued it anyway.
                 Err(fault) => {
                     if !matches!(fault.error, EngineError::Temporary(_)) {
                         run.forget();
@@ -279,7 +278,7 @@ impl Submitted {
                     Err(fault)
                 }
             };
-            // A run that nobody waits for any more is dropped here, so that its cancellation begins before the submit ends.
+            // An abandoned run is dropped here, so that its cancellation begins before the submit ends.
             drop(answer.send(outcome));
         });
         answered.await.map_err(|error| EngineError::Temporary(error.to_string()))?
@@ -289,8 +288,8 @@ impl Submitted {
         self.has_ended = true;
     }
 
-    /// Waits for the end of the run. A silent server is asked again without end, with more and more time for its answer: it
-    /// is loading a model.
+    /// Waits for the run's end. A silent server may be loading a model, so it is asked again and again, with longer and
+    /// longer time limits.
     async fn ended(
         &mut self,
         events: &mut Events,
@@ -324,11 +323,11 @@ impl Submitted {
 
 impl Drop for Submitted {
     fn drop(&mut self) {
-        // Without a runtime the process is ending.
+        // Without a runtime, the process is ending.
         if let (false, Ok(runtime)) = (self.has_ended, Handle::try_current()) {
             let (server, id) = (self.server.clone(), std::mem::take(&mut self.id));
             let cancelling = async move {
-                // A run that goes on ends by itself.
+                // A run that continues ends by itself.
                 if let Err(fault) = server.cancel(&id).await {
                     tracing::debug!(server = server.name(), cause = %fault.error, "a run could not be cancelled");
                 }
@@ -338,13 +337,13 @@ impl Drop for Submitted {
     }
 }
 
-/// A reference with the name of its content: the server has no way to remove a file, and keeps one of each name.
+/// A reference, named by its content: the server cannot remove files, and keeps one per name.
 fn named(png: Bytes) -> (String, Bytes) {
     let digest: String = Sha256::digest(&png).iter().take(16).map(|byte| format!("{byte:02x}")).collect();
     (format!("tintype-{digest}.png"), png)
 }
 
-/// A random UUID in the only form that the server takes.
+/// A random UUID in the only format that the server accepts.
 fn uuid() -> String {
     let bits = rand::random::<u128>() & !(0xf000 << 64) & !(0xc000 << 48) | (0x4000 << 64) | (0x8000 << 48);
     let hex = format!("{bits:032x}");

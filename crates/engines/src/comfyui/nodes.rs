@@ -1,5 +1,5 @@
-//! Finds the nodes of a workflow that get a prompt, a seed and so on, by following the links from its outputs and from
-//! the nodes that sample.
+//! Finds the workflow nodes that get a prompt, a seed and so on, by following links from the outputs and from sampling
+//! nodes.
 
 use std::collections::HashSet;
 use std::path::Path;
@@ -9,8 +9,8 @@ use serde_json::Value;
 
 use super::graph::{Graph, Link, read};
 
-/// Kinds of values in the order of the mapping, each with what its absence means. Without the first two a workflow is of
-/// no use.
+/// Kinds of values in the mapping's order, each with the consequence of its absence. Without the first two a workflow
+/// is useless.
 const KINDS: [(&str, &str); 12] = [
     ("prompt", "every picture would show the same"),
     ("seed", "the pictures of a task would be the same"),
@@ -32,9 +32,9 @@ const REQUIRED: usize = 2;
 /// Inputs that hold a prompt.
 const TEXTS: [&str; 11] =
     ["text", "prompt", "text_g", "text_l", "clip_l", "clip_g", "t5xxl", "llama", "user_prompt", "bert", "mt5xl"];
-/// Inputs of a node that stands for a text or a number, such as a primitive.
+/// Inputs of a node that stands for a text or number, such as a primitive.
 const VALUES: [&str; 6] = ["value", "text", "string", "prompt", "int", "number"];
-/// Links that lead from a conditioning to something else.
+/// Links from a conditioning to something else.
 const BESIDE: [&str; 12] = [
     "model",
     "clip",
@@ -49,32 +49,32 @@ const BESIDE: [&str; 12] = [
     "clip_vision_output",
     "clip_vision",
 ];
-/// Nodes that take the size of the picture, too.
+/// Nodes that also take the picture's size.
 const WITH_SIZE: [&str; 3] = ["ModelSamplingFlux", "Flux2Scheduler", "CLIPTextEncodeSDXL"];
-/// Most nodes between an input and the value that it gets.
+/// Most nodes between an input and its value.
 const MAX_HOPS: usize = 64;
 
-/// An entry of the file that `--engine-workflow-nodes` names.
+/// An entry of the file for `--engine-workflow-nodes`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct NodeInputs {
-    /// The kind of the value.
+    /// The kind of value.
     #[serde(rename = "type")]
     pub kind: &'static str,
-    /// The name of the inputs.
+    /// The inputs' name.
     pub key: String,
-    /// The nodes with such an input.
+    /// The nodes with this input.
     pub node_ids: Vec<String>,
 }
 
 /// A kind of value that no node gets.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Missing {
-    /// The kind of the value.
+    /// The kind of value.
     #[serde(rename = "type")]
     pub kind: &'static str,
-    /// Whether the workflow is of no use without it.
+    /// Whether the workflow is useless without it.
     pub required: bool,
-    /// What follows.
+    /// The consequence.
     pub consequence: &'static str,
 }
 
@@ -85,23 +85,22 @@ pub struct Found {
     pub nodes: Vec<NodeInputs>,
     /// Kinds that were not found.
     pub missing: Vec<Missing>,
-    /// Messages about choices that a person may want to make otherwise.
+    /// Messages about choices that the operator may want to change.
     pub notes: Vec<String>,
 }
 
 type Input<'a> = (&'a str, &'a str);
 
-/// The prompt that a conditioning is made for.
+/// The prompt that a conditioning is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Side {
     Positive,
     Negative,
 }
 
-/// What a conditioning is made of.
 #[derive(Debug, Default)]
 struct Conditioning<'a> {
-    /// The inputs with the prompt, of each node that encodes one, the nearest first.
+    /// The prompt inputs of each encoding node, the nearest first.
     encoders: Vec<Vec<Input<'a>>>,
     guidances: Vec<Input<'a>>,
 }
@@ -123,10 +122,10 @@ struct Finder<'a> {
     notes: Vec<String>,
 }
 
-/// Finds the nodes of the workflow in this file.
+/// Finds the nodes of the workflow in a file.
 ///
 /// # Errors
-/// A message for the operator: the file is not a workflow in the API format.
+/// A message for the operator: the file isn't a workflow in the API format.
 pub fn find(path: &Path) -> Result<Found, String> {
     let name = path.display().to_string();
     Ok(of(&Graph::parse(&read(path, &name)?, &name)?))
@@ -152,7 +151,7 @@ pub(super) fn of(graph: &Graph) -> Found {
     Found { nodes, missing, notes: finder.notes }
 }
 
-/// The nodes that the outputs depend on. A workflow may hold others, which are never run.
+/// The nodes that the outputs depend on. Other nodes in a workflow are never run.
 fn live(graph: &Graph) -> Vec<&str> {
     let saves = |id: &&str| {
         let class = graph.class(id);
@@ -177,7 +176,7 @@ impl<'a> Finder<'a> {
         if all.is_empty() {
             return self.whole_nodes();
         }
-        // Others estimate a depth or the like.
+        // Others, for example, estimate depth.
         let guiders: Vec<_> = all.iter().filter(|id| self.is_prompted(id)).copied().collect();
         let guiders = if guiders.is_empty() { all } else { guiders };
         let samplers: Vec<_> = self.live.iter().filter(|id| self.samples(id, &guiders)).copied().collect();
@@ -191,13 +190,13 @@ impl<'a> Finder<'a> {
         self.pictures();
     }
 
-    /// Whether the positive conditioning of a node comes from a text.
+    /// Whether a node's positive conditioning comes from a text.
     fn is_prompted(&self, id: &str) -> bool {
         let mut links = self.graph.links(id).filter(|link| ["positive", "conditioning", "cond1"].contains(&link.key));
         links.any(|link| !self.conditioning(link, Side::Positive).encoders.is_empty())
     }
 
-    /// Whether a node turns noise into a picture, guided by one of these or as one of these.
+    /// Whether a node turns noise into a picture. It must have one of these guiders or be one.
     fn samples(&self, id: &str, guiders: &[&str]) -> bool {
         let given = |key: &str| self.graph.input(id, key).is_some();
         match self.graph.link(id, "guider") {
@@ -206,14 +205,14 @@ impl<'a> Finder<'a> {
         }
     }
 
-    /// Notes the first of these inputs that is a number, or gets one.
+    /// Notes the first of these inputs that is, or is linked to, a number.
     fn number(&mut self, kind: &'static str, id: &str, keys: &[&str]) {
         if let Some(input) = keys.iter().find_map(|key| self.origin(id, key, Value::is_number)) {
             self.found.push((kind, input));
         }
     }
 
-    /// The input that holds the value of this one: itself, or one of a node that stands for a value.
+    /// The input that holds this one's value: itself, or an input of a node that stands for a value.
     fn origin(&self, id: &str, key: &str, is_value: fn(&Value) -> bool) -> Option<Input<'a>> {
         let (mut id, mut key, mut value) = self.graph.input(id, key)?;
         for _ in 0..MAX_HOPS {
@@ -227,7 +226,7 @@ impl<'a> Finder<'a> {
             let joined = self.graph.inputs(to).count() > 1;
             (id, key, value) = match literal.or(named.first()).copied() {
                 Some(next) => next,
-                // What computes a number cannot be set.
+                // A computed number cannot be set.
                 None if joined && is_value(&Value::from(0)) => return None,
                 None => self.graph.links(to).find_map(|link| self.graph.input(to, link.key))?,
             };
@@ -235,7 +234,7 @@ impl<'a> Finder<'a> {
         None
     }
 
-    /// The input that a switch passes on, if it has a setting of its own or one of a primitive.
+    /// The input that a switch passes on, if its setting is fixed or comes from a primitive.
     fn chosen(&self, id: &str) -> Option<&'static str> {
         if self.graph.class(id) != "ComfySwitchNode" {
             return None;
@@ -245,9 +244,8 @@ impl<'a> Finder<'a> {
         Some(if value.as_bool()? { "on_true" } else { "on_false" })
     }
 
-    /// The inputs of a node that hold a prompt.
     fn texts(&self, id: &str, side: Side) -> Vec<Input<'a>> {
-        // Some loaders hold both prompts.
+        // Some loaders have both prompts.
         let own = if side == Side::Positive { "positive" } else { "negative" };
         let is_text = self.graph.input(id, own).is_some_and(|(_, _, value)| value.is_string());
         let keys = TEXTS.into_iter().chain(is_text.then_some(own));
@@ -297,7 +295,7 @@ impl<'a> Finder<'a> {
         let (mut found, mut seen) = (Conditioning::default(), HashSet::new());
         let mut waiting = vec![from.to];
         while let Some(id) = waiting.pop() {
-            // What is zeroed out is no prompt.
+            // A zeroed conditioning has no prompt.
             if !seen.insert(id) || self.graph.class(id) == "ConditioningZeroOut" {
                 continue;
             }
@@ -322,7 +320,7 @@ impl<'a> Finder<'a> {
         found
     }
 
-    /// The node that loads the model of the first sampler.
+    /// The node that loads the first sampler's model.
     fn models(&mut self, guiders: &[&'a str]) {
         let mut loaders = Vec::new();
         for guider in guiders {
@@ -334,7 +332,7 @@ impl<'a> Finder<'a> {
             loaders.extend(names.iter().find_map(|name| self.origin(at, name, Value::is_string)));
         }
         loaders.dedup();
-        // The live nodes begin at the outputs, so the first sampler is the last one.
+        // Live nodes are listed from the outputs, so the first sampler comes last.
         if let Some(first) = loaders.last() {
             self.found.push(("model", *first));
             if let Some((other, _)) = loaders.iter().find(|loader| *loader != first) {
@@ -346,7 +344,7 @@ impl<'a> Finder<'a> {
         }
     }
 
-    /// The only input of a node, if that is a link, or the one that a switch passes on.
+    /// The link that a switch passes on, or a node's only input, if it is a link.
     fn reroute(&self, id: &str) -> Option<Link<'a>> {
         if let Some(chosen) = self.chosen(id) {
             return self.graph.link(id, chosen);
@@ -355,7 +353,7 @@ impl<'a> Finder<'a> {
         links.next().filter(|_| self.graph.inputs(id).count() == 1)
     }
 
-    /// The settings of the samplers that begin with noise or with a picture, not with the result of another one.
+    /// The settings of samplers that start from noise or a picture, rather than from another sampler's result.
     fn runs(&mut self, samplers: &[&'a str]) {
         let (mut has_size, is_split) = (false, self.is_split(samplers));
         let known: HashSet<_> = samplers.iter().copied().collect();
@@ -379,7 +377,7 @@ impl<'a> Finder<'a> {
             } else {
                 self.number("steps", schedule, &["steps"]);
             }
-            // `VAEEncodeForInpaint` erases what is to be painted again, so that it begins with noise.
+            // `VAEEncodeForInpaint` erases what is to be repainted, so sampling starts from noise.
             if encodes && source != "VAEEncodeForInpaint" {
                 self.number("strength", schedule, &["denoise"]);
             }
@@ -393,7 +391,7 @@ impl<'a> Finder<'a> {
         }
     }
 
-    /// The nodes from a latent to the one that makes it.
+    /// The nodes from a latent to the one that creates it.
     fn latent_chain(&self, from: Option<&'a str>) -> Vec<&'a str> {
         let mut chain: Vec<_> = from.into_iter().collect();
         let keys = ["samples", "latent", "latent_image"];
@@ -404,7 +402,7 @@ impl<'a> Finder<'a> {
         chain
     }
 
-    /// The size of what a sampler begins with. Returns whether there is one to set.
+    /// The size of a sampler's starting latent. Returns whether one can be set.
     fn latents(&mut self, behind: &[&'a str]) -> bool {
         let before = self.found.len();
         for id in behind {
@@ -462,7 +460,7 @@ impl<'a> Finder<'a> {
                 }
                 class if seen.insert(link.to) => {
                     masks.between.insert(link.to);
-                    // Such as `ImageToMask` and `ImageBlur`. Others look for a mask in a picture, or make one for it.
+                    // Such as `ImageToMask` and `ImageBlur`. Others find a mask in a picture, or make one for it.
                     let converts = ["ImageToMask", "ImageColorToMask"].contains(&class)
                         || class.starts_with("Image") && link.output == 0;
                     let leads_on =
@@ -475,7 +473,7 @@ impl<'a> Finder<'a> {
         masks
     }
 
-    /// Nodes that do everything: without a sampler, those that have a prompt and a seed.
+    /// All-in-one nodes: if there is no sampler, nodes with a prompt and a seed.
     fn whole_nodes(&mut self) {
         let live = self.live.clone();
         for id in live {
@@ -499,7 +497,7 @@ impl<'a> Finder<'a> {
     }
 }
 
-/// A note that a conditioning has several prompts.
+/// A note about a conditioning with several prompts.
 fn one_of(side: Side, first: &[Input<'_>], more: &[Vec<Input<'_>>]) -> String {
     let id = |inputs: &[Input<'_>]| inputs.first().map_or("", |(id, _)| *id).to_owned();
     let more: Vec<_> = more.iter().map(|inputs| id(inputs)).collect();

@@ -1,4 +1,5 @@
-//! Previews that a server sends while it renders, for those who look: decoded in a confined process, at most one a second.
+//! Previews that a server sends during a render, for anyone watching: decoded in a confined process, at most one per
+//! second.
 
 use std::sync::Mutex;
 use std::time::Duration;
@@ -9,14 +10,14 @@ use tokio_util::task::AbortOnDropHandle;
 
 use crate::results::Results;
 
-/// Time from one preview to the next of a brief.
+/// Interval between a brief's previews.
 const EVERY: Duration = Duration::from_secs(1);
 
-/// Shows the previews of one brief. Those that come while one is decoded, or soon after, are left out.
+/// Shows a brief's previews. Any that arrive while one is being decoded, or soon after, are skipped.
 pub(super) struct Previews<'a> {
     progress: &'a Progress,
     results: &'a Results,
-    /// Ends a second after its preview, and with the render.
+    /// Ends a second after its preview, or with the render.
     showing: Mutex<Option<AbortOnDropHandle<()>>>,
 }
 
@@ -25,7 +26,7 @@ impl<'a> Previews<'a> {
         Self { progress, results, showing: Mutex::default() }
     }
 
-    /// Shows the picture in a file, if someone looks. Waits for nothing.
+    /// Shows a file's picture, if someone is watching. Doesn't wait.
     pub(super) fn show(&self, file: &[u8]) {
         let mut showing = self.showing.locked();
         if !self.progress.wants_previews() || showing.as_ref().is_some_and(|showing| !showing.is_finished()) {

@@ -1,4 +1,4 @@
-//! Steps of the pictures of one brief, which several servers render at the same time, as one progress.
+//! Combines the steps of a brief's pictures, which several servers can render in parallel, into a single progress.
 
 use std::cmp::Ordering;
 use std::sync::Mutex;
@@ -6,10 +6,9 @@ use std::sync::Mutex;
 use tintype_engine::{Progress, Stage};
 use tintype_system::locked::Locked as _;
 
-/// Adds up the steps of all pictures.
 pub(super) struct Steps<'a> {
     progress: &'a Progress,
-    /// Steps done, and all steps, of each picture.
+    /// Steps done and total steps of each picture.
     pictures: Mutex<Vec<(u32, u32)>>,
 }
 

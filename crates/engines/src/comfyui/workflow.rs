@@ -1,7 +1,7 @@
-//! A workflow in ComfyUI's API format, and the inputs of its nodes that a brief fills in.
+//! A workflow in ComfyUI's API format, and the node inputs that a brief fills in.
 //!
-//! The mapping has the form that Open WebUI uses, so that people can bring their files: a list of
-//! `{"type": "prompt", "key": "text", "node_ids": ["6"]}`.
+//! The mapping has Open WebUI's format, so that people can reuse their files: a list of `{"type": "prompt", "key":
+//! "text", "node_ids": ["6"]}`.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -13,7 +13,7 @@ use tintype_engine::{RenderSettings, Setting};
 use super::graph::{Graph, read};
 use super::nodes::{self, NodeInputs};
 
-/// Kinds of values that a mapping may name. An empty one is a fixed value.
+/// Kinds of values in mappings. The empty kind is a fixed value.
 const KINDS: [&str; 13] = [
     "",
     "model",
@@ -34,11 +34,10 @@ const KINDS: [&str; 13] = [
 pub(super) struct Workflow {
     graph: Graph,
     mappings: Vec<Mapping>,
-    /// Whether the mapping was found, not given.
+    /// Whether the mapping was found rather than given.
     is_found: bool,
 }
 
-/// Inputs of nodes that get one value.
 #[derive(Debug)]
 struct Mapping {
     kind: String,
@@ -47,7 +46,6 @@ struct Mapping {
     value: Value,
 }
 
-/// A mapping as the file has it.
 #[derive(Deserialize)]
 struct NodeMapping {
     #[serde(rename = "type", default)]
@@ -68,7 +66,6 @@ pub(super) struct Values<'a> {
     pub(super) seed: u64,
     pub(super) settings: &'a RenderSettings,
     pub(super) model: Option<&'a str>,
-    /// Names of uploaded references.
     pub(super) references: &'a [String],
     pub(super) mask: Option<&'a str>,
 }
@@ -76,14 +73,14 @@ pub(super) struct Values<'a> {
 impl From<NodeMapping> for Mapping {
     fn from(entry: NodeMapping) -> Self {
         let kind = entry.kind.unwrap_or_default();
-        // Without a name the usual one of its kind, as in Open WebUI.
+        // The default name for its kind, as in Open WebUI.
         let usual = match kind.as_str() {
             "prompt" | "negative_prompt" => "text",
             "n" => "batch_size",
             "model" => "ckpt_name",
             "guidance_scale" => "cfg",
             "strength" => "denoise",
-            // Both `LoadImage` and `LoadImageMask` call it so.
+            // Both `LoadImage` and `LoadImageMask` use this name.
             "mask" => "image",
             kind => kind,
         };
@@ -100,7 +97,7 @@ impl From<NodeInputs> for Mapping {
 }
 
 impl Workflow {
-    /// Reads the files of a workflow and its mapping. Without one the nodes are found.
+    /// Reads a workflow file and its mapping. Without a mapping, the nodes are found automatically.
     pub(super) fn read(graph: &Path, mapping: Option<&Path>) -> Result<Self, String> {
         let read = |path: &Path, setting: &str| read(path, &format!("{setting} {}", path.display()));
         let mapping = mapping.map(|path| read(path, "--engine-workflow-nodes")).transpose()?;
@@ -165,7 +162,7 @@ impl Workflow {
         Ok(())
     }
 
-    /// Nodes that get values of a kind, each with the name of its input.
+    /// Nodes that get values of a kind, each with its input's name.
     fn inputs_of(&self, kind: &str) -> impl Iterator<Item = (&String, &String)> {
         let mappings = self.mappings.iter().filter(move |mapping| mapping.kind == kind);
         mappings.flat_map(|mapping| mapping.node_ids.iter().map(|node| (node, &mapping.key)))
@@ -184,7 +181,7 @@ impl Workflow {
         self.max_references() > 0 && self.inputs_of("mask").next().is_some()
     }
 
-    /// Whether the node of the first reference loads the mask too, from the transparency of its file.
+    /// Whether the first reference's node also loads the mask, from its file's transparency.
     pub(super) fn masks_its_reference(&self) -> bool {
         let first = self.inputs_of("image").next();
         first.is_some_and(|first| self.inputs_of("mask").any(|mask| mask == first))
@@ -197,10 +194,10 @@ impl Workflow {
         classes
     }
 
-    /// Puts values into the places `"{{NAME}}"` of the workflow.
+    /// Replaces the placeholders `"{{NAME}}"` in the workflow with values.
     ///
     /// # Errors
-    /// A message for the operator: a place has no value, or a value no place.
+    /// A message for the operator: a placeholder has no value, or a value has no placeholder.
     pub(super) fn with(mut self, values: &Map<String, Value>) -> Result<Self, String> {
         let mut used = BTreeSet::new();
         for node in self.graph.0.values_mut() {
@@ -221,8 +218,7 @@ impl Workflow {
         }
     }
 
-    /// The graph for one picture. Nodes for references beyond the given ones keep the file that the workflow names, and so
-    /// does the node for a mask where none is given.
+    /// The graph for one picture. Nodes for missing references or a missing mask keep the file named in the workflow.
     pub(super) fn fill(&self, values: &Values<'_>) -> Value {
         let mut graph = self.graph.0.clone();
         let mut set = |node: &str, key: &str, value: Value| {
@@ -235,7 +231,7 @@ impl Workflow {
                 ("prompt", _) => values.prompt.into(),
                 ("width", _) => values.width.into(),
                 ("height", _) => values.height.into(),
-                // Each picture is a run of its own, with a seed of its own.
+                // Each picture is a separate run with its own seed.
                 ("n", _) => 1.into(),
                 ("seed", _) => values.seed.into(),
                 ("model", Some(model)) => model.into(),
@@ -246,7 +242,7 @@ impl Workflow {
                     }
                 }
                 ("", _) => mapping.value.clone(),
-                // As the workflow has them.
+                // The workflow's own value stays.
                 _ => continue,
             };
             for node in &mapping.node_ids {
@@ -265,7 +261,7 @@ impl Workflow {
     }
 }
 
-/// The value of a setting, if the task has one. Otherwise it is as the workflow has it.
+/// A setting's value, if the task has one. Otherwise the workflow's own value stays.
 fn setting(kind: &str, settings: &RenderSettings) -> Option<Value> {
     match kind {
         "negative_prompt" => settings.negative_prompt.as_deref().map(Value::from),

@@ -1,5 +1,5 @@
-//! The turns of the child. In each it renders the task that waits longest, and with it others that make one batch: tasks of
-//! the same size and without references, whoever submitted them.
+//! The child's turns. Each turn renders the task that has waited longest, together with others that fit into its batch:
+//! tasks of the same size without references, no matter who submitted them.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -20,27 +20,25 @@ use tintype_domain::text::counted;
 use tintype_system::clock::Clock;
 use tintype_system::locked::Locked as _;
 
-/// The pictures of a task, or why there are none.
 type RenderResult = Result<Vec<Picture>, EngineError>;
 
 #[derive(Debug)]
 struct Waiting {
     brief: Brief,
     progress: Progress,
-    /// Nobody waits for the answer any more.
+    /// Cancelled when the answer is no longer wanted.
     cancelled: CancellationToken,
     answer: oneshot::Sender<RenderResult>,
-    /// When its time limit passes, on the monotonic clock.
+    /// When its time limit ends, on the monotonic clock.
     until: Duration,
 }
 
 impl Waiting {
     fn answer(self, answer: RenderResult) {
-        // A task that was cancelled has gone.
+        // A cancelled task no longer listens.
         drop(self.answer.send(answer));
     }
 
-    /// The side lengths in pixels.
     fn size(&self) -> (u32, u32) {
         (self.brief.width, self.brief.height)
     }
@@ -55,20 +53,20 @@ pub(super) struct Renderer {
     pub supervisor: Supervisor<Link>,
     pub shared: Arc<Shared>,
     clock: Clock,
-    /// The one that waits longest is first.
+    /// The longest-waiting task comes first.
     waiting: Mutex<VecDeque<Waiting>>,
-    /// The most pictures of a batch since a child was lost with a batch.
+    /// The batch size limit after a child was lost with a batch.
     most: AtomicU32,
 }
 
-/// The child at work for one turn.
+/// The child during one turn.
 struct Turn {
     link: Link,
     pipes: OwnedMutexGuard<Pipes>,
     number: u64,
 }
 
-/// Tasks that are rendered together, and the size in pixels that they are rendered at.
+/// Tasks to render together, and their working size in pixels.
 #[derive(Debug)]
 struct Batch {
     tasks: Vec<Waiting>,
@@ -92,7 +90,7 @@ impl Renderer {
         receiver
     }
 
-    /// Waits until the child is free, and has it render the next batch, if a task still waits.
+    /// Waits until the child is free, and has it render the next batch, if any task still waits.
     pub(super) async fn take_turn(self: Arc<Self>) {
         let mut turn = match self.suitable_child().await {
             Ok(turn) => turn,
@@ -105,8 +103,8 @@ impl Renderer {
             }
         };
         let Some(batch) = self.next_batch(&turn) else { return };
-        // The picture of one task may have failed for all, and no task fails for another; or it turned out too large for its
-        // time. Each gets a turn alone.
+        // One task's picture may have failed the whole batch, but no task may fail because of another; or it turned out
+        // too large for its time limit. Each gets a turn alone.
         let mut again = VecDeque::from(self.render(&mut turn, batch).await);
         while let Some(task) = again.pop_front() {
             if task.cancelled.is_cancelled() {
@@ -119,8 +117,8 @@ impl Renderer {
         }
     }
 
-    /// The child, once it is free and has the LoRA files of the task that waits longest. A task whose files cannot be used is
-    /// answered.
+    /// The child, once it is free and has the LoRA files of the longest-waiting task. Tasks whose files cannot be used
+    /// are answered.
     async fn suitable_child(&self) -> Result<Turn, EngineError> {
         loop {
             let turn = self.free_child().await?;
@@ -137,7 +135,7 @@ impl Renderer {
             self.shared.give_next(loras.clone());
             self.supervisor.restart(turn.number);
             if let Err(error) = self.supervisor.started().await {
-                // Their weights could not be merged, for example because the disk is full. It costs their attempt.
+                // Their weights could not be merged, for example because the disk is full. This costs an attempt.
                 self.shared.forget_opened(&loras);
                 self.refuse(&loras, &OpenModelError::from(error.to_string()));
                 return Err(error);
@@ -145,7 +143,7 @@ impl Renderer {
         }
     }
 
-    /// The LoRA files of the task that waits longest, if the child has others.
+    /// The LoRA files of the longest-waiting task, if the child has others.
     fn other_loras(&self) -> Option<Vec<Lora>> {
         let mut waiting = self.waiting.locked();
         waiting.retain(|task| !task.cancelled.is_cancelled());
@@ -153,7 +151,7 @@ impl Renderer {
         (!self.shared.has_loras(loras)).then(|| loras.clone())
     }
 
-    /// Answers the tasks that wait for LoRA files with which the model cannot be opened.
+    /// Answers tasks that wait for LoRA files that the model cannot be opened with.
     fn refuse(&self, loras: &[Lora], OpenModelError { words, fault }: &OpenModelError) {
         let refused: VecDeque<Waiting> = {
             let mut waiting = self.waiting.locked();
@@ -170,7 +168,7 @@ impl Renderer {
         }
     }
 
-    /// The child, once it is free. One that is restarted with other LoRA files is waited for.
+    /// The child, once it is free. Waits for a child that is restarting with other LoRA files.
     async fn free_child(&self) -> Result<Turn, EngineError> {
         loop {
             let Running { link, number, .. } = match self.supervisor.is_restarting() {
@@ -186,14 +184,14 @@ impl Renderer {
         }
     }
 
-    /// Takes the task that waits longest, and those that make a batch with it. Tasks that fit at no size are answered.
+    /// Takes the longest-waiting task and others that fit into its batch. Tasks that fit at no size are answered.
     fn next_batch(&self, turn: &Turn) -> Option<Batch> {
         let mut waiting = self.waiting.locked();
         waiting.retain(|task| !task.cancelled.is_cancelled());
         let (first, size) = loop {
             let first = waiting.pop_front()?;
             if !self.shared.has_loras(&first.brief.settings.loras) {
-                // Its own turn finds a child for it.
+                // It gets a child in its own turn.
                 waiting.push_front(first);
                 return None;
             }
@@ -225,13 +223,13 @@ impl Renderer {
         Some(Batch { tasks, size })
     }
 
-    /// The most pictures of a size that are rendered together.
+    /// The most pictures of this size in a batch.
     fn most(&self, size: (u32, u32)) -> u32 {
         self.shared.request.batch(size).min(self.most.load(Ordering::SeqCst))
     }
 
-    /// Makes batches smaller after a child was lost with `pictures` pictures, which may have been too many for its
-    /// memory. Without this the same tasks would meet again until none has an attempt left.
+    /// Reduces the batch size after a child was lost with `pictures` pictures, which may have been too many for its
+    /// memory. Otherwise the same tasks would meet again until they have no attempts left.
     fn lost_with(&self, pictures: u32) {
         if pictures > 1 {
             let most = pictures / 2;
@@ -244,8 +242,8 @@ impl Renderer {
         }
     }
 
-    /// The size in pixels at which a task is rendered with `pictures` pictures in all: its own if there is time,
-    /// otherwise a smaller one, and `None` if none fits.
+    /// The size in pixels for rendering a task if there are `pictures` pictures in total: its own if there is time,
+    /// otherwise a smaller one; `None` if none fits.
     fn working_size(&self, task: &Waiting, pictures: usize) -> Option<(u32, u32)> {
         let speed = self.shared.speed.locked();
         speed.working_size(&self.plan(&speed, task, pictures), self.left(task))
@@ -256,12 +254,11 @@ impl Renderer {
         speed.plan(task.size(), pictures, self.steps(task), seen)
     }
 
-    /// Steps of each picture of a task; 0 for as many as the model was made for.
+    /// Steps per picture of a task; 0 for the model's default.
     fn steps(&self, task: &Waiting) -> u32 {
         task.brief.settings.steps.unwrap_or(self.shared.request.steps)
     }
 
-    /// Time that a task has left.
     fn left(&self, task: &Waiting) -> Duration {
         task.until.saturating_sub(self.clock.elapsed())
     }
@@ -279,8 +276,8 @@ impl Renderer {
         ))
     }
 
-    /// Renders a batch and answers its tasks. Returns those to be rendered again: all of a batch with which the child has
-    /// failed, and one whose steps take so long that only a smaller size is done in time.
+    /// Renders a batch and answers its tasks. Returns tasks to be rendered again: a whole batch that the child failed
+    /// with, or one whose steps are so slow that only a smaller size would be done in time.
     async fn render(&self, turn: &mut Turn, Batch { tasks, size }: Batch) -> Vec<Waiting> {
         let left = tasks.iter().map(|task| self.left(task)).min().unwrap_or_default();
         let order = self.order(&tasks, size);
@@ -344,9 +341,9 @@ impl Renderer {
         });
         let references = tasks.iter().flat_map(|task| task.brief.references.clone()).collect();
         let (references, mask) = edited(references, tasks[0].brief.mask.clone(), (width, height));
-        // A picture with a reference is made alone.
+        // Pictures with references are rendered alone.
         let batch = if references.is_empty() { self.most((width, height)) } else { 1 };
-        // Those of all tasks of a batch.
+        // All tasks in a batch have the same settings.
         let settings = &tasks[0].brief.settings;
         Order {
             number: 0,
@@ -391,8 +388,8 @@ impl Renderer {
     }
 }
 
-/// The reference pictures and the mask of an order of a size. With a mask all of the first picture must come back in its
-/// place, and the child would cut off what does not fit.
+/// The reference pictures and mask for an order of this size. With a mask, the whole first picture must come back in
+/// place, and the child would crop it to the size's ratio.
 fn edited(
     mut references: Vec<Picture>,
     mask: Option<Mask>,
@@ -407,7 +404,7 @@ fn edited(
     (references, mask)
 }
 
-/// A render whose child must be replaced unless it comes to its end: when it is abandoned, nothing else stops the child.
+/// A render whose child must be replaced unless it completes: nothing else stops the child of an abandoned render.
 struct Unfinished<'a> {
     supervisor: &'a Supervisor<Link>,
     number: u64,

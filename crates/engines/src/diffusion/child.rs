@@ -24,90 +24,88 @@ use tintype_system::clock::Clock;
 use tintype_system::locked::Locked as _;
 use tintype_system::sandbox::{Confinement, confine_engine};
 
-/// The hidden command that renders. Its argument is a `Setup` as JSON.
+/// The hidden command for rendering. Its argument is a `Setup` as JSON.
 pub const COMMAND: &str = "render-diffusion";
 
-/// The status with which a child exits that does not know the architecture of its model.
+/// Exit status if the model's architecture is unknown.
 pub(super) const NO_MODEL: u8 = 1;
-/// The status with which a child exits that cannot use its runtime.
+/// Exit status if the runtime cannot be used.
 const NO_RUNTIME: u8 = 2;
-/// The status of any other child that cannot start.
+/// Exit status for any other failure to start.
 const NO_START: u8 = 3;
-/// The status with which a child exits that cannot use a file beside its model, or another setting of it. Its message
-/// says what to do.
+/// Exit status if a file beside the model, or another of its settings, cannot be used. The message says what to do.
 pub(super) const NO_ADDITION: u8 = 4;
-/// The status with which a child exits whose model lacks a file or has a damaged one.
+/// Exit status if the model lacks a file or has a damaged one.
 pub(super) const NO_FILES: u8 = 5;
-/// The status with which a child exits that does not know the scheduler of its model.
+/// Exit status if the model's scheduler is unknown.
 pub(super) const NO_SCHEDULER: u8 = 6;
-/// The status with which a child exits that cannot use its model for another reason. Its message says what to do.
+/// Exit status if the model cannot be used for another reason. The message says what to do.
 pub(super) const NO_USE: u8 = 7;
 
 /// Shortest time between two previews of a picture.
 const PREVIEW_EVERY: Duration = Duration::from_secs(1);
-/// Previews take at most this part of a render, as a divisor.
+/// Previews take at most this fraction of a render, as a divisor.
 const PREVIEW_SHARE: u32 = 20;
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Setup {
-    /// The folder or the single file of the model.
+    /// The model's folder or single file.
     pub folder: PathBuf,
-    /// The folder for files that are made from its weights.
+    /// The folder for files made from its weights.
     pub cache: Option<PathBuf>,
     /// The precision.
     pub precision: EnginePrecision,
     /// The runtime, and its library if it is not built in.
     pub runtime: EngineRuntime,
     pub library: Option<PathBuf>,
-    /// LoRA files, which are merged into the model.
+    /// LoRA files to merge into the model.
     pub loras: Vec<tintype_engine::Lora>,
-    /// Embeddings of textual inversion.
+    /// Textual inversion embeddings.
     pub embeddings: Vec<EngineEmbedding>,
-    /// The VAE that replaces the one of the model.
+    /// A VAE that replaces the model's own.
     pub vae: Option<PathBuf>,
     /// How it reads prompts, unless an order says otherwise.
     pub prompt: PromptSyntax,
-    /// The most memory of its own that the child may take, in bytes.
+    /// The most memory of its own that the child can use, in bytes.
     pub memory_bytes: u64,
-    /// The most memory of a GPU that it may take, in bytes, if that is known.
+    /// The most GPU memory that it can use, in bytes, if known.
     pub device_memory: Option<u64>,
     pub work: Work,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum Work {
-    /// It renders the orders that it reads.
+    /// Renders the orders that it reads.
     Renders,
-    /// It opens the model and ends.
+    /// Opens the model and exits.
     Opens,
-    /// It compares the model with the same in 32 bits, prints a [`Distance`] as JSON, and ends.
+    /// Compares the model with itself in 32 bits, prints a [`Distance`] as JSON, and exits.
     Compares(Asked),
 }
 
-/// The picture with whose first step models are compared.
+/// The picture whose first step is used to compare models.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Asked {
-    /// The words for it.
+    /// The prompt.
     pub prompt: String,
     /// Width and height in pixels.
     pub size: (u32, u32),
-    /// The seed of its noise.
+    /// The noise's seed.
     pub seed: u64,
 }
 
-/// How far a model is from itself in 32 bits. A relative difference is the size of the difference divided by that of the
-/// result.
+/// How far a model deviates from itself in 32 bits. Relative differences are divided by the size of the 32-bit result.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Distance {
-    /// Relative difference between the embeddings of the prompt.
+    /// Relative difference between the prompt's embeddings.
     pub prompt: f64,
     /// Relative difference between the denoiser's first answers to the same noise and embedding.
     pub first_answer: f64,
 }
 
 impl Setup {
-    /// The arguments of this program that start the child.
+    /// The arguments with which this program starts the child.
     ///
     /// # Errors
     /// A path is not UTF-8.
@@ -117,15 +115,14 @@ impl Setup {
     }
 }
 
-/// The order under way and the token that cancels it.
+/// The current order and its cancellation token.
 type Current = Arc<Mutex<Option<(u32, CancellationToken)>>>;
 
-/// An order that has arrived.
 type Arrived = (Order, CancellationToken);
 
 /// Renders until standard input ends.
 pub fn main(arguments: &[OsString]) -> ExitCode {
-    // The default hook prints the message of a panic, which may quote a prompt.
+    // The default hook prints a panic's message, which can quote a prompt.
     std::panic::set_hook(Box::new(|panic| {
         let location = panic.location().map(ToString::to_string).unwrap_or_default();
         complain(&format!("panicked at {location}: report this location as a bug"));
@@ -150,7 +147,7 @@ struct End {
     message: String,
 }
 
-/// Something else than the model, such as this machine.
+/// Something other than the model, such as this machine.
 impl From<String> for End {
     fn from(message: String) -> Self {
         Self { status: NO_START, message }
@@ -171,7 +168,7 @@ impl From<Error> for End {
     }
 }
 
-/// Prints a line that the parent logs. Without standard error nobody reads it.
+/// Prints a line for the parent's log. Without standard error it is lost.
 fn complain(message: &str) {
     let _ = writeln!(io::stderr(), "{message}");
 }
@@ -181,7 +178,7 @@ fn run(setup: &Setup) -> Result<(), End> {
     let on_gpu = !matches!(setup.runtime, EngineRuntime::Rten | EngineRuntime::OnnxRuntime);
     let confinement =
         confine_engine(setup.memory_bytes, on_gpu).map_err(|error| format!("cannot confine itself: {error}"))?;
-    // The library of a runtime is code of others, so it is loaded behind the confinement.
+    // A runtime's library is third-party code, so it is loaded after the confinement.
     let runtime = runtime(setup).map_err(|error| End {
         status: NO_RUNTIME,
         message: format!(
@@ -229,7 +226,7 @@ fn runtime(setup: &Setup) -> Result<Runtime, Error> {
     Runtime::onnxruntime(setup.library.as_deref().unwrap_or(Path::new("")), device)
 }
 
-/// The processor, the numbers and the program that compute: all that decides about the speed.
+/// The processor, precision and runtime: everything that determines the speed.
 fn described(setup: &Setup) -> String {
     let numbers = match setup.precision {
         EnginePrecision::F32 => "32 bits",
@@ -243,8 +240,7 @@ fn described(setup: &Setup) -> String {
     format!("{}, {runtime}, {numbers}", machine::processor())
 }
 
-/// Opens the model. Weights in 8 bits and merged ones are made first if they are not there, which takes minutes for a
-/// large model.
+/// Opens the model. Missing 8-bit and merged weights are made first, which takes minutes for a large model.
 fn open(setup: &Setup, runtime: Runtime) -> Result<Pipeline, Error> {
     let options = options(setup, runtime);
     let makes = options.precision == Precision::W8A8 || !options.loras.is_empty();
@@ -288,9 +284,9 @@ fn options(setup: &Setup, runtime: Runtime) -> Options {
     Options { precision, cache, runtime, loras, embeddings, vae, prompts, residency, device_memory }
 }
 
-/// Compares the model with the same in 32 bits.
+/// Compares the model with itself in 32 bits.
 fn distance(setup: &Setup, asked: &Asked, runtime: Runtime) -> Result<Distance, Error> {
-    // Opens it first, so that the making of weights in 8 bits is told.
+    // Opened first, so that progress of making 8-bit weights is reported.
     let settings = open(setup, runtime.clone())?.traits().settings();
     let options = options(setup, runtime);
     let suit = WeightPreparation { options: &options, rules: Rules::of_this_machine(), progress: &mut |_| {} };
@@ -301,7 +297,7 @@ fn distance(setup: &Setup, asked: &Asked, runtime: Runtime) -> Result<Distance, 
     Ok(Distance { prompt: found.prompt, first_answer: found.answer })
 }
 
-/// Reads standard input on a thread of its own, so that an order can be cancelled while it is rendered.
+/// Reads standard input on a separate thread, so that an order can be cancelled during its render.
 fn listen() -> io::Result<mpsc::Receiver<Arrived>> {
     let (sender, orders) = mpsc::channel();
     let read_all = move || {
@@ -324,7 +320,7 @@ fn listen() -> io::Result<mpsc::Receiver<Arrived>> {
                 },
             }
         }
-        // Nobody waits for a picture any more, and nothing else stops a step that is being computed.
+        // The pictures are no longer wanted, and nothing else stops a step in progress.
         std::process::exit(0);
     };
     std::thread::Builder::new().name("orders".into()).spawn(read_all)?;
@@ -358,17 +354,14 @@ fn micros(time: Duration) -> u64 {
     u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
 }
 
-/// A model, and the clock by which it is measured.
+/// A model, and the clock for measuring it.
 struct Painter {
     pipeline: Pipeline,
     clock: Clock,
 }
 
 impl Painter {
-    /// Renders one order after another.
-    ///
-    /// # Errors
-    /// A message for the operator: the parent no longer listens.
+    /// Renders orders one after another. Fails with a message for the operator if the parent no longer listens.
     fn paint_all(&mut self, orders: &mpsc::Receiver<Arrived>) -> Result<(), String> {
         for (order, cancel) in orders {
             let event = match self.paint(&order, &cancel) {
@@ -383,7 +376,7 @@ impl Painter {
     fn paint(&mut self, order: &Order, cancel: &CancellationToken) -> Result<(), Error> {
         let begun = self.clock.elapsed();
         self.pipeline.read_prompts(order.syntax);
-        // The pipeline keeps them for all pictures of the order.
+        // The pipeline keeps them for all of the order's pictures.
         for prompt in &order.prompts {
             self.pipeline.embed(&prompt.text)?;
         }
@@ -396,11 +389,11 @@ impl Painter {
         if let Some(guidance) = order.guidance_scale {
             settings.guidance = guidance as f32;
         }
-        // What a mask keeps stays anyway, so that the rest may change as far as it likes.
+        // The kept part stays anyway, so the rest can change completely.
         let usual = if order.mask.is_some() { 1.0 } else { settings.strength };
         settings.strength = order.strength.unwrap_or(usual);
         settings.negative.clone_from(&order.negative_prompt);
-        // The picture itself follows the only step soon.
+        // A single step is soon followed by the picture itself.
         if order.prompts.iter().any(|prompt| prompt.previews) && settings.steps > 1 {
             self.pipeline.learn_previews()?;
         }
@@ -408,7 +401,7 @@ impl Painter {
         let most = self.pipeline.traits().batch.min(order.batch as usize);
         let mut first = 0;
         while first < pictures.len() {
-            // A device keeps what it has loaded for a batch, so there are few of them.
+            // A device keeps what it has loaded for each batch size, so few sizes are used.
             let batch = 1 << self.alike(&pictures[first..])?.min(most).max(1).ilog2();
             self.batch(order, first, &pictures[first..first + batch], &settings, cancel)?;
             first += batch;
@@ -416,15 +409,15 @@ impl Painter {
         Ok(())
     }
 
-    /// How many of the first pictures have prompts of as many tokens. A picture does not depend on others of its batch, so
-    /// none is filled up to the length of another one.
+    /// How many of the first pictures have prompts with the same number of tokens. A picture must not depend on others
+    /// in its batch, so no prompt is padded to another's length.
     fn alike(&self, pictures: &[(&Prompt, u64)]) -> Result<usize, Error> {
         let length = |(prompt, _): &(&Prompt, u64)| self.pipeline.tokens(&prompt.text).map(|tokens| tokens.len());
         let lengths = pictures.iter().map(length).collect::<Result<Vec<_>, _>>()?;
         Ok(lengths.iter().take_while(|length| **length == lengths[0]).count())
     }
 
-    /// Renders pictures of an order that take each step together, after `before` of its pictures.
+    /// Renders a batch of an order's pictures, following `before` of them.
     fn batch(
         &mut self,
         order: &Order,
@@ -460,7 +453,7 @@ impl Painter {
                         report(&Event::Preview { of: number(before + at), picture });
                     }
                 }
-                // The next step does not count this time.
+                // This time doesn't count towards the next step.
                 let took = Duration::from_micros(lap());
                 next_preview = now + PREVIEW_EVERY.max(took * PREVIEW_SHARE);
             }
@@ -474,7 +467,7 @@ impl Painter {
     }
 }
 
-/// Sends an event in the middle of a render. A parent that has gone also ends standard input, and with it this process.
+/// Sends an event during a render. If the parent has gone, standard input ends too, and with it this process.
 fn report(event: &Event) {
     let _ = send(event);
 }
@@ -489,7 +482,7 @@ fn failed(error: &Error) -> Event {
         Error::Spoiled(_) => Fault::Spoiled,
         Error::Cancelled => Fault::Cancelled,
     };
-    // Far below the longest text of a frame.
+    // Far below the longest text in a frame.
     Event::Failed { fault, message: error.to_string().chars().take(1_000).collect() }
 }
 
@@ -537,7 +530,7 @@ mod tests {
         }
     }
 
-    /// The status of a child whose model is the tiny one with another file in place of one of its own.
+    /// The exit status for a tiny model with one of its files replaced.
     fn status_with(path: &str, content: &[u8]) -> u8 {
         let parity = Path::new(env!("CARGO_MANIFEST_DIR")).join("../diffusion/tests/parity/sd15");
         let folder = tempfile::tempdir().expect("a folder");

@@ -11,7 +11,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::process::{Child, ChildStdin, ChildStdout};
 use tokio::sync::{Mutex, OwnedMutexGuard};
 
-/// Time for a child that computes to stop between two steps. The worker abandons a render a moment later.
+/// How long a computing child may take to stop between two steps. The worker abandons a render a moment later.
 const CANCEL_PATIENCE: Duration = Duration::from_millis(1_500);
 
 #[derive(Debug, Clone)]
@@ -20,7 +20,7 @@ pub(super) struct Link {
     loaded: Arc<OnceLock<Loaded>>,
 }
 
-/// The two ends of a conversation of which there is one at a time.
+/// Both ends of a conversation, which handles one order at a time.
 #[derive(Debug)]
 pub(super) struct Pipes {
     input: ChildStdin,
@@ -28,14 +28,14 @@ pub(super) struct Pipes {
     orders: u32,
 }
 
-/// Why an order came to nothing.
+/// Why an order failed.
 #[derive(Debug)]
 pub(super) enum OrderError {
     /// The child has ended.
     Gone,
-    /// The child sent something that no child sends, or nothing for too long. It must be replaced.
+    /// The child sent something invalid, or nothing for too long. It must be replaced.
     Lost(String),
-    /// The child failed, and goes on.
+    /// The child failed but keeps running.
     Failed(Fault, String),
 }
 
@@ -61,7 +61,7 @@ impl From<FrameError> for OrderError {
 }
 
 impl Link {
-    /// The connection to a child that has just been started.
+    /// The connection to a newly started child.
     ///
     /// # Errors
     /// The child has no pipes.
@@ -76,7 +76,7 @@ impl Link {
     /// Waits until the model is open.
     ///
     /// # Errors
-    /// [`OrderError`]: it cannot be opened; the child has said why on its standard error.
+    /// [`OrderError`]: it cannot be opened; the child has written the reason to its standard error.
     pub(super) async fn open(&self) -> Result<Loaded, OrderError> {
         match self.pipes.lock().await.next().await? {
             Event::Loaded(loaded) => Ok(self.loaded.get_or_init(|| loaded).clone()),
@@ -95,8 +95,8 @@ impl Link {
 
 impl Pipes {
     /// Has the child render an order, whose number this function chooses, unless `cancelled` ends first. `after` is
-    /// called for every event and returns the longest time until the next one. After `gives_up` the child stops when its
-    /// step is done, however long that takes. If the future is dropped before its end, the child must be replaced.
+    /// called for each event and returns the time limit for the next one. After `gives_up` the child stops at the end
+    /// of its step, however long that takes. If the future is dropped before its end, the child must be replaced.
     pub(super) async fn render(
         &mut self,
         order: Order,
@@ -112,14 +112,14 @@ impl Pipes {
         let mut limit = pin!(tokio::time::sleep(patience));
         loop {
             let Self { input, output, .. } = self;
-            // Half a frame must not be lost to the cancellation.
+            // A cancellation must not lose half a frame.
             let mut next = pin!(next_event(output));
             let event = loop {
                 tokio::select! {
                     event = &mut next => break event?,
                     () = &mut cancelled, if !is_cancelled => {
                         is_cancelled = true;
-                        // Events that come until the child stops do not give it more time.
+                        // Events that arrive before the child stops don't extend its time.
                         limit.set(tokio::time::sleep(CANCEL_PATIENCE));
                         input.write_all(&Message::Cancel { order: number }.frame()?).await?;
                     }

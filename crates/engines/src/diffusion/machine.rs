@@ -1,4 +1,4 @@
-//! The processor and the memory of this machine.
+//! This machine's processor and memory.
 
 use std::io::Read as _;
 use std::path::Path;
@@ -8,27 +8,27 @@ use std::time::Duration;
 
 use rustix::system::{Sysinfo, sysinfo};
 
-/// The part of the memory that a child may take for itself. The rest is for the service and for the weights, which are
+/// The fraction of memory that a child can use for itself. The rest is for the service and the weights, which are
 /// mapped files.
 const CHILD_SHARE: f64 = 0.8;
-/// The limit on a machine whose memory is unknown, in bytes.
+/// The limit if the machine's memory is unknown, in bytes.
 const UNKNOWN_MEMORY: u64 = 8 << 30;
-/// Time for a program that tells about this machine.
+/// Time limit for a program that reports on this machine.
 const PROGRAM_LIMIT: Duration = Duration::from_secs(5);
 const LOOK_EVERY: Duration = Duration::from_millis(10);
-/// The most bytes of what it prints that are read.
+/// Most bytes read from its output.
 const MAX_PRINTED: u64 = 4096;
 
-/// The memory that a child may take unless a setting says so, in bytes.
+/// A child's default memory limit, in bytes.
 pub(super) fn memory_limit() -> u64 {
-    // A unit of systemd may hide all of /proc but the processes.
+    // A systemd unit can hide everything in /proc except processes.
     let Sysinfo { totalram, mem_unit, .. } = sysinfo();
     let machine = totalram.checked_mul(u64::from(mem_unit)).filter(|bytes| *bytes > 0);
     let known = machine.into_iter().chain(group_limits()).min();
     known.map_or(UNKNOWN_MEMORY, |bytes| (bytes as f64 * CHILD_SHARE) as u64)
 }
 
-/// The memory of this machine's smallest NVIDIA GPU in bytes, if its driver tells: nobody knows which one the child will get.
+/// Memory of this machine's smallest NVIDIA GPU in bytes, if its driver reports it: the child could get any GPU.
 pub(super) fn device_memory() -> Option<u64> {
     static MEMORY: OnceLock<Option<u64>> = OnceLock::new();
     *MEMORY.get_or_init(|| {
@@ -36,12 +36,12 @@ pub(super) fn device_memory() -> Option<u64> {
     })
 }
 
-/// The smallest number of a list of mebibytes, in bytes. A GPU without memory of its own has none.
+/// The smallest number in a list of mebibytes, in bytes. Ignores GPUs without their own memory.
 fn smallest(lines: &str) -> Option<u64> {
     lines.lines().filter_map(|line| line.trim().parse::<u64>().ok()?.checked_mul(1 << 20)).min()
 }
 
-/// What a program prints within [`PROGRAM_LIMIT`]. The one of a driver that hangs never ends.
+/// A program's output within [`PROGRAM_LIMIT`]. With a hung driver it would never end.
 fn printed(program: &str, arguments: &[&str]) -> Option<String> {
     let mut command = Command::new(program);
     command.args(arguments).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
@@ -65,8 +65,8 @@ fn printed(program: &str, arguments: &[&str]) -> Option<String> {
     Some(text)
 }
 
-/// The limits of the control group of this process and of those around it, in both versions of control groups. A group
-/// without a limit says "max" or names more than any machine has.
+/// The limits of this process's control group and its ancestors, in cgroup versions 1 and 2. A group without a limit
+/// has "max" or a number beyond any machine's memory.
 fn group_limits() -> Vec<u64> {
     let groups = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
     group_limits_in(Path::new("/sys/fs/cgroup"), &groups)
@@ -96,7 +96,7 @@ pub(super) fn kib(text: &str, name: &str) -> Option<u64> {
     line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
 }
 
-/// The processor, its threads, and its instructions that matter for the speed of a model.
+/// The processor, its threads, and the instructions that matter for a model's speed.
 pub(super) fn processor() -> String {
     let info = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let name = info.lines().find_map(|line| line.strip_prefix("model name")?.split_once(':'));
@@ -168,7 +168,7 @@ mod tests {
 
     #[test]
     fn the_smallest_gpu_counts() {
-        // As nvidia-smi prints two GPUs, one whose memory is the machine's, and none.
+        // As printed by nvidia-smi: two GPUs, one that shares the machine's memory, and none.
         assert_eq!(smallest("81559\n24576\n"), Some(24_576 << 20));
         assert_eq!([smallest("[N/A]\n"), smallest(""), smallest("No devices were found\n")], [None; 3]);
     }

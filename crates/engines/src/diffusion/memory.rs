@@ -1,15 +1,15 @@
-//! The memory of this machine, divided among its diffusion engines.
+//! Divides this machine's memory among its diffusion engines.
 
 use bytesize::ByteSize;
 use tintype_config::{EngineTarget, NamedEngine};
 
 use super::machine;
 
-/// Gives each diffusion engine without a memory limit an equal part of what the others leave, so that all of them together
-/// fit the machine.
+/// Gives each diffusion engine without a memory limit an equal share of what the others leave, so that all of them fit
+/// the machine.
 ///
 /// # Errors
-/// A message for the operator: the limits of several engines add up to more than the machine has for them.
+/// A message for the operator: the engines' limits add up to more memory than the machine has for them.
 fn share(engines: &mut [NamedEngine], limit: u64) -> Result<(), String> {
     let is_diffusion = |engine: &&mut NamedEngine| engine.settings.engine == Some(EngineTarget::Diffusion);
     let mut own: Vec<_> = engines.iter_mut().filter(is_diffusion).collect();
@@ -36,7 +36,7 @@ fn share(engines: &mut [NamedEngine], limit: u64) -> Result<(), String> {
     Ok(())
 }
 
-/// Divides the memory of this machine.
+/// Divides this machine's memory.
 ///
 /// # Errors
 /// As [`share`].

@@ -1,9 +1,8 @@
 //! The built-in diffusion engine: `crates/diffusion` in a supervised child process of this program.
 //!
 //! The child (`child.rs`) opens the model, stays warm between tasks, and gets its jobs over pipes
-//! (`tintype_engine::frames`). This side makes batches of the tasks that wait (`batch.rs`), chooses the size at which they
-//! are rendered from the measured speed (`speed.rs`), watches the child while it renders, and has it killed when it hangs or
-//! does not stop.
+//! (`tintype_engine::frames`). This side forms batches of waiting tasks (`batch.rs`), chooses their working size from
+//! the measured speed (`speed.rs`), monitors the child during renders, and has it killed if it hangs or doesn't stop.
 
 mod batch;
 mod child;
@@ -43,18 +42,18 @@ pub use child::{Asked, COMMAND, Distance, main};
 pub(super) use memory::share_memory;
 pub use model_request::default_model;
 
-/// A guess until something has been measured.
+/// An estimate until something has been measured.
 const TYPICAL_DURATION: Duration = Duration::from_secs(60);
-/// Time for a child to open a model that is only to be checked.
+/// Time limit for a child to open a model for checking.
 const CHECK_LIMIT: Duration = Duration::from_secs(60);
-/// Bytes of its complaint that are shown.
+/// Bytes of its error message that are shown.
 const MAX_WORDS: u64 = 2_000;
 
-/// The engine that runs the model of the settings.
+/// The engine for the settings' model.
 ///
 /// # Errors
-/// A message for the operator: no model is named. A model that cannot be used is no error yet: it may be repaired while
-/// the service runs.
+/// A message for the operator: no model is named. An unusable model isn't an error yet, because it can be repaired
+/// while the service runs.
 pub(super) fn choose(settings: &EngineSettings, data: &Path) -> Result<EngineChoice, String> {
     let request = ModelRequest::new(settings, data)?;
     let speed = request.remembered();
@@ -73,7 +72,7 @@ pub(super) fn choose(settings: &EngineSettings, data: &Path) -> Result<EngineCho
     Ok(EngineChoice::new(info, move |context| Ok(Arc::new(Diffusion::new(request.clone(), &context)))))
 }
 
-/// Opens the model of the settings in a child process that ends at once, and describes it.
+/// Opens the settings' model in a child process that exits at once, and describes it.
 ///
 /// # Errors
 /// A message for the operator: the model cannot be used.
@@ -97,7 +96,7 @@ pub enum OpenFault {
     Model,
     /// A file beside the model, such as a LoRA.
     Addition,
-    /// Something of this machine. It may be otherwise later.
+    /// Something on this machine, which may change later.
     Other,
 }
 
@@ -107,7 +106,7 @@ impl From<String> for OpenModelError {
     }
 }
 
-/// Opens the model as [`check`] does, and tells the cause if that fails.
+/// Like [`check`], but also returns the cause of a failure.
 ///
 /// # Errors
 /// [`OpenModelError`].
@@ -121,11 +120,11 @@ pub async fn open_once(settings: &EngineSettings, data: &Path, decoder: &Decoder
     Ok(format!("{}: {family} on {processor}{confinement}", request.describe(&speed)))
 }
 
-/// Opens the model with these LoRA files beside the engine's own, in a child process that ends at once.
+/// Opens the model with these LoRA files in addition to the engine's own, in a child process that exits at once.
 async fn open_with(request: &ModelRequest, loras: &[Lora], program: &Path) -> Result<Loaded, OpenModelError> {
     let mut setup = Setup { work: Work::Opens, ..request.setup(&request.find()?, false, loras)? };
     if setup.precision == EnginePrecision::W8a8 {
-        // The weights in 8 bits may not be there, and take minutes to make.
+        // The 8-bit weights may be missing, and take minutes to make.
         setup.precision = EnginePrecision::F32;
     }
     let mut child = supervisor::spawn(&start(program), &setup.arguments()?).await.map_err(|error| error.to_string())?;
@@ -137,7 +136,7 @@ async fn open_with(request: &ModelRequest, loras: &[Lora], program: &Path) -> Re
     }
 }
 
-/// The complaint of a child that ends, for the operator.
+/// The error message of an exiting child, for the operator.
 async fn complaint(child: &mut Child, request: &ModelRequest) -> OpenModelError {
     let mut words = String::new();
     if let Some(error) = child.stderr.take() {
@@ -154,7 +153,7 @@ async fn complaint(child: &mut Child, request: &ModelRequest) -> OpenModelError 
     OpenModelError { words: remedy.map_or_else(|| words.to_owned(), |remedy| format!("{words}: {remedy}")), fault }
 }
 
-/// Compares the model of the settings with the same in 32 bits, in a child process.
+/// Compares the settings' model with itself in 32 bits, in a child process.
 ///
 /// # Errors
 /// A message for the operator: the model cannot be used.
@@ -173,7 +172,7 @@ pub async fn compare(settings: &EngineSettings, data: &Path, keeps: bool, asked:
     }
 }
 
-/// The numbers that the engine of these settings computes with.
+/// The precision of these settings' engine.
 ///
 /// # Errors
 /// A message for the operator: there is no such model.
@@ -182,9 +181,9 @@ pub fn precision(settings: &EngineSettings, data: &Path) -> Result<EnginePrecisi
     Ok(request.precision(&request.find()?))
 }
 
-/// The start of a child: this program becomes it.
+/// How to start a child: this program becomes it.
 fn start(program: &Path) -> Start {
-    // The path of this program is one that the kernel resolves, and tells the operator nothing.
+    // This program's path is resolved by the kernel, and means nothing to the operator.
     let name = format!("tintype {COMMAND}");
     Start { launcher: program.to_owned(), program: program.to_owned(), name, environment: Vec::new(), has_input: true }
 }
@@ -192,13 +191,13 @@ fn start(program: &Path) -> Start {
 #[derive(Debug)]
 struct Diffusion {
     renderer: Arc<Renderer>,
-    /// Ends the turns, which keep the child, when the engine is dropped.
+    /// Ends the turns, which keep the child alive, when the engine is dropped.
     life: CancellationToken,
     _end: DropGuard,
 }
 
 impl Diffusion {
-    /// Starts a child, in a runtime.
+    /// Starts a child. Must be called in a runtime.
     fn new(request: ModelRequest, context: &EngineContext) -> Self {
         let program = context.decoder.program();
         let shared = Arc::new(Shared::new(request, context.keeps, program));
@@ -217,11 +216,11 @@ impl Engine for Diffusion {
         progress: Progress,
         cancel: CancellationToken,
     ) -> Result<Vec<Picture>, EngineError> {
-        // A render that is abandoned ends as one that is cancelled.
+        // An abandoned render ends like a cancelled one.
         let cancelled = cancel.child_token();
         let _abandoned = cancelled.clone().drop_guard();
         let answer = self.renderer.wait(brief, progress, cancelled);
-        // Each task that waits brings a turn of the child, although another turn may already have made its pictures.
+        // Each waiting task brings a turn of the child, although another turn may already have rendered its pictures.
         let (life, turn) = (self.life.clone(), self.renderer.clone().take_turn());
         tokio::spawn(async move { life.run_until_cancelled(turn).await }.in_current_span());
         tokio::select! {
@@ -246,13 +245,13 @@ impl Engine for Diffusion {
                 Ok(())
             }
             Err(OpenModelError { words, fault: OpenFault::Addition }) => {
-                // Without these files, too, if the engine's own additions are at fault.
+                // Try without these files too, in case the engine's own additions are at fault.
                 match open_with(&shared.request, &[], &shared.program).await {
                     Ok(_) => Err(EngineError::Permanent(words)),
                     Err(_) => Ok(()),
                 }
             }
-            // Renders would fail without these files, too.
+            // Renders would fail even without these files.
             Err(_) => Ok(()),
         }
     }

@@ -1,4 +1,4 @@
-//! The model that the settings name, before it is opened.
+//! The model named by the settings, before it is opened.
 
 use std::cmp::Ordering;
 use std::path::{Path, PathBuf};
@@ -19,16 +19,15 @@ use crate::sizes;
 use tintype_config::{EngineEmbedding, EnginePrecision, EngineRuntime, EngineSettings};
 use tintype_domain::request::MAX_REFERENCES;
 
-/// Longest time for an attempt unless `--render-timeout` says so: a task ends after nine minutes.
+/// Default time limit for an attempt: a task ends after nine minutes.
 pub(super) const ATTEMPT_LIMIT: Duration = Duration::from_secs(8 * 60);
-/// Pictures that a device of its own makes in a batch unless `--engine-batch` says so, and the pixels of each.
+/// Default pictures per batch on a GPU, and the pixels of each.
 const BATCH: u32 = 4;
 const BATCH_PIXELS: u64 = 512 * 512;
-/// The size that most tasks have.
+/// The usual task size.
 const USUAL_SIDE: u32 = 1_024;
 
-/// The installed model that is used when none is named: the first usable one, in the order of the
-/// catalogue and then of the names.
+/// The installed model that is used by default: the first usable one, in catalogue order, then by name.
 pub fn default_model(data: &Path) -> Option<String> {
     let found = models::entries(data).ok()?.into_iter().filter_map(|listed| listed.found.ok());
     let usable = found.filter(|found| found.usable().is_ok() && models::version(data, &found.name).is_some());
@@ -38,30 +37,30 @@ pub fn default_model(data: &Path) -> Option<String> {
 
 #[derive(Debug, Clone)]
 pub(super) struct ModelRequest {
-    /// The name, the folder or the file.
+    /// The name, folder or file.
     pub model: String,
     pub data: PathBuf,
     pub memory_bytes: u64,
-    /// The most memory of a GPU that it may take, in bytes, if a setting says so.
+    /// The most GPU memory that it can use, in bytes, if set.
     device_memory: Option<u64>,
-    /// Steps of each picture; 0 for those of the model.
+    /// Steps per picture; 0 for the model's default.
     pub steps: u32,
-    /// The numbers to compute with; `None` for those that suit the model.
+    /// The precision; `None` for the one that suits the model.
     precision: Option<EnginePrecision>,
     runtime: EngineRuntime,
-    /// Pictures of 512x512 that take each step together; `None` for as many as suit the runtime.
+    /// 512x512 pictures per batch; `None` for as many as suit the runtime.
     batch: Option<u32>,
     loras: Vec<Lora>,
     embeddings: Vec<EngineEmbedding>,
     vae: Option<PathBuf>,
     /// How it reads prompts, unless a preset says otherwise.
     pub prompt: PromptSyntax,
-    /// The sizes that it is given.
+    /// The configured sizes.
     pub sizes: Sizes,
 }
 
 impl ModelRequest {
-    /// The model of the settings, or else an installed one.
+    /// The settings' model, or else an installed one.
     ///
     /// # Errors
     /// A message for the operator: there is none.
@@ -87,22 +86,21 @@ impl ModelRequest {
         })
     }
 
-    /// The installed model, the folder or the file.
+    /// The installed model, folder or file.
     ///
     /// # Errors
-    /// A message for the operator: there is none of this name.
+    /// A message for the operator: there is none with this name.
     pub(super) fn find(&self) -> Result<Installed, String> {
         models::find(&self.data, &self.model)
     }
 
-    /// The numbers to compute with. Only an installed model has a folder for weights in 8 bits.
+    /// The precision. Only installed models have a folder for 8-bit weights.
     pub(super) fn precision(&self, installed: &Installed) -> EnginePrecision {
         let large = pipeline(installed).is_some_and(|class| is_in_8_bits(&class));
         let fitting = match (self.is_on_processor(), large) {
             (true, true) if installed.cache.is_some() => EnginePrecision::W8a8,
             (true, _) => EnginePrecision::F32,
-            // Their weights were trained in this type, and the states of their text encoders may be beyond the range of
-            // F16.
+            // They were trained in BF16, and their text encoders' states can exceed F16's range.
             (false, true) => EnginePrecision::Bf16,
             (false, false) => EnginePrecision::F16,
         };
@@ -113,12 +111,11 @@ impl ModelRequest {
         matches!(self.runtime, EngineRuntime::Rten | EngineRuntime::OnnxRuntime)
     }
 
-    /// The setup of a child with these LoRA files beside the engine's own. It writes beside the model only if it
-    /// `keeps` files there.
+    /// The setup of a child with these LoRA files in addition to the engine's own. It writes beside the model only if
+    /// it `keeps` files there.
     ///
     /// # Errors
-    /// A message for the operator: the library that the runtime needs is not installed, or the model has no folder
-    /// for weights in 8 bits.
+    /// A message for the operator: the runtime's library isn't installed, or the model has no folder for 8-bit weights.
     pub(super) fn setup(&self, installed: &Installed, keeps: bool, loras: &[Lora]) -> Result<Setup, String> {
         let precision = self.precision(installed);
         if precision == EnginePrecision::W8a8 && installed.cache.is_none() {
@@ -144,7 +141,7 @@ impl ModelRequest {
         })
     }
 
-    /// Bytes of the GPU's memory that the child may use, if it is known how many there are.
+    /// GPU memory that the child can use, in bytes, if known.
     fn device_memory(&self) -> Option<u64> {
         match self.runtime {
             EngineRuntime::Cuda | EngineRuntime::TensorRt => self.device_memory.or_else(machine::device_memory),
@@ -171,36 +168,36 @@ impl ModelRequest {
     }
 
     pub(super) fn taken_settings(&self) -> Vec<Setting> {
-        // A model that takes one reference begins with it; one that takes more sees them while it renders.
+        // A model that takes one reference begins with it; one that takes more sees them during the render.
         let begins_with_reference = self.max_references() == 1;
         Setting::ALL.into_iter().filter(|setting| *setting != Setting::Strength || begins_with_reference).collect()
     }
 
-    /// The most reference pictures that the model takes, without opening it.
+    /// The model's most reference pictures, without opening it.
     pub(super) fn max_references(&self) -> usize {
         self.find().map_or(0, |installed| references(&installed.path())).min(MAX_REFERENCES)
     }
 
-    /// Whether the model takes a mask, without opening it.
+    /// Whether the model takes masks, without opening it.
     pub(super) fn takes_masks(&self) -> bool {
         self.find().is_ok_and(|installed| masks(&installed.path()))
     }
 
-    /// Whether the model reads weighted prompts, without opening it. One that cannot be read may be replaced by one
-    /// that does.
+    /// Whether the model reads weighted prompts, without opening it. `true` if it is unreadable, because it can be
+    /// replaced by one that does.
     pub(super) fn takes_weighted_prompts(&self) -> bool {
         self.find().map_or(true, |installed| weighted_prompts(&installed.path()).unwrap_or(true))
     }
 
-    /// The most pictures of a size that take each step together. A device of its own has done a step of four small
-    /// pictures almost as soon as that of one; a processor has as much work with each picture as alone.
+    /// The most pictures of a size in a batch. A GPU takes hardly longer for a step of four small pictures than for
+    /// one; a processor works as long on each picture as on a single one.
     pub(super) fn batch(&self, (width, height): (u32, u32)) -> u32 {
         let small = self.batch.unwrap_or(if self.is_on_processor() { 1 } else { BATCH });
         let pixels = u64::from(small) * BATCH_PIXELS / (u64::from(width) * u64::from(height)).max(1);
         u32::try_from(pixels).unwrap_or(u32::MAX).clamp(1, small)
     }
 
-    /// Tasks to take at a time: as many as can be one batch at the smallest size, without opening the model.
+    /// Tasks to take at a time: as many as fit into a batch at the smallest size, without opening the model.
     pub(super) fn slots(&self) -> usize {
         let class = self.find().ok().and_then(|installed| pipeline(&installed));
         if !class.is_some_and(|class| is_stable_diffusion(&class)) {
@@ -213,13 +210,13 @@ impl ModelRequest {
         self.batch(smallest) as usize
     }
 
-    /// The speed that was measured before this start.
+    /// The speed measured in earlier runs.
     pub(super) fn remembered(&self) -> Speed {
         self.speed_file().map(|file| Speed::remembered(&file)).unwrap_or_default()
     }
 
-    /// The file for the speed of an installed model, of which there is one for each runtime and precision, and for
-    /// another VAE, which may be much quicker. Merged LoRA files change no layer's size, and so no speed.
+    /// The file for an installed model's speed. There is one for each runtime, precision and replacement VAE, which can
+    /// be much faster. Merged LoRA files change no layer's size, and so no speed.
     pub(super) fn speed_file(&self) -> Option<PathBuf> {
         let installed = self.find().ok()?;
         let runtime = match self.runtime {
@@ -231,14 +228,13 @@ impl ModelRequest {
         installed.cache.map(|cache| cache.join(name))
     }
 
-    /// The task that most callers submit, and the size at which it is rendered, if its time is known.
+    /// The usual task's time and working size, if its time is known.
     pub(super) fn usual_task(&self, speed: &Speed) -> Option<(Duration, (u32, u32))> {
         let plan = speed.plan(self.sizes.nearest(USUAL_SIDE, USUAL_SIDE), 1, self.steps, 0);
         let (width, height) = speed.working_size(&plan, ATTEMPT_LIMIT)?;
         Some((speed.task(&Plan { width, height, ..plan })?, (width, height)))
     }
 
-    /// One sentence for the operator.
     pub(super) fn describe(&self, speed: &Speed) -> String {
         let model = &self.model;
         let speed = match self.usual_task(speed) {
@@ -280,8 +276,8 @@ impl ModelRequest {
         }
     }
 
-    /// Advice when the model cannot be opened, by the status with which its process ended. `None` if that says what to
-    /// do.
+    /// Advice if the model cannot be opened, by its process's exit status. `None` if the process's own message says
+    /// what to do.
     pub(super) fn remedy(&self, status: u8) -> Option<String> {
         Some(match status {
             NO_MODEL => "use another model".into(),
@@ -297,7 +293,7 @@ impl ModelRequest {
     }
 }
 
-/// What tells files with different paths apart, in the name of another file.
+/// A hash that distinguishes files with different paths, for use in another file's name.
 fn path_hash(path: &Path) -> u64 {
     let digest = Sha256::digest(path.as_os_str().as_encoded_bytes());
     digest.iter().take(8).fold(0, |hash, byte| hash << 8 | u64::from(*byte))
@@ -327,7 +323,7 @@ mod tests {
     use super::super::child::NO_USE;
     use super::*;
 
-    /// The settings with all kinds of files beside a model.
+    /// Settings with all kinds of files beside a model.
     fn request(folder: &Path, precision: EnginePrecision) -> ModelRequest {
         ModelRequest {
             model: folder.display().to_string(),

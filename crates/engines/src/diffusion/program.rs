@@ -1,4 +1,4 @@
-//! The child as a program that the supervisor runs, and the measurement of its renders.
+//! The child as a program for the supervisor, and the measurement of its renders.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -19,29 +19,29 @@ use crate::supervisor::{Next, Program};
 use tintype_system::clock::Clock;
 use tintype_system::locked::Locked as _;
 
-/// Last words of a Rust program whose allocation failed. Several threads may fail at once and write into each other's
+/// Last words of a Rust program whose allocation failed. Several threads can fail at once and write into each other's
 /// lines.
 const OUT_OF_MEMORY: [&str; 3] = ["memory allocation of", "bytes failed", "skipping backtrace printing"];
 
-/// What the crate says of a picture whose numbers have overflown.
+/// The message for a picture whose numbers overflowed.
 const NOT_FINITE: &str = "gave numbers that are not finite";
 
-/// Side of the picture that a child is measured with, in pixels.
+/// Side of the picture for measuring a new child, in pixels.
 const FIRST_SIDE: u32 = 256;
 /// Steps of that picture. The first one loads the model.
 const FIRST_STEPS: u32 = 2;
-/// A child silent for this many step times is considered hung, but not before the shortest patience.
+/// A child that is silent for this many step times is considered hung, but never before the shortest patience.
 const PATIENCE_FACTOR: f64 = 10.0;
 const SHORTEST_PATIENCE: Duration = Duration::from_secs(60);
 
 #[derive(Debug)]
 pub(super) struct Shared {
     pub request: ModelRequest,
-    /// Whether files may be written beside the model.
+    /// Whether files can be written beside the model.
     keeps: bool,
     pub speed: Mutex<Speed>,
     pub measured: Mutex<Option<Measured>>,
-    /// Keeps the model of the running child from being removed.
+    /// Protects the running child's model from being removed.
     hold: Mutex<Option<Hold>>,
     loras: Mutex<Loras>,
     /// This program, which the child runs.
@@ -50,15 +50,15 @@ pub(super) struct Shared {
 
 #[derive(Debug, Default)]
 struct Loras {
-    /// The files of the child that was started last.
+    /// The LoRA files of the most recent child.
     present: Vec<Lora>,
-    /// The files of the next child. One that is started after a crash has none, so that no file can stop the engine.
+    /// The LoRA files of the next child. After a crash there are none, so that no file can stop the engine.
     next: Vec<Lora>,
-    /// Those with which the model was opened, the latest last.
+    /// Sets of LoRA files that the model was opened with, the latest last.
     opened: VecDeque<Vec<Lora>>,
 }
 
-/// Sets of LoRA files that an engine remembers to be usable.
+/// How many sets of usable LoRA files an engine remembers.
 const MOST_OPENED: usize = 16;
 
 impl Shared {
@@ -68,7 +68,7 @@ impl Shared {
         Self { request, keeps, speed, measured, hold, loras, program: program.to_owned() }
     }
 
-    /// Whether the child has these LoRA files beside the engine's own.
+    /// Whether the child has these LoRA files in addition to the engine's own.
     pub(super) fn has_loras(&self, loras: &[Lora]) -> bool {
         self.loras.locked().present == loras
     }
@@ -86,7 +86,7 @@ impl Shared {
         known.opened.push_back(loras.to_vec());
     }
 
-    /// Forgets what [`Shared::opened`] has remembered.
+    /// Removes these files from [`Shared::opened`].
     pub(super) fn forget_opened(&self, loras: &[Lora]) {
         self.loras.locked().opened.retain(|opened| opened != loras);
     }
@@ -95,7 +95,7 @@ impl Shared {
         self.loras.locked().next = loras;
     }
 
-    /// Writes the speed down for the next start, if it has changed.
+    /// Saves the speed for the next start, if it has changed.
     pub(super) async fn remember(&self) {
         let (Some(file), true) = (self.request.speed_file(), self.keeps) else { return };
         let speed = self.speed.locked().clone();
@@ -170,7 +170,7 @@ impl Program for Arc<Shared> {
     }
 
     async fn ask(&self, _link: &Link) -> Result<(), EngineError> {
-        // The end of the process shows without a question, and a render is watched while it lasts.
+        // The supervisor notices if the process ends, and renders are monitored while they last.
         Ok(())
     }
 
@@ -187,31 +187,31 @@ impl Program for Arc<Shared> {
     }
 }
 
-/// Measures the render of an order, reports its progress, and says how long to wait for the next event.
+/// Measures an order's render, reports its progress, and says how long to wait for the next event.
 pub(super) struct Watch<'a> {
     shared: &'a Shared,
-    /// For each prompt, where its progress goes, and which pictures of the order are made from it.
+    /// For each prompt, where its progress goes, and which of the order's pictures are made from it.
     prompts: Vec<(Progress, Range<u32>)>,
     limit: Duration,
-    /// Pixels of a picture, and with the references.
+    /// A picture's pixels, without and with references.
     pixels: u64,
     all_pixels: u64,
-    /// The most pictures that take a step together.
+    /// The most pictures in a batch.
     batch: u32,
-    /// Whether the guidance is that of the model: without it a step may ask the model once instead of twice.
+    /// Whether the guidance is the model's default: otherwise a step may ask the model once instead of twice.
     is_usual: bool,
     clock: Clock,
     begun: Duration,
     pictures: u32,
-    /// The plan of the task, if the order may be given up for a smaller size.
+    /// The task's plan, if the order can be abandoned for a smaller size.
     plan: Option<Plan>,
-    /// Cancelled when the render would take longer than its time limit, and a smaller size would not.
+    /// Cancelled if the render would exceed its time limit, but a smaller size wouldn't.
     pub too_large: CancellationToken,
     pub measured: Measured,
 }
 
 impl<'a> Watch<'a> {
-    /// `progress` has one for each prompt of the order.
+    /// `progress` has one entry per prompt of the order.
     pub(super) fn new(
         shared: &'a Shared,
         order: &Order,
@@ -245,12 +245,13 @@ impl<'a> Watch<'a> {
         }
     }
 
-    /// Lets the order be given up for a smaller size, at which `plan` is rendered again.
+    /// Allows abandoning the order for a smaller size, planned by `plan`.
     pub(super) fn planned(self, plan: Plan) -> Self {
         Self { plan: Some(plan), ..self }
     }
 
-    /// Whether the first picture will not be done in time at its size after `done` of its steps, but would be at a smaller one.
+    /// Whether the first picture won't be done in time at its size, judging after `done` of its steps, but would be at
+    /// a smaller one.
     fn is_too_large(&self, speed: &Speed, done: u32, of: u32, step: Duration) -> bool {
         let Some(plan) = self.plan else { return false };
         let left = self.limit.saturating_sub(self.clock.elapsed().saturating_sub(self.begun));
@@ -273,7 +274,7 @@ impl<'a> Watch<'a> {
             Some(Event::Step { picture, pictures, done, of, micros }) => {
                 let took = Duration::from_micros(*micros);
                 self.measured.steps.push(took);
-                // The first one loads the model. The speed is that of a picture alone.
+                // The first step loads the model. Speed is measured with single pictures only.
                 if (*done > 1 || *of == 1) && *pictures == 1 {
                     if self.is_usual {
                         speed.observe_step(self.all_pixels, took);
@@ -305,10 +306,10 @@ impl<'a> Watch<'a> {
             }
             _ => {}
         }
-        // Of a step and the decoding, whichever comes next.
+        // The longer of a step and the decoding, because either can come next.
         let step = speed.step(self.all_pixels).map(|step| step.max(speed.decoding(self.pixels)));
         let factor = PATIENCE_FACTOR * f64::from(self.batch);
-        // At a size that was never rendered, only the time limit says that the first step takes too long.
+        // For a size that was never rendered, only the time limit says that the first step takes too long.
         let step = step.filter(|_| speed.has_measured(self.all_pixels));
         let patience = step.map(|step| Duration::from_secs_f64((step * factor).min(1e6)));
         patience.map_or(self.limit, |patience| patience.max(SHORTEST_PATIENCE).min(self.limit))

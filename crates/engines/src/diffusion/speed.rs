@@ -1,5 +1,5 @@
-//! The speed of a model on this machine: measured by every render, remembered across restarts, and used to choose the size
-//! at which a task is rendered.
+//! A model's speed on this machine: measured by every render, remembered across restarts, and used to choose a task's
+//! working size.
 
 use std::io::Write as _;
 use std::path::Path;
@@ -11,37 +11,37 @@ use tintype_engine::frames::Loaded;
 
 /// Longest file, in bytes.
 const MAX_FILE_BYTES: u64 = 64 << 10;
-/// Sizes that are remembered.
+/// Sizes to remember.
 const MAX_POINTS: usize = 32;
-/// A new measurement counts so much, beside those before.
+/// The weight of a new measurement against earlier ones.
 const WEIGHT_OF_NEW: f64 = 0.4;
-/// Time of a step grows with the size by this power: attention grows with its square, and the rest like the size.
+/// A step's time grows with this power of the size: attention grows with its square, the rest proportionally.
 const GROWTH: f64 = 1.35;
-/// A model makes sides this much longer than those of its training. Beyond, it repeats its subject.
+/// A model renders sides up to this many times longer than in training. Beyond that, it repeats its subject.
 const BEYOND_TRAINING: f64 = 1.5;
 /// Shortest side of a working size, in pixels.
 pub(super) const LEAST_SIDE: u32 = 256;
-/// Sides of working sizes are multiples of this, in pixels.
+/// Working sizes' sides are multiples of this, in pixels.
 const SIDE_MULTIPLE: u32 = 16;
-/// The part of the time limit that a render is planned to take.
+/// The fraction of the time limit that a render is planned to take.
 const PLANNED_PART: f64 = 0.75;
-/// The file is written again when a number in it has changed by this part.
+/// The file is rewritten when one of its numbers has changed by this fraction.
 const WORTH_WRITING: f64 = 0.2;
 
-/// Seconds that the parts of a render take.
+/// How many seconds the parts of a render take.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Speed {
-    /// The processor on which it was measured.
+    /// The processor that it was measured on.
     processor: String,
-    /// Steps of a picture, as the model was made for.
+    /// The model's default number of steps.
     steps: u32,
-    /// How often each step asks the model; 0 if it is not known.
+    /// How often each step asks the model; 0 if unknown.
     #[serde(default)]
     calls: u32,
     /// Both sides of a picture are multiples of this, in pixels.
     side_multiple: u32,
-    /// Pixels of the pictures that the model was trained with; 0 if it makes any size.
+    /// Pixels of the pictures that the model was trained on; 0 if it supports any size.
     #[serde(default)]
     trained_pixels: u32,
     /// Whether each step sees the reference pictures.
@@ -57,10 +57,10 @@ pub(super) struct Speed {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Point {
-    /// Pixels of the picture and of its references.
+    /// Pixels of the picture and its references.
     pixels: u64,
     step: f64,
-    /// Seconds from the last step to the picture, once there was one.
+    /// Seconds from the last step to the picture, if measured.
     decode: Option<f64>,
 }
 
@@ -74,14 +74,14 @@ pub(super) struct Plan {
     pub steps: u32,
     /// Pixels of all references.
     pub reference_pixels: u64,
-    /// Both sides are multiples of this.
+    /// Both sides must be multiples of this.
     pub side_multiple: u32,
     /// The most pixels that suit the model; 0 for any number.
     pub most_pixels: u64,
 }
 
 impl Speed {
-    /// The speed that was remembered in a file beside a model. One that cannot be read counts as none.
+    /// The speed remembered in a file beside a model. An unreadable file counts as none.
     pub(super) fn remembered(path: &Path) -> Self {
         let readable =
             std::fs::symlink_metadata(path).is_ok_and(|found| found.is_file() && found.len() < MAX_FILE_BYTES);
@@ -93,7 +93,7 @@ impl Speed {
         if usable { speed } else { Self::default() }
     }
 
-    /// Writes it down for the next start.
+    /// Saves it for the next start.
     ///
     /// # Errors
     /// The file cannot be written.
@@ -102,7 +102,7 @@ impl Speed {
         std::fs::create_dir_all(folder)?;
         let unfinished = folder.join(format!(".speed.{}", std::process::id()));
         let write = || {
-            // A file of this name was left by a process that had this id before.
+            // A file with this name is left over from an earlier process with the same id.
             drop(std::fs::remove_file(&unfinished));
             let mut file = std::fs::OpenOptions::new().write(true).create_new(true).open(&unfinished)?;
             file.write_all(serde_json::to_string_pretty(self).map_err(std::io::Error::other)?.as_bytes())?;
@@ -111,7 +111,7 @@ impl Speed {
         write().inspect_err(|_| drop(std::fs::remove_file(&unfinished)))
     }
 
-    /// Notes a model that is open. Forgets everything that was measured on another processor.
+    /// Notes the open model. Forgets everything measured on another processor.
     pub(super) fn on(&mut self, loaded: &Loaded) {
         if self.processor != loaded.processor {
             *self = Self { processor: loaded.processor.clone(), ..Self::default() };
@@ -121,14 +121,14 @@ impl Speed {
         self.sees_references = loaded.sees_references;
     }
 
-    /// The pixels of reference pictures that each step works on.
+    /// The reference pixels that each step works on.
     pub(super) fn seen_pixels(&self, references: &[Picture]) -> u64 {
-        // The model shrinks larger ones.
+        // The model shrinks larger references.
         let pixels = |picture: &Picture| (u64::from(picture.width()) * u64::from(picture.height())).min(1 << 20);
         if self.sees_references { references.iter().map(pixels).sum() } else { 0 }
     }
 
-    /// The plan of a task for the model that was noted last. `steps` is 0 for those of the model.
+    /// The plan of a task for the most recently noted model. With `steps` 0, the model's default number is used.
     pub(super) fn plan(&self, (width, height): (u32, u32), pictures: usize, steps: u32, reference_pixels: u64) -> Plan {
         let steps = (if steps > 0 { steps } else { self.steps }).saturating_mul(self.calls.max(1));
         let most_pixels = (f64::from(self.trained_pixels) * BEYOND_TRAINING * BEYOND_TRAINING) as u64;
@@ -140,7 +140,7 @@ impl Speed {
         !self.points.is_empty()
     }
 
-    /// Whether it differs so much from what was remembered that it is worth writing down.
+    /// Whether it differs enough from what was remembered to be worth saving.
     pub(super) fn differs(&self, remembered: &Self) -> bool {
         let far = |a: f64, b: f64| (a - b).abs() > WORTH_WRITING * a.max(b);
         let same = |(a, b): (&Point, &Point)| {
@@ -154,7 +154,7 @@ impl Speed {
 
     pub(super) fn observe_encoding(&mut self, took: Duration) {
         let took = took.as_secs_f64();
-        // A prompt that was kept takes no time, and says nothing about the next one.
+        // A cached prompt takes no time, so it says nothing about the next one.
         if took > self.encode * 0.1 {
             self.encode = if self.encode > 0.0 { self.encode + (took - self.encode) * WEIGHT_OF_NEW } else { took };
         }
@@ -184,7 +184,7 @@ impl Speed {
         }
     }
 
-    /// Estimated seconds of a step; `None` before the first one was measured.
+    /// Estimated seconds per step; `None` before the first measurement.
     pub(super) fn step(&self, pixels: u64) -> Option<f64> {
         self.nearest(pixels, |point| Some(point.step))
     }
@@ -194,7 +194,7 @@ impl Speed {
         self.nearest(pixels, |point| point.decode).unwrap_or(0.0)
     }
 
-    /// Scales the seconds at the size that is nearest. Smaller sizes save no more than their pixels.
+    /// Scales the seconds at the nearest size. Smaller sizes save no more than their pixels.
     fn nearest(&self, pixels: u64, part: impl Fn(&Point) -> Option<f64>) -> Option<f64> {
         let ratio = |point: &Point| pixels as f64 / point.pixels as f64;
         let known = self.points.iter().filter_map(|point| Some((ratio(point), part(point)?)));
@@ -202,7 +202,7 @@ impl Speed {
         Some(seconds * if ratio > 1.0 { ratio.powf(GROWTH) } else { ratio })
     }
 
-    /// Estimated time of a task at its size; `None` before anything was measured.
+    /// Estimated time of a task at its size; `None` before the first measurement.
     pub(super) fn task(&self, plan: &Plan) -> Option<Duration> {
         let own = u64::from(plan.width) * u64::from(plan.height);
         let steps = self.step(own + plan.reference_pixels)? * f64::from(plan.steps);
@@ -210,8 +210,8 @@ impl Speed {
         Some(Duration::from_secs_f64(seconds.clamp(0.0, 1e9)))
     }
 
-    /// The largest size of the same ratio that suits the model and at which the task fits in the time limit: the size
-    /// itself, or one whose sides are multiples of 16 pixels and at least 256. `None` if none fits in the time limit.
+    /// The largest size of the same ratio that suits the model and lets the task finish within the limit: the task's
+    /// own size, or one with sides that are multiples of 16 pixels and at least 256. `None` if none is fast enough.
     pub(super) fn working_size(&self, plan: &Plan, limit: Duration) -> Option<(u32, u32)> {
         let fits = |width, height| {
             let task = self.task(&Plan { width, height, ..*plan });

@@ -1,4 +1,4 @@
-//! Makes a folder or a file that is on this machine already an installed model.
+//! Installs a model from a folder or file that is already on this machine.
 
 use std::fs::{self, File};
 use std::io::{self, ErrorKind};
@@ -12,9 +12,9 @@ use super::selection::{RemoteFile, select};
 use super::{CACHE, INDEX, Installed, Single, directory, is_name, misplaced, way_to};
 use tintype_system::data_dir;
 
-/// The name of a model from that of its folder or file; `None` if that holds nothing usable.
+/// A model's name, from its folder's or file's name; `None` if nothing in that is usable.
 pub fn name_of(path: &Path) -> Option<String> {
-    // `.` and a path that ends with `..` have no name of their own, and a link keeps the one that was typed.
+    // `.` and paths that end with `..` have no name of their own, and links keep the name that was typed.
     let real = path.file_name().is_none().then(|| path.canonicalize().ok()).flatten();
     let path = real.as_deref().unwrap_or(path);
     let name = if path.is_file() { path.file_stem()? } else { path.file_name()? };
@@ -27,7 +27,7 @@ pub fn name_of(path: &Path) -> Option<String> {
 
 struct Found {
     folder: PathBuf,
-    /// The path of its file in the folder, if it is opened by one.
+    /// The path in the folder of the file to open, if it is a single file.
     file: Option<String>,
     pipeline: String,
     files: Vec<RemoteFile>,
@@ -49,7 +49,7 @@ impl Found {
         Ok(Self { folder, file: None, pipeline, files })
     }
 
-    /// The file, and those beside it that belong to the model.
+    /// The file, and files beside it that belong to the model.
     fn of_file(path: &Path) -> Result<Self, String> {
         let Single { folder, file, files, pipeline } = Single::recognise(path)?;
         let files = files.into_iter().filter_map(|name| file_in(&folder, name)).collect();
@@ -57,7 +57,7 @@ impl Found {
     }
 }
 
-/// The absolute path. That of a file keeps its own name: in the cache of a hub it is a link to a file without an ending.
+/// The absolute path. A file keeps its own name: in a hub's cache it is a link to a file without an extension.
 fn real(path: &Path) -> io::Result<PathBuf> {
     let whole = path.canonicalize()?;
     match (whole.is_file(), path.file_name()) {
@@ -69,11 +69,11 @@ fn real(path: &Path) -> io::Result<PathBuf> {
     }
 }
 
-/// Installs the model in a folder or a file under a name, without copying its files. With `hash`, `tintype model
-/// verify` can later find damage that leaves the length of a file as it is.
+/// Installs the model in a folder or file under a name, without copying its files. With `hash`, `tintype model verify`
+/// can later find damage that doesn't change a file's length.
 ///
 /// # Errors
-/// A message for the operator: the folder or the file is no model, or the name is taken.
+/// A message for the operator: the folder or file isn't a model, or the name is taken.
 pub fn add(data_dir: &Path, path: &Path, name: &str, hash: bool, watch: &dyn Watch) -> Result<Installed, String> {
     if !is_name(name) {
         return Err(format!(
@@ -119,14 +119,14 @@ pub fn add(data_dir: &Path, path: &Path, name: &str, hash: bool, watch: &dyn Wat
     })
 }
 
-/// A file of a folder as a hub would list it.
+/// A folder's file as a hub would list it.
 fn file_in(folder: &Path, path: String) -> Option<RemoteFile> {
     let metadata = fs::metadata(folder.join(&path)).ok().filter(fs::Metadata::is_file)?;
-    // Nothing is downloaded, so nothing is compared.
+    // Nothing is downloaded, so there is nothing to compare.
     Some(RemoteFile { path, bytes: metadata.len(), sha256: Some("0".repeat(64)), git_sha1: None })
 }
 
-/// The files of a folder as a hub would list them.
+/// A folder's files as a hub would list them.
 fn listing(folder: &Path) -> Result<Vec<RemoteFile>, String> {
     let mut found: Vec<_> = file_in(folder, INDEX.into()).into_iter().collect();
     for part in all_parts() {
@@ -152,7 +152,7 @@ mod tests {
         fn tell(&self, _: &str) {}
     }
 
-    /// The names by which a whole file of Stable Diffusion XL is known.
+    /// The names that identify a complete Stable Diffusion XL file.
     const XL: [&str; 4] = [
         "model.diffusion_model.input_blocks.0.0.weight",
         "conditioner.embedders.0.transformer.text_model.x",
@@ -165,7 +165,7 @@ mod tests {
     fn write_file(path: &Path, names: &[&str]) {
         fs::create_dir_all(path.parent().expect("a folder")).expect("a folder");
         let entry = |(at, name): (usize, &&str)| {
-            // Four channels of a transformer are one of a VAE.
+            // Four channels of a transformer correspond to one of a VAE.
             let (shape, dtype) = if *name == "x_embedder.weight" { ([1, 4], "F8_E4M3") } else { ([1, 1], "F32") };
             ((*name).to_owned(), json!({"dtype": dtype, "shape": shape, "data_offsets": [at * 4, at * 4 + 4]}))
         };
@@ -190,7 +190,7 @@ mod tests {
         assert_eq!((manifest.pipeline.as_str(), manifest.files.len()), ("StableDiffusionXLPipeline", 1));
         assert_eq!(added.cache, Some(directory(data.path()).join(&name).join("cache")));
         assert!(pull::verify(&added, &Silent).expect("readable").is_empty());
-        // Replaced by another file of the same length.
+        // Replaced by another file with the same length.
         let mut bytes = fs::read(&path).expect("a file");
         *bytes.last_mut().expect("a byte") = 1;
         fs::write(&path, &bytes).expect("written");

@@ -8,8 +8,8 @@ use tintype_system::data_dir;
 
 use super::directory;
 
-/// While it lives, no server begins to use a model, and one that uses it lets go when its tasks have ended. It goes with the
-/// process, so a crash leaves nothing behind.
+/// While this exists, no server starts using the model, and a server that uses it stops when its tasks have ended. The
+/// lock ends with the process, so a crash leaves nothing behind.
 #[derive(Debug)]
 pub struct Busy {
     path: PathBuf,
@@ -20,13 +20,13 @@ impl Busy {
     /// Tells running servers that a command is adding or removing a model.
     ///
     /// # Errors
-    /// A message for the operator: another command does so, or the folder of models cannot be written.
+    /// A message for the operator: another command is doing so, or the models folder isn't writable.
     pub fn with(data_dir: &Path, name: &str) -> Result<Self, String> {
         let path = path(&directory(data_dir), name);
         let unusable = |error: std::io::Error| format!("cannot lock {}: {error}", path.display());
         data_dir::create(&directory(data_dir))?;
         let open = || OpenOptions::new().write(true).create_new(true).open(&path);
-        // What a crash has left may belong to another user. To lock a file it need not be writable.
+        // After a crash, the file may belong to another user. Locking doesn't require write permission.
         let locked = File::open(&path).or_else(|_| open()).map_err(unusable)?;
         // The server may run as another user, and must see the lock.
         drop(locked.set_permissions(Permissions::from_mode(0o644)));
@@ -43,12 +43,12 @@ impl Busy {
 
 impl Drop for Busy {
     fn drop(&mut self) {
-        // One that stays says nothing without its lock.
+        // Without its lock, a leftover file has no effect.
         drop(fs::remove_file(&self.path));
     }
 }
 
-/// Whether a path still leads to an open file.
+/// Whether a path still refers to an open file.
 pub(super) fn leads_to(path: &Path, open: &File) -> bool {
     let inode = |about: fs::Metadata| about.ino();
     let (there, own) = (fs::metadata(path).map(inode), open.metadata().map(inode));
@@ -59,7 +59,7 @@ fn path(models: &Path, name: &str) -> PathBuf {
     models.join(format!(".{name}.busy"))
 }
 
-/// Whether a command is adding or removing the model of this name in the folder of models.
+/// Whether a command is adding or removing this model.
 pub(super) fn is_busy(models: &Path, name: &str) -> bool {
     let locked = File::open(path(models, name)).map(|file| file.try_lock_shared());
     matches!(locked, Ok(Err(TryLockError::WouldBlock)))

@@ -5,11 +5,11 @@ use std::sync::LazyLock;
 use serde::Deserialize;
 use tintype_diffusion::pipelines::KNOWN;
 
-/// The parts of a repository that is not in the catalogue: those that any pipeline of this release reads.
+/// The parts downloaded from a repository outside the catalogue: all parts that this release's pipelines read.
 const ALL_PARTS: [&str; 8] =
     ["scheduler", "text_encoder", "text_encoder_2", "tokenizer", "tokenizer_2", "transformer", "unet", "vae"];
 
-/// The classes of pipelines that compute in 8 bits unless `--engine-precision` says otherwise.
+/// Pipeline classes that compute in 8 bits by default.
 const IN_8_BITS: [&str; 2] = ["Flux2KleinPipeline", "ZImagePipeline"];
 
 static CATALOGUE: LazyLock<Catalogue> =
@@ -21,38 +21,38 @@ struct Catalogue {
     model: Vec<CatalogueModel>,
 }
 
-/// A model of the catalogue.
+/// A model in the catalogue.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CatalogueModel {
     /// Its name.
     pub name: String,
-    /// The class of its pipeline, as `model_index.json` names it; of a single part, the class of that part.
+    /// Its pipeline's class, as in `model_index.json`; for a single part, the part's class.
     pub pipeline: String,
-    /// The family for people.
+    /// The family's display name.
     pub family: String,
-    /// Owner and name of its repository.
+    /// Its repository's owner and name.
     pub repository: String,
-    /// The commit that is fetched.
+    /// The commit to download.
     pub commit: String,
     /// Its licence.
     pub licence: OfferedLicence,
-    /// Size of its download in 10^9 bytes, about.
+    /// Approximate download size in 10^9 bytes.
     pub disk_gb: f64,
-    /// Memory that a render needs in 10^9 bytes, about.
+    /// Approximate memory for a render in 10^9 bytes.
     pub memory_gb: f64,
-    /// Usual steps of a render.
+    /// Default steps per render.
     pub steps: u32,
     /// Most reference images.
     pub max_references: usize,
-    /// Seconds of one processor core for a picture of 512x512, about; `None` where nothing like it was measured.
+    /// Approximate seconds of one processor core for a 512x512 picture; `None` if nothing similar was measured.
     #[serde(default)]
     pub cpu_seconds: Option<f64>,
-    /// The folders of the repository that are fetched; the empty one is its root.
+    /// The repository folders to download; the empty name is its root.
     pub parts: Vec<String>,
 }
 
-/// The licence of a model of the catalogue.
+/// A catalogue model's licence.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct OfferedLicence {
@@ -64,39 +64,39 @@ pub struct OfferedLicence {
     pub commercial: bool,
 }
 
-/// Whether this release renders with models of this class of pipeline.
+/// Whether this release can render with models of this pipeline class.
 pub fn is_usable(pipeline: &str) -> bool {
     KNOWN.contains(&pipeline)
 }
 
-/// Whether models of this class of pipeline compute in 8 bits unless the settings say otherwise.
+/// Whether models of this pipeline class compute in 8 bits by default.
 pub fn is_in_8_bits(pipeline: &str) -> bool {
     IN_8_BITS.contains(&pipeline)
 }
 
 impl CatalogueModel {
-    /// Bytes of its download, about.
+    /// Approximate download size in bytes.
     pub fn disk_bytes(&self) -> u64 {
         (self.disk_gb * 1e9) as u64
     }
 
-    /// Bytes of memory that a render needs, about.
+    /// Approximate memory for a render in bytes.
     pub fn memory_bytes(&self) -> u64 {
         (self.memory_gb * 1e9) as u64
     }
 }
 
-/// All models of the catalogue, the recommended one first.
+/// All models in the catalogue, the recommended one first.
 pub fn models() -> &'static [CatalogueModel] {
     &CATALOGUE.model
 }
 
-/// The model of this name.
+/// The model with this name.
 pub fn find(name: &str) -> Option<&'static CatalogueModel> {
     models().iter().find(|model| model.name == name)
 }
 
-/// The folders that are fetched of a repository that is not in the catalogue.
+/// The folders downloaded from a repository outside the catalogue.
 pub fn all_parts() -> Vec<String> {
     ALL_PARTS.map(str::to_owned).to_vec()
 }

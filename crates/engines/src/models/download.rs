@@ -1,4 +1,4 @@
-//! Downloads one file: resumed where it broke off, verified, and renamed when it is whole.
+//! Downloads one file: resumes it, verifies it, and renames it when complete.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind, Read as _, Seek as _, SeekFrom, Write as _};
@@ -15,28 +15,28 @@ use super::hub::{Hub, HubError};
 use super::manifest::ModelFile;
 use super::selection::RemoteFile;
 
-/// Failures in a row, without [`PROGRESS`] between them, after which a download ends.
+/// Consecutive failures, without [`PROGRESS`] in between, after which a download ends.
 const MAX_FAILURES: u32 = 6;
-/// Bytes downloaded after which failures are counted again.
+/// Bytes downloaded after which the failure count restarts.
 const PROGRESS: u64 = 1 << 20;
-/// Bytes that must arrive within the limit for a stall: less is a peer that keeps a connection and sends nothing.
+/// Bytes that must arrive within the stall limit: a peer that sends less only keeps the connection open.
 const LEAST: u64 = 16 << 10;
-/// The longest pause between two tries.
+/// The longest pause between two attempts.
 const MAX_PAUSE: Duration = Duration::from_secs(30);
-/// Bytes that are read and hashed at a time.
+/// Bytes read and hashed at a time.
 const BLOCK: usize = 1 << 20;
 
 /// Receives progress of a long operation.
 pub trait Watch {
-    /// `total` bytes are to be downloaded in all, of which `done` are there.
+    /// There are `total` bytes to download, and `done` of them are already there.
     fn begin(&self, total: u64, done: u64);
-    /// `bytes` more are there; negative after a file starts again.
+    /// `bytes` more have arrived; negative if a file is restarted.
     fn advance(&self, bytes: i64);
     /// A line for the operator.
     fn tell(&self, line: &str);
 }
 
-/// The checksums of bytes that come one after the other.
+/// Running checksums of consecutive bytes.
 #[derive(Clone)]
 struct Checksums {
     sha256: Sha256,
@@ -44,12 +44,12 @@ struct Checksums {
 }
 
 impl Checksums {
-    /// Begins with a file of `bytes` bytes.
+    /// Starts on a file of `bytes` bytes.
     fn new(bytes: u64) -> Self {
         Self { sha256: Sha256::new(), git: Sha1::new().chain_update(format!("blob {bytes}\0")) }
     }
 
-    /// Hashes on. The SHA-1 of git is only needed of small files, which have no other.
+    /// Hashes more bytes. Git's SHA-1 is only needed for small files, which have no other checksum.
     fn update(&mut self, bytes: &[u8], file: &RemoteFile) {
         self.sha256.update(bytes);
         if file.sha256.is_none() {
@@ -57,7 +57,7 @@ impl Checksums {
         }
     }
 
-    /// The SHA-256, if it is that of the file.
+    /// The SHA-256, if it matches the file's.
     fn verify(self, file: &RemoteFile) -> Option<String> {
         let sha256 = hexadecimal(&self.sha256.finalize());
         let matches = match (&file.sha256, &file.git_sha1) {
@@ -73,7 +73,6 @@ fn hexadecimal(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// A file on its way.
 struct Part<'a> {
     file: &'a RemoteFile,
     path: PathBuf,
@@ -83,12 +82,11 @@ struct Part<'a> {
     checksums: Checksums,
 }
 
-/// The path of a file that is not whole yet.
+/// The path of an incomplete file.
 pub(super) fn part_of(target: &Path) -> PathBuf {
     target.with_added_extension("part")
 }
 
-/// Reads a file to its end, block by block.
 fn read_blocks(open: &mut File, mut take: impl FnMut(&[u8])) -> io::Result<()> {
     let mut block = vec![0; BLOCK];
     loop {
@@ -107,7 +105,7 @@ fn checksums(open: &mut File, file: &RemoteFile) -> io::Result<Checksums> {
     Ok(checksums)
 }
 
-/// The SHA-256 of a file. Tells `watch` of its bytes.
+/// A file's SHA-256. Reports the bytes read to `watch`.
 ///
 /// # Errors
 /// If it cannot be read.
@@ -120,10 +118,10 @@ pub(super) fn sha256(open: &mut File, watch: &dyn Watch) -> io::Result<String> {
     Ok(hexadecimal(&sha256.finalize()))
 }
 
-/// Downloads a file at `url` into `folder`, unless it is there, and returns it with its SHA-256.
+/// Downloads a file from `url` into `folder`, unless it is there, and returns it with its SHA-256.
 ///
 /// # Errors
-/// A message for the operator. The bytes that arrived are kept, unless they are wrong.
+/// A message for the operator. Downloaded bytes are kept, unless they are wrong.
 pub(super) async fn fetch(
     hub: &Hub,
     url: &str,
@@ -173,8 +171,8 @@ pub(super) async fn fetch(
     }
 }
 
-/// The SHA-256 of a file that is whole and verified already. Only its length is compared where the hub gave the SHA-256:
-/// it got its name after it was verified and synced.
+/// The SHA-256 of a file that is already complete and verified. If the hub gave the SHA-256, only the length is
+/// compared, because the file got its name after it was verified and synced.
 fn there(target: &Path, file: &RemoteFile) -> io::Result<Option<String>> {
     let mut open = match OpenOptions::new().read(true).custom_flags(flags()).open(target) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
@@ -190,7 +188,7 @@ fn there(target: &Path, file: &RemoteFile) -> io::Result<Option<String>> {
     }
 }
 
-/// Opens no symbolic link, and waits for no pipe.
+/// Opens no symbolic links, and doesn't wait for pipes.
 fn flags() -> i32 {
     (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits().cast_signed()
 }
@@ -205,7 +203,7 @@ fn failed(path: &Path, error: &io::Error) -> String {
 }
 
 impl<'a> Part<'a> {
-    /// Opens the part, and hashes the bytes that arrived earlier.
+    /// Opens the partial file, and hashes the bytes that arrived earlier.
     async fn open(file: &'a RemoteFile, target: PathBuf) -> io::Result<Self> {
         let path = part_of(&target);
         if let Some(parent) = path.parent() {
@@ -222,7 +220,7 @@ impl<'a> Part<'a> {
             open.set_len(0)?;
             written = 0;
         }
-        // On another thread: gigabytes take seconds, in which this one hears of signals.
+        // On another thread: hashing gigabytes takes seconds, and this thread must keep handling signals.
         let copy = file.clone();
         let hashing =
             tokio::task::spawn_blocking(move || checksums(&mut open, &copy).map(|checksums| (open, checksums)));
@@ -239,14 +237,13 @@ impl<'a> Part<'a> {
         Ok(())
     }
 
-    /// One request for the bytes that are missing.
     async fn download(&mut self, hub: &Hub, url: &str, page: &str, watch: &dyn Watch) -> Result<(), HubError> {
         if self.written == self.file.bytes {
             return Ok(());
         }
         let asked = hub.file(url, page, &self.file.path, self.written, self.file.bytes).await;
         let mut response = match asked {
-            // A server that cannot continue is asked for everything the next time.
+            // If a server cannot continue, the next request is for everything.
             Err(trouble @ HubError::Misfit(_)) => {
                 self.clear(watch).map_err(HubError::Final)?;
                 return Err(trouble);
@@ -264,7 +261,7 @@ impl<'a> Part<'a> {
         Ok(())
     }
 
-    /// Takes the bytes of one stall limit, which must be some. Returns whether there may be more.
+    /// Reads for one stall limit, in which some bytes must arrive. Returns whether there may be more.
     async fn window(&mut self, hub: &Hub, response: &mut Response, watch: &dyn Watch) -> Result<bool, HubError> {
         let window = async {
             let mut arrived = 0;
@@ -295,12 +292,12 @@ impl<'a> Part<'a> {
         Ok(())
     }
 
-    /// Verifies the file and gives it its name. `None` if its bytes are wrong; they are then gone.
+    /// Verifies the file and renames it. `None` if its bytes are wrong; they are then deleted.
     fn finish(&mut self, watch: &dyn Watch) -> Result<Option<String>, String> {
         let Some(sha256) = self.checksums.clone().verify(self.file) else {
             return self.clear(watch).map(|()| None);
         };
-        // Its content is on the disk before its name says that it is whole.
+        // The content must be on the disk before the name says that it is complete.
         let done = self.open.sync_all().and_then(|()| fs::rename(&self.path, &self.target));
         done.map_err(|error| failed(&self.path, &error))?;
         watch.tell(&format!("{} is complete", self.file.path));

@@ -1,4 +1,4 @@
-//! The weights in 8 bits of a model, made once beside it.
+//! A model's 8-bit weights, made once beside it.
 
 use std::sync::Arc;
 
@@ -8,12 +8,11 @@ use super::Installed;
 use super::catalogue::is_in_8_bits;
 use super::download::Watch;
 
-/// Makes the weights in 8 bits of a model that computes with them, unless they are there. Takes minutes for a large model,
-/// and blocks.
+/// Makes missing 8-bit weights for a model that computes with them. Takes minutes for a large model, and blocks.
 ///
 /// # Errors
-/// A message for the operator: the model cannot be used, or the files cannot be written. A server makes them at its first
-/// start as well.
+/// A message for the operator: the model cannot be used, or the files cannot be written. A server also makes them on
+/// its first start.
 pub fn make(installed: &Installed, watch: &dyn Watch) -> Result<(), String> {
     let pipeline = installed.manifest.as_ref().map(|manifest| manifest.pipeline.as_str()).unwrap_or_default();
     let Some(cache) = installed.cache.as_ref().filter(|_| is_in_8_bits(pipeline)) else { return Ok(()) };
@@ -31,16 +30,16 @@ pub fn make(installed: &Installed, watch: &dyn Watch) -> Result<(), String> {
     made.map_err(|error| error.to_string())
 }
 
-/// Compares the weights in 8 bits of a model with their checksums.
+/// Compares a model's 8-bit weights with their checksums.
 ///
 /// # Errors
-/// A message for the operator: one of them is damaged, and is made again once it is deleted.
+/// A message for the operator: a file is damaged. It is made again once it is deleted.
 pub fn verify(installed: &Installed) -> Result<(), String> {
     let Some(cache) = &installed.cache else { return Ok(()) };
     quantise::verify(cache).map(drop).map_err(|error| error.to_string())
 }
 
-/// [`make`] on a thread of its own.
+/// [`make`] on a separate thread.
 ///
 /// # Errors
 /// As [`make`].

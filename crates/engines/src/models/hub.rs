@@ -1,4 +1,4 @@
-//! A hub that speaks the protocol of Hugging Face's: the list of a repository's files, and the files.
+//! A hub with Hugging Face's protocol: lists a repository's files, and serves them.
 
 use std::fmt;
 use std::time::Duration;
@@ -13,24 +13,24 @@ use super::selection::RemoteFile;
 use tintype_domain::address::is_this_machine;
 use tintype_outbound::{Proxies, client_builder};
 
-/// The headers in which the hub tells the cause of a refusal.
+/// The header with the hub's reason for a refusal.
 const ERROR_CODE: &str = "x-error-code";
 const ERROR_MESSAGE: &str = "x-error-message";
-/// Time limit for a connection, with its TLS handshake.
+/// Time limit for a connection, including its TLS handshake.
 const CONNECT_LIMIT: Duration = Duration::from_secs(30);
 /// Most redirects from one URL.
 const MAX_REDIRECTS: usize = 5;
-/// Bytes of the longest list of files.
+/// Most bytes in a list of files.
 const MAX_LIST_BYTES: usize = 8 << 20;
-/// The longest time that a hub may ask to wait; the command ends instead of waiting longer.
+/// The longest wait that a hub can ask for; beyond that the command ends.
 const MAX_RETRY_AFTER: Duration = Duration::from_secs(120);
 
 /// Time limits of requests.
 #[derive(Debug, Clone, Copy)]
 pub struct TimeLimits {
-    /// Longest time without an answer, or with nearly no data.
+    /// Longest time without an answer, or with almost no data.
     pub stall: Duration,
-    /// First pause before a request is repeated; each further one is twice as long.
+    /// First pause before a retry; each further one is twice as long.
     pub pause: Duration,
 }
 
@@ -40,7 +40,7 @@ impl Default for TimeLimits {
     }
 }
 
-/// A hub, and the right to use it.
+/// A hub, and the credentials to use it.
 pub struct Hub {
     endpoint: Url,
     token: Option<String>,
@@ -49,7 +49,6 @@ pub struct Hub {
     pub limits: TimeLimits,
 }
 
-/// Hides the token.
 impl fmt::Debug for Hub {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Hub").field("endpoint", &self.endpoint.as_str()).finish_non_exhaustive()
@@ -59,22 +58,22 @@ impl fmt::Debug for Hub {
 /// A request that failed: a message for the operator.
 #[derive(Debug)]
 pub enum HubError {
-    /// Another try cannot help.
+    /// Retrying cannot help.
     Final(String),
-    /// Another try may help, after the time that the server asks for.
+    /// Retrying may help, after the time that the server asks for.
     Passing(String, Option<Duration>),
-    /// The answer is not the part of the file that was asked for. Another try for the whole file may help.
+    /// The answer isn't the requested part of the file. Retrying with the whole file may help.
     Misfit(String),
 }
 
-/// The files of a repository at one commit.
+/// A repository's files at one commit.
 #[derive(Debug)]
 pub struct Repository {
     /// The commit.
     pub commit: String,
-    /// The licence, as the repository itself names it.
+    /// The licence, as named by the repository itself.
     pub licence: Option<String>,
-    /// Its files. Their names are those of a stranger.
+    /// Its files. Their names are untrusted.
     pub files: Vec<RemoteFile>,
 }
 
@@ -116,30 +115,30 @@ struct Lfs {
 impl From<Sibling> for RemoteFile {
     fn from(Sibling { rfilename, size, blob, lfs }: Sibling) -> Self {
         let bytes = lfs.as_ref().and_then(|lfs| lfs.size).or(size).unwrap_or(0);
-        // The blob of a file in LFS is that of the pointer to it.
+        // For a file in LFS, the blob is the pointer's.
         let git_sha1 = blob.filter(|blob| lfs.is_none() && is_git_sha1(blob));
         let sha256 = lfs.and_then(|lfs| lfs.sha256).filter(|hash| is_sha256(hash));
         Self { path: rfilename, bytes, sha256, git_sha1 }
     }
 }
 
-/// Whether a text is a SHA-1 in lower-case hexadecimal, such as a commit.
+/// Whether a text is a lower-case hexadecimal SHA-1, such as a commit.
 pub fn is_git_sha1(text: &str) -> bool {
     text.len() == 40 && text.bytes().all(|byte| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte))
 }
 
 impl Hub {
-    /// A hub at `endpoint`. `authorities` (PEM) are trusted beside the public ones.
+    /// A hub at `endpoint`. `authorities` (PEM) are trusted in addition to the public ones.
     ///
     /// # Errors
-    /// A message for the operator: the URL or the authorities cannot be used, or the token would be sent in the clear.
+    /// A message for the operator: the URL or the authorities cannot be used, or the token would be sent unencrypted.
     pub fn new(
         endpoint: &str,
         token: Option<String>,
         authorities: Option<&[u8]>,
         limits: TimeLimits,
     ) -> Result<Self, String> {
-        // The URL may hold a password, so no message repeats it.
+        // The URL can contain a password, so no message repeats it.
         let unusable = |reason: &str| format!("HF_ENDPOINT {reason}");
         let url = Url::parse(endpoint).map_err(|error| unusable(&format!("is not a URL: {error}")))?;
         if url.host().is_none() {
@@ -157,17 +156,17 @@ impl Hub {
         Ok(Self { endpoint: url, token, client, limits })
     }
 
-    /// Its URL without a slash at the end.
+    /// Its URL without a trailing slash.
     pub fn endpoint(&self) -> &str {
         self.endpoint.as_str().trim_end_matches('/')
     }
 
-    /// The page of a repository, for people.
+    /// A repository's web page.
     pub fn page(&self, repository: &str) -> String {
         format!("{}/{repository}", self.endpoint())
     }
 
-    /// Asks for the files of a repository at a revision: a commit, a tag or a branch.
+    /// Requests a repository's files at a revision: a commit, a tag or a branch.
     ///
     /// # Errors
     /// [`HubError`].
@@ -198,13 +197,13 @@ impl Hub {
         Ok(Repository { commit: listed.sha, licence, files })
     }
 
-    /// The URL of a file of a repository.
+    /// The URL of a repository's file.
     pub fn url_of(&self, source: &Source, path: &str) -> String {
         format!("{}/{}/resolve/{}/{path}", self.endpoint(), source.repository, source.commit)
     }
 
-    /// Asks for a file of `bytes` bytes from byte `from` on. The answer begins at byte 0 if its status is 200. Errors call
-    /// the file `path` of `page`.
+    /// Requests a file of `bytes` bytes, starting from byte `from`. With status 200, the answer starts at byte 0
+    /// instead. Errors call the file `path` of `page`.
     ///
     /// # Errors
     /// [`HubError`].
@@ -225,7 +224,7 @@ impl Hub {
         Ok(response)
     }
 
-    /// The next bytes of an answer.
+    /// An answer's next bytes.
     ///
     /// # Errors
     /// [`HubError`].
@@ -235,8 +234,8 @@ impl Hub {
         next.map_err(|error| HubError::Passing(format!("the connection broke: {}", cause(error)), None))
     }
 
-    /// Sends a GET, and follows redirects. The token goes to the endpoint only: the hub redirects to a store of files,
-    /// and the URL of that is its own secret.
+    /// Sends a GET, and follows redirects. The token is only sent to the endpoint: the hub redirects to a file store,
+    /// whose URL contains its own secret.
     async fn get(&self, url: &str, from: Option<u64>, page: &str, what: &str) -> Result<Response, HubError> {
         let mut url = Url::parse(url).map_err(|error| HubError::Final(format!("{url:?} is not a URL: {error}")))?;
         for _ in 0..=MAX_REDIRECTS {
@@ -258,7 +257,7 @@ impl Hub {
             let target = response.headers().get(LOCATION).and_then(|target| target.to_str().ok());
             let target = target.and_then(|target| url.join(target).ok());
             let target = target.ok_or_else(|| HubError::Final(format!("{host} redirects to nowhere for {what}")))?;
-            // A redirect from HTTPS to anything else would take the protection away.
+            // A redirect from HTTPS to anything else would remove the encryption.
             if target.scheme() != self.endpoint.scheme() && target.scheme() != "https" {
                 let reason = format!("{host} redirects to a URL with {}:// for {what}", target.scheme());
                 return Err(HubError::Final(reason));
@@ -274,11 +273,12 @@ impl Hub {
         let said = |header: &str| response.headers().get(header).and_then(|said| said.to_str().ok());
         match status {
             StatusCode::OK | StatusCode::PARTIAL_CONTENT => Ok(response),
-            // A store of files answers 403 when its URL has expired; the hub then makes a new one.
+            // A file store answers 403 if its URL has expired; the hub then creates a new one.
             StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN if Some(host) != self.endpoint.host_str() => {
                 Err(HubError::Passing(format!("{host} answers {status} for {what}"), None))
             }
-            // Without a right to read it, a repository is not even named, so a typing error is answered with 401.
+            // The hub doesn't reveal whether a repository exists without permission to read it, so a typing error is
+            // answered with 401.
             StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN | StatusCode::NOT_FOUND
                 if said(ERROR_CODE) == Some("RepoNotFound") =>
             {
@@ -315,7 +315,7 @@ impl Hub {
         }
     }
 
-    /// The trouble of a server that asks to come back later.
+    /// The error from a server that asks for a later retry.
     fn wait(&self, status: StatusCode, headers: &HeaderMap, host: &str) -> Result<Response, HubError> {
         let after = headers.get(RETRY_AFTER).and_then(|after| after.to_str().ok()?.trim().parse().ok());
         let after = after.map(Duration::from_secs);
@@ -331,7 +331,7 @@ impl Hub {
     }
 }
 
-/// The root cause of an error. The errors around it only say that a request failed, and may show a URL, which may be signed.
+/// An error's root cause. Outer errors only say that a request failed, and can show a URL, which may be signed.
 fn cause(error: reqwest::Error) -> String {
     let error = error.without_url();
     let mut root: &dyn std::error::Error = &error;

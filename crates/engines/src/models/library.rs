@@ -1,4 +1,4 @@
-//! ONNX Runtime, for those who want models to run on it: a shared library, taken out of the wheel that PyPI publishes.
+//! ONNX Runtime as an optional runtime: a shared library, extracted from the wheel on PyPI.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind};
@@ -18,18 +18,18 @@ use tintype_system::clock::Clock;
 use tintype_system::data_dir;
 use tintype_system::disk::Disk;
 
-/// The folder of all libraries in the data directory.
+/// The folder for all libraries in the data directory.
 const LIBRARIES: &str = "libraries";
-/// Store of PyPI's files.
+/// PyPI's file store.
 pub const STORE: &str = "https://files.pythonhosted.org";
 const WHEEL: &str = "wheel.zip";
-/// Beginning of the names of the libraries in a wheel. The others are for Python.
+/// Prefix of the libraries' names in a wheel. Other files are for Python.
 const LIBRARY: &str = "onnxruntime/capi/lib";
-/// Its licence, and those of its parts.
+/// Its licence, and its components' licences.
 const NOTICES: [&str; 2] = ["onnxruntime/LICENSE", "onnxruntime/ThirdPartyNotices.txt"];
-/// Most files of a wheel.
+/// Most files in a wheel.
 const MAX_ENTRIES: usize = 10_000;
-/// Bytes that the libraries of a wheel have at most, for each byte of the wheel.
+/// Most bytes of libraries per byte of the wheel.
 const MAX_RATIO: u64 = 10;
 
 static CATALOGUE: LazyLock<Catalogue> =
@@ -52,12 +52,12 @@ struct Build {
     sha256: String,
 }
 
-/// The device that a build computes on.
+/// The device that a build is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Target {
     /// The processor.
     Processor,
-    /// An NVIDIA GPU, whose CUDA libraries have to be on the machine already.
+    /// An NVIDIA GPU, whose CUDA libraries must already be on the machine.
     Cuda,
 }
 
@@ -70,7 +70,7 @@ impl Target {
     }
 }
 
-/// The version of ONNX Runtime that is fetched.
+/// The ONNX Runtime version to download.
 pub fn version() -> &'static str {
     &CATALOGUE.version
 }
@@ -79,12 +79,12 @@ fn folder(data_dir: &Path, target: Target) -> PathBuf {
     data_dir.join(LIBRARIES).join(format!("onnxruntime-{}-{}", version(), target.name()))
 }
 
-/// The shared library of ONNX Runtime that is installed, the one for a GPU first.
+/// The installed ONNX Runtime library, preferring the one for a GPU.
 pub fn installed(data_dir: &Path) -> Option<PathBuf> {
     [Target::Cuda, Target::Processor].into_iter().find_map(|target| installed_for(data_dir, target))
 }
 
-/// The shared library of ONNX Runtime that is installed for a device.
+/// The installed ONNX Runtime library for a device.
 pub fn installed_for(data_dir: &Path, target: Target) -> Option<PathBuf> {
     let library = folder(data_dir, target).join(format!("libonnxruntime.so.{}", version()));
     library.is_file().then_some(library)
@@ -96,10 +96,10 @@ fn build(target: Target) -> Result<&'static Build, String> {
     found.ok_or_else(|| format!("there is no ONNX Runtime for {} on {machine}", target.name()))
 }
 
-/// Fetches, verifies and unpacks the library, unless it is there. Returns its path.
+/// Downloads, verifies and unpacks the library, unless it is there. Returns its path.
 ///
 /// # Errors
-/// A message for the operator. The part of the wheel that arrived is kept.
+/// A message for the operator. The downloaded part of the wheel is kept.
 pub async fn install(hub: &Hub, data_dir: &Path, target: Target, watch: &dyn Watch) -> Result<PathBuf, String> {
     if let Some(library) = installed_for(data_dir, target) {
         return Ok(library);
@@ -129,7 +129,7 @@ pub async fn install(hub: &Hub, data_dir: &Path, target: Target, watch: &dyn Wat
     installed_for(data_dir, target).ok_or_else(|| format!("the wheel holds no libonnxruntime.so.{}", version()))
 }
 
-/// Takes the libraries and notices out of a wheel, up to `max_bytes`.
+/// Extracts the libraries and notices from a wheel, up to `max_bytes`.
 fn unpack(wheel: &Path, into: &Path, max_bytes: u64) -> Result<(), String> {
     let damaged = |error: &dyn std::fmt::Display| format!("{} is damaged: {error}", wheel.display());
     let file = File::open(wheel).map_err(|error| damaged(&error))?;
@@ -157,7 +157,7 @@ fn unpack(wheel: &Path, into: &Path, max_bytes: u64) -> Result<(), String> {
     Ok(())
 }
 
-/// The name under which a file of a wheel is kept, if it is.
+/// The name for a wheel's file, if it should be kept.
 fn wanted(entry: &str) -> Option<&str> {
     let name = entry.rsplit_once('/')?.1;
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"._-+".contains(&byte);

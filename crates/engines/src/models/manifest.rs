@@ -1,4 +1,4 @@
-//! The manifest of an installed model: where its files come from, and how each of them must be.
+//! An installed model's manifest: where its files come from, and what each must contain.
 
 use std::collections::BTreeSet;
 use std::fs::{File, OpenOptions};
@@ -10,34 +10,34 @@ use rustix::fs::{CWD, Mode, OFlags, openat};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-/// Name of the file in the folder of a model.
+/// The manifest's file name.
 pub const MANIFEST: &str = "manifest.json";
-/// Version of the format. Another one is refused.
+/// Format version. Others are rejected.
 const FORMAT: u32 = 1;
-/// Bytes of the largest manifest, in which a file takes about 200 bytes, or index.
+/// Most bytes in a manifest (a file takes about 200 bytes) or index.
 pub(super) const MAX_JSON_BYTES: u64 = 1 << 20;
 /// Most files of a model.
 pub const MAX_FILES: usize = 1_000;
-/// Characters of the longest path of a file.
+/// Most characters in a file's path.
 const MAX_PATH: usize = 255;
 
-/// The files of a model, their origin and their licence.
+/// A model's files, origin and licence.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Manifest {
     format: u32,
     /// Its name.
     pub name: String,
-    /// The class of its pipeline, as `model_index.json` names it.
+    /// Its pipeline's class, as in `model_index.json`.
     pub pipeline: String,
-    /// The folder with its files, an absolute path, when `tintype model add` named one. Otherwise the files lie beside
-    /// the manifest.
+    /// The absolute path of the folder with its files, if added from there with `tintype model add`. Otherwise the
+    /// files lie beside the manifest.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub folder: Option<PathBuf>,
-    /// The path in `folder` of the file that is opened, when `tintype model add` named a file.
+    /// The path in `folder` of the file to open, if a single file was added.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub file: Option<String>,
-    /// The repository that the files come from.
+    /// The repository that the files were downloaded from.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub source: Option<Source>,
     /// The licence; `None` if it is unknown.
@@ -74,43 +74,43 @@ pub struct Licence {
     pub accepted_at: String,
 }
 
-/// One file of a model.
+/// A model's file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ModelFile {
-    /// Its path in the folder of the model, with `/`.
+    /// Its path in the model's folder, with `/`.
     pub path: String,
     /// Its length.
     pub bytes: u64,
-    /// Its SHA-256 in lower-case hexadecimal; `None` if nothing was hashed.
+    /// Its SHA-256 in lower-case hexadecimal; `None` if it wasn't hashed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sha256: Option<String>,
 }
 
 impl Manifest {
-    /// A manifest of files that lie beside it.
+    /// A manifest for files that lie beside it.
     pub fn new(name: &str, pipeline: &str, files: Vec<ModelFile>) -> Self {
         let (name, pipeline) = (name.to_owned(), pipeline.to_owned());
         Self { format: FORMAT, name, pipeline, folder: None, file: None, source: None, licence: None, files }
     }
 
-    /// The length of all files, in bytes.
+    /// The total length of all files, in bytes.
     pub fn bytes(&self) -> u64 {
         self.files.iter().fold(0, |sum, file| sum.saturating_add(file.bytes))
     }
 
-    /// Reads the manifest in the folder of the model `name`. Follows no symbolic link in place of that folder or of the
-    /// file, and waits for no pipe.
+    /// Reads the manifest in the folder of the model `name`. Doesn't follow a symbolic link in place of that folder or
+    /// the file, and doesn't wait for pipes.
     ///
     /// # Errors
-    /// A message for the operator: it cannot be read, or a line of it cannot be trusted.
+    /// A message for the operator: it cannot be read, or an entry cannot be trusted.
     pub fn read(folder: &Path, name: &str) -> Result<Self, String> {
         let manifest: Self = read_json(folder, MANIFEST)?;
         manifest.check(name).map_err(|reason| format!("{}: {reason}", folder.join(MANIFEST).display()))?;
         Ok(manifest)
     }
 
-    /// The text of the file.
+    /// The file's text.
     pub fn text(&self) -> String {
         let mut text = serde_json::to_string_pretty(self).expect("a manifest is JSON");
         text.push('\n');
@@ -141,7 +141,7 @@ impl Manifest {
         }
         let mut known = BTreeSet::new();
         for file in &self.files {
-            // Files of an operator have any names, and lie in the operator's folder.
+            // An operator's files can have any name, and lie in the operator's folder.
             if self.file.is_some() { check_file_path(&file.path) } else { check_path(&file.path) }?;
             if !known.insert(&file.path) {
                 return Err(format!("names {:?} twice", file.path));
@@ -154,15 +154,15 @@ impl Manifest {
     }
 }
 
-/// Reads a file of up to 1 MiB in the folder of a model.
+/// Reads a file of up to 1 MiB in a model's folder.
 ///
 /// # Errors
-/// A message for the operator: it cannot be read, or holds something else.
+/// A message for the operator: it cannot be read, or contains something else.
 pub(super) fn read_json<T: DeserializeOwned>(folder: &Path, name: &str) -> Result<T, String> {
     parse(&folder.join(name), open(folder, name))
 }
 
-/// Reads an operator's file of up to 1 MiB. It may be a symbolic link, as all files in the cache of a hub are.
+/// Reads an operator's file of up to 1 MiB. It can be a symbolic link, as all files in a hub's cache are.
 ///
 /// # Errors
 /// As [`read_json`].
@@ -171,7 +171,6 @@ pub(super) fn read_operators_json<T: DeserializeOwned>(path: &Path) -> Result<T,
     parse(path, openat(CWD, path, flags, Mode::empty()).map(File::from))
 }
 
-/// Reads JSON of up to 1 MiB.
 fn parse<T: DeserializeOwned>(path: &Path, file: rustix::io::Result<File>) -> Result<T, String> {
     let wrong = |reason: String| format!("{}: {reason}", path.display());
     let file = file.map_err(|error| wrong(error.to_string()))?;
@@ -187,15 +186,15 @@ fn parse<T: DeserializeOwned>(path: &Path, file: rustix::io::Result<File>) -> Re
     serde_json::from_str(&text).map_err(|error| wrong(format!("is damaged: {error}")))
 }
 
-/// Opens a file through its folder, neither of which may be a symbolic link.
+/// Opens a file through its folder. Neither may be a symbolic link.
 pub(super) fn open(folder: &Path, name: &str) -> rustix::io::Result<File> {
     let inside = OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let folder = openat(CWD, folder, inside | OFlags::DIRECTORY, Mode::empty())?;
-    // A pipe that someone lays here must not hold up its reader.
+    // A pipe planted here must not block its reader.
     openat(folder, name, inside | OFlags::NONBLOCK, Mode::empty()).map(File::from)
 }
 
-/// Writes a file in the folder of a model, whole or not at all.
+/// Writes a file in a model's folder, completely or not at all.
 pub(super) fn write(folder: &Path, name: &str, text: &str) -> Result<(), String> {
     let (path, new) = (folder.join(name), folder.join(format!(".{name}.new")));
     let write = || {
@@ -210,10 +209,10 @@ pub(super) fn write(folder: &Path, name: &str, text: &str) -> Result<(), String>
     write().map_err(|error: std::io::Error| format!("cannot write {}: {error}", path.display()))
 }
 
-/// Whether a path of a file stays in the folder of its model, is written in one way only, and is none of our own files.
+/// Whether a file's path stays in its model's folder, is normalised, and isn't one of our own files.
 ///
 /// # Errors
-/// The reason why not.
+/// The reason if it isn't valid.
 pub fn check_path(path: &str) -> Result<(), String> {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"._-+/".contains(&byte);
     let short: String = path.chars().take(80).collect();
@@ -229,10 +228,10 @@ pub fn check_path(path: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// Whether a path of a file stays in its folder, and is written in one way only. Its names may have any letters.
+/// Whether a file's path stays in its folder and is normalised. Its names can contain any characters.
 ///
 /// # Errors
-/// The reason why not.
+/// The reason if it isn't valid.
 pub fn check_file_path(path: &str) -> Result<(), String> {
     let short: String = path.chars().take(80).collect();
     let is_name = |name: &str| !name.is_empty() && !name.starts_with('.') && !name.chars().any(char::is_control);
@@ -242,7 +241,7 @@ pub fn check_file_path(path: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// Whether a text is a SHA-256 in lower-case hexadecimal.
+/// Whether a text is a lower-case hexadecimal SHA-256.
 pub fn is_sha256(text: &str) -> bool {
     text.len() == 64 && text.bytes().all(|byte| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte))
 }

@@ -1,17 +1,17 @@
-//! What a folder is that holds no model itself, and where the model may be.
+//! Explains what a folder without a model contains, and where the model may be.
 
 use std::path::{Path, PathBuf};
 
 use super::{INDEX, names};
 
-/// Most names of files in a refusal.
+/// Most file names in an error.
 const MAX_NAMES: usize = 3;
 
-/// The refusal of a folder without the index of a model.
+/// The error for a folder without a model's index.
 pub(super) fn without_index(folder: &Path) -> String {
     let (name, inside) = (folder.display(), entries(folder));
     let is_model = |folder: &PathBuf| folder.join(INDEX).is_file();
-    // A folder of downloads, or one of a repository in the cache of a hub.
+    // A downloads folder, or a repository's folder in a hub's cache.
     let snapshots = entries(&folder.join("snapshots"));
     if let Some(model) = inside.iter().chain(&snapshots).find(|inside| is_model(inside)) {
         return format!("{name} holds no {INDEX}, but {} does: give that folder", model.display());
@@ -30,7 +30,7 @@ pub(super) fn without_index(folder: &Path) -> String {
     }
 }
 
-/// The entries of a folder in the order of their names; none if it cannot be read.
+/// A folder's entries, sorted by name; none if it cannot be read.
 fn entries(folder: &Path) -> Vec<PathBuf> {
     let mut entries: Vec<_> = names(folder).unwrap_or_default().iter().map(|name| folder.join(name)).collect();
     entries.sort();

@@ -10,7 +10,7 @@
 //! models/.NAME.busy              locked while a command adds or removes the model
 //! ```
 //!
-//! A folder without a manifest is no model.
+//! A folder without a manifest isn't a model.
 
 mod add;
 mod busy;
@@ -40,47 +40,47 @@ use tintype_diffusion::pipelines::{KNOWN, Recognised, recognise};
 
 use self::manifest::{MANIFEST, Manifest, check_file_path};
 
-/// The folder of all models in the data directory.
+/// The folder for all models in the data directory.
 const MODELS: &str = "models";
-/// The folder of a model for files that are made from its own.
+/// A model's folder for files made from its own.
 const CACHE: &str = "cache";
-/// What the engine said of a model, in the folder of its manifest.
+/// The result of checking a model with the engine, beside its manifest.
 const CHECK: &str = "check.json";
-/// The file by which a folder is recognised as a model.
+/// The file that identifies a folder as a model.
 pub const INDEX: &str = "model_index.json";
-/// End of the name of an unfinished pull.
+/// Suffix of an unfinished pull's name.
 const PART: &str = ".part";
-/// Most entries of the folder of models.
+/// Most entries in the models folder.
 const MAX_ENTRIES: usize = 1_000;
-/// Characters of the longest name.
+/// Most characters in a name.
 const MAX_NAME: usize = 64;
 
 /// A model that can be opened.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Installed {
-    /// Its name: that of the installed model, or of the folder or file.
+    /// The name of the installed model, folder or file.
     pub name: String,
     /// The folder with `model_index.json`, or with `file`.
     pub folder: PathBuf,
-    /// The path of the file in this folder that is opened, if it is one.
+    /// The path in this folder of the file to open, if it is a single file.
     pub file: Option<String>,
-    /// The folder for what is made from its files; it may not exist yet. `None` for a model that is not installed.
+    /// The folder for files made from its own; it may not exist yet. `None` if the model isn't installed.
     pub cache: Option<PathBuf>,
-    /// Its manifest. `None` for a model that is not installed.
+    /// Its manifest. `None` if the model isn't installed.
     pub manifest: Option<Manifest>,
     /// Why the engine could not open it when it was installed or last verified.
     pub unusable: Option<String>,
 }
 
-/// What tells a model from another one that had its name before.
+/// Distinguishes a model from an earlier one with the same name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ModelVersion {
     inode: u64,
-    /// The last change of its manifest, in seconds since 1970 and nanoseconds.
+    /// Its manifest's last change, in seconds since 1970 and nanoseconds.
     changed: (i64, i64),
 }
 
-/// The present version of an installed model; `None` if there is none, or a command is adding or removing it.
+/// An installed model's current version; `None` if there is none, or a command is adding or removing it.
 pub fn version(data_dir: &Path, name: &str) -> Option<ModelVersion> {
     let models = directory(data_dir);
     if !is_name(name) || busy::is_busy(&models, name) {
@@ -90,32 +90,32 @@ pub fn version(data_dir: &Path, name: &str) -> Option<ModelVersion> {
     Some(ModelVersion { inode: found.ino(), changed: (found.mtime(), found.mtime_nsec()) })
 }
 
-/// Keeps a model from being removed. The operating system releases it when the process ends.
+/// Prevents a model from being removed. The operating system releases it when the process ends.
 #[derive(Debug)]
 pub struct Hold {
     _file: Option<File>,
 }
 
-/// A model in the folder of models, usable or not.
+/// A model in the models folder, usable or not.
 #[derive(Debug)]
 pub struct ListedModel {
     /// The name of the model.
     pub name: String,
-    /// The model, or a message for the operator on why it cannot be used.
+    /// The model, or a message for the operator about why it cannot be used.
     pub found: Result<Installed, String>,
 }
 
-/// What the engine said of a model when it was last checked.
+/// The engine's result from the last check of a model.
 #[derive(Debug, Serialize, Deserialize)]
 struct Check {
     unusable: Option<String>,
 }
 
 impl Installed {
-    /// Whether this release can render with it: the reason if not.
+    /// Whether this release can render with it.
     ///
     /// # Errors
-    /// A message for the operator.
+    /// A message for the operator with the reason why it can't.
     pub fn usable(&self) -> Result<(), String> {
         let pipeline = self.manifest.as_ref().map(|manifest| &manifest.pipeline);
         if let Some(pipeline) = pipeline.filter(|pipeline| !catalogue::is_usable(pipeline)) {
@@ -125,7 +125,7 @@ impl Installed {
         self.unusable.clone().map_or(Ok(()), Err)
     }
 
-    /// Whether this user may read all of its files.
+    /// Checks that this user can read all of its files.
     ///
     /// # Errors
     /// A message for the operator.
@@ -136,8 +136,8 @@ impl Installed {
         })
     }
 
-    /// Writes down whether the engine can open it. Only for an installed model. The manifest stays as it is: servers hold
-    /// a lock on it.
+    /// Saves whether the engine can open it. Only for installed models. The manifest stays unchanged, because servers
+    /// hold a lock on it.
     ///
     /// # Errors
     /// A message for the operator: the file cannot be written.
@@ -150,12 +150,12 @@ impl Installed {
         manifest::write(&directory(data_dir).join(&self.name), CHECK, &text)
     }
 
-    /// The folder or the single file that is opened.
+    /// The folder or single file to open.
     pub fn path(&self) -> PathBuf {
         self.file.as_ref().map_or_else(|| self.folder.clone(), |file| self.folder.join(file))
     }
 
-    /// Keeps the model from being removed for as long as the result lives.
+    /// Prevents the model from being removed while the result lives.
     ///
     /// # Errors
     /// A message for the operator: a command is adding or removing it.
@@ -180,21 +180,20 @@ impl Installed {
 /// A model in a file, and in files beside it.
 #[derive(Debug)]
 struct Single {
-    /// The absolute path of the folder in which its files are, or in folders of it.
+    /// The absolute path of the folder that contains its files, directly or in subfolders.
     folder: PathBuf,
-    /// The path of the file there.
+    /// The file's path in that folder.
     file: String,
-    /// All of its files there.
+    /// All of its files in that folder.
     files: Vec<String>,
-    /// The class of its pipeline.
     pipeline: &'static str,
 }
 
 impl Single {
-    /// Reads the header of a file.
+    /// Reads a file's header.
     ///
     /// # Errors
-    /// A message for the operator: the file is no model, or not one for this release.
+    /// A message for the operator: the file isn't a model, or isn't one for this release.
     fn recognise(path: &Path) -> Result<Self, String> {
         let path = std::path::absolute(path).map_err(|error| format!("{}: {error}", path.display()))?;
         let Recognised { class, folder, files, .. } = recognise(&path).map_err(|error| error.to_string())?;
@@ -211,8 +210,8 @@ pub fn directory(data_dir: &Path) -> PathBuf {
     data_dir.join(MODELS)
 }
 
-/// Whether a text can be the name of a model: up to 64 lower-case letters, digits, dots, hyphens and underscores, the
-/// first of them a letter or a digit.
+/// Whether a text can be a model's name: up to 64 lower-case letters, digits, dots, hyphens and underscores, starting
+/// with a letter or digit.
 pub fn is_name(text: &str) -> bool {
     let letter = |byte: &u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
     text.len() <= MAX_NAME
@@ -220,17 +219,17 @@ pub fn is_name(text: &str) -> bool {
         && text.bytes().all(|byte| letter(&byte) || b"._-".contains(&byte))
 }
 
-/// Whether there is a model of this name, in whatever state.
+/// Whether there is a model with this name, in any state.
 pub fn is_taken(data_dir: &Path, name: &str) -> bool {
     is_name(name) && std::fs::symlink_metadata(directory(data_dir).join(name)).is_ok()
 }
 
-/// The folder in which a model gathers until it is whole.
+/// The folder for a model's files until it is complete.
 fn staging(data_dir: &Path, name: &str) -> PathBuf {
     directory(data_dir).join(format!(".{name}{PART}"))
 }
 
-/// The names of models that a pull has begun to fetch.
+/// The names of models with an unfinished pull.
 ///
 /// # Errors
 /// A message for the operator: the folder cannot be read.
@@ -246,7 +245,7 @@ pub fn unfinished(data_dir: &Path) -> Result<Vec<String>, String> {
     Ok(found)
 }
 
-/// The names of the entries of a folder; none without it.
+/// The names of a folder's entries; none without the folder.
 fn names(directory: &Path) -> Result<Vec<String>, String> {
     let unreadable = |error: io::Error| format!("cannot look into {}: {error}", directory.display());
     let inside = match std::fs::read_dir(directory) {
@@ -263,10 +262,10 @@ fn names(directory: &Path) -> Result<Vec<String>, String> {
     Ok(names)
 }
 
-/// Everything in the folder of models, in the order of names. Without that folder, nothing.
+/// Everything in the models folder, sorted by name. Empty without the folder.
 ///
 /// # Errors
-/// A message for the operator: the folder cannot be read, or holds more than 1,000 entries.
+/// A message for the operator: the folder cannot be read, or contains more than 1,000 entries.
 pub fn entries(data_dir: &Path) -> Result<Vec<ListedModel>, String> {
     let directory = directory(data_dir);
     let mut found: Vec<_> = names(&directory)?
@@ -278,7 +277,7 @@ pub fn entries(data_dir: &Path) -> Result<Vec<ListedModel>, String> {
     Ok(found)
 }
 
-/// The model that `--model` names: an installed one, or else a folder or a file.
+/// The model named by `--model`: an installed one, or else a folder or file.
 ///
 /// # Errors
 /// A message for the operator: there is no such model, or it is damaged.
@@ -304,7 +303,7 @@ pub fn find(data_dir: &Path, name_or_path: &str) -> Result<Installed, String> {
     Err(missing(data_dir, name_or_path))
 }
 
-/// Whether a model or a folder of this name exists, in whatever state.
+/// Whether a model or folder with this name exists, in any state.
 pub fn exists(data_dir: &Path, name_or_folder: &str) -> bool {
     is_taken(data_dir, name_or_folder) || std::fs::symlink_metadata(name_or_folder).is_ok()
 }
@@ -326,7 +325,7 @@ fn way_to(name: &str) -> String {
     }
 }
 
-/// An installed model by its manifest alone, whatever became of its files.
+/// An installed model from its manifest alone, regardless of its files.
 ///
 /// # Errors
 /// A message for the operator: there is no manifest, or it is damaged.

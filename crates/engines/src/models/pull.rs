@@ -1,5 +1,5 @@
-//! Fetches a model from a hub. It appears under its name when all of its files are there and verified; until then they
-//! gather in a folder beside it, so that an interrupted pull continues.
+//! Downloads a model from a hub. It gets its name when all files are there and verified; until then they are collected
+//! in a folder beside it, so that an interrupted pull can continue.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File, TryLockError};
@@ -22,35 +22,34 @@ use tintype_system::clock::Clock;
 use tintype_system::data_dir;
 use tintype_system::disk::Disk;
 
-/// Files that are downloaded at a time.
+/// Files downloaded at a time.
 const DOWNLOADS: usize = 4;
-/// Bytes of free space that a pull leaves.
+/// Bytes of free space to leave.
 const MARGIN: u64 = 64 << 20;
-/// The file with the plan, in the folder of an unfinished pull.
+/// The file with the plan, in an unfinished pull's folder.
 const PLAN: &str = "pull.json";
-/// Tries for the list of files.
+/// Attempts to get the list of files.
 const LIST_TRIES: u32 = 5;
 
-/// The files that are to be fetched.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Plan {
-    /// Its files have a SHA-256 only where the hub knows it.
+    /// Its files have a SHA-256 only if the hub knows it.
     manifest: Manifest,
-    /// The SHA-1 of git, where it does not.
+    /// Git's SHA-1, for the other files.
     git_sha1: BTreeMap<String, String>,
 }
 
 /// A pull that is ready to begin, locked against others of the same model.
 #[derive(Debug)]
 pub struct Pull {
-    /// Its entry in the catalogue.
+    /// Its catalogue entry.
     pub entry: Option<&'static CatalogueModel>,
-    /// The licence, and whether it was accepted at an earlier start of this pull.
+    /// The licence, and whether it was accepted in an earlier run of this pull.
     pub licence: Licence,
     /// Bytes of all files.
     pub bytes: u64,
-    /// Bytes that an earlier start has left.
+    /// Bytes left by an earlier run.
     pub done: u64,
     plan: Plan,
     source: Source,
@@ -59,12 +58,12 @@ pub struct Pull {
     _lock: File,
 }
 
-/// The state of a model that is to be pulled.
+/// The state of a model to be pulled.
 #[derive(Debug)]
 pub enum Begun {
     /// It is installed already.
     Installed(Box<Installed>),
-    /// It has to be fetched.
+    /// It must be downloaded.
     Ready(Box<Pull>),
 }
 
@@ -79,7 +78,7 @@ impl Plan {
         self.manifest.files.iter().map(remote).collect()
     }
 
-    /// Reads the plan of an unfinished pull; `None` if there is none that can be continued.
+    /// Reads an unfinished pull's plan; `None` if there is none that can be continued.
     fn read(staging: &Path, name: &str) -> Option<(Self, Source)> {
         let plan: Self = read_json(staging, PLAN).ok()?;
         plan.manifest.check(name).ok()?;
@@ -89,10 +88,10 @@ impl Plan {
     }
 }
 
-/// The name under which a repository is installed.
+/// The name to install a repository under.
 ///
 /// # Errors
-/// A message for the operator: it is neither a name in the catalogue nor a repository.
+/// A message for the operator: it is neither in the catalogue nor a repository.
 fn name_of(model: &str) -> Result<(String, String, Option<&'static CatalogueModel>), String> {
     if let Some(entry) = catalogue::find(model) {
         return Ok((entry.name.clone(), entry.repository.clone(), Some(entry)));
@@ -108,15 +107,15 @@ fn name_of(model: &str) -> Result<(String, String, Option<&'static CatalogueMode
     Ok((name, model.to_owned(), None))
 }
 
-/// The second part of `OWNER/NAME`; `None` if a text has another form.
+/// The second part of `OWNER/NAME`; `None` for other formats.
 pub(super) fn repository_name(text: &str) -> Option<&str> {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
     let part = |part: &str| !part.is_empty() && part.len() <= 96 && !part.starts_with('.') && part.bytes().all(plain);
     text.split_once('/').filter(|(owner, name)| part(owner) && part(name)).map(|(_, name)| name)
 }
 
-/// Prepares a pull of `model`, a name of the catalogue, or `OWNER/NAME` or the address of a repository, at `revision` or
-/// the one of the catalogue. `watch` hears when the hub is asked.
+/// Prepares a pull of `model` (a catalogue name, `OWNER/NAME`, or a repository's address) at `revision`, or at the
+/// catalogue's. `watch` is told when the hub is asked.
 ///
 /// # Errors
 /// A message for the operator.
@@ -150,7 +149,7 @@ pub async fn begin(
             watch.tell(&format!("connecting to {}", hub.endpoint()));
             let drawn = draw(hub, &name, &repository, revision, entry).await?;
             match earlier.filter(|(plan, source)| source.commit == drawn.1.commit && plan.files() == drawn.0.files()) {
-                // A branch that still leads to the commit at which the pull began.
+                // A branch that still points to the commit at which the pull began.
                 Some(earlier) => earlier,
                 None => {
                     clear(&staging)?;
@@ -170,7 +169,7 @@ pub async fn begin(
     Ok(Begun::Ready(Box::new(pull)))
 }
 
-/// Whether an installed model is the one that is asked for.
+/// Whether an installed model is the requested one.
 fn is_at(installed: &Installed, repository: &str, revision: Option<&str>) -> bool {
     let source = installed.manifest.as_ref().and_then(|manifest| manifest.source.as_ref());
     source.is_some_and(|source| {
@@ -179,7 +178,6 @@ fn is_at(installed: &Installed, repository: &str, revision: Option<&str>) -> boo
     })
 }
 
-/// Asks the hub for the files of a model.
 async fn draw(
     hub: &Hub,
     name: &str,
@@ -224,7 +222,7 @@ async fn draw(
     };
     let git_sha1 = files.iter().filter_map(|file| Some((file.path.clone(), file.git_sha1.clone()?))).collect();
     let files = files.into_iter().map(|RemoteFile { path, bytes, sha256, .. }| ModelFile { path, bytes, sha256 });
-    // The class is read when the index is there.
+    // The class is read once the index is there.
     let mut manifest = Manifest::new(name, entry.map_or("", |entry| &entry.pipeline), files.collect());
     let source =
         Source { endpoint: hub.endpoint().to_owned(), repository: repository.to_owned(), commit: listed.commit };
@@ -234,7 +232,6 @@ async fn draw(
     Ok((Plan { manifest, git_sha1 }, source))
 }
 
-/// Watches nothing.
 struct Unwatched;
 
 impl Watch for Unwatched {
@@ -243,7 +240,7 @@ impl Watch for Unwatched {
     fn tell(&self, _: &str) {}
 }
 
-/// Fetches the index of a model that is not in the catalogue, before its gigabytes: this release may not render with its
+/// Downloads the index of a model outside the catalogue before its gigabytes, because this release may not support its
 /// pipeline.
 async fn check_pipeline(hub: &Hub, plan: &Plan, source: &Source, staging: &Path) -> Result<(), String> {
     let files = plan.files();
@@ -256,7 +253,7 @@ async fn check_pipeline(hub: &Hub, plan: &Plan, source: &Source, staging: &Path)
             KNOWN.join(", ")
         )),
     };
-    // Nobody has agreed to a download yet.
+    // The operator hasn't agreed to a download yet.
     let found = if index.bytes > MAX_JSON_BYTES {
         Err(format!("{INDEX} is larger than 1 MiB"))
     } else {
@@ -271,7 +268,7 @@ async fn check_pipeline(hub: &Hub, plan: &Plan, source: &Source, staging: &Path)
     Ok(())
 }
 
-/// Creates and locks the folder of an unfinished pull.
+/// Creates and locks an unfinished pull's folder.
 pub(super) fn lock(staging: &Path, name: &str) -> Result<File, String> {
     if fs::symlink_metadata(staging).is_ok_and(|found| !found.is_dir()) {
         return Err(format!("{} is a symbolic link or a file: remove it", staging.display()));
@@ -301,7 +298,7 @@ fn clear(staging: &Path) -> Result<(), String> {
     Ok(())
 }
 
-/// Bytes of a file that are on the disk already.
+/// How many of a file's bytes are already on the disk.
 fn arrived(staging: &Path, file: &ModelFile) -> u64 {
     let target = staging.join(&file.path);
     let length = |path: &Path| fs::symlink_metadata(path).map_or(0, |metadata| metadata.len());
@@ -309,7 +306,7 @@ fn arrived(staging: &Path, file: &ModelFile) -> u64 {
 }
 
 impl Pull {
-    /// The name of the model.
+    /// The model's name.
     pub fn name(&self) -> &str {
         &self.plan.manifest.name
     }
@@ -319,7 +316,7 @@ impl Pull {
         &self.source
     }
 
-    /// Remembers that the operator accepted the licence.
+    /// Records that the operator accepted the licence.
     ///
     /// # Errors
     /// A message for the operator.
@@ -329,13 +326,13 @@ impl Pull {
         write(&self.staging, PLAN, &serde_json::to_string_pretty(&self.plan).expect("a plan is JSON"))
     }
 
-    /// Checks that the disk has room for the bytes that are missing.
+    /// Checks that the disk has room for the missing bytes.
     ///
     /// # Errors
-    /// A message for the operator: it has not.
+    /// A message for the operator: it doesn't.
     pub fn check_space(&self) -> Result<(), String> {
         let free = Disk::new(vec![self.staging.clone()], None, Clock::system()).free();
-        // Those in 8 bits of weights that have 16.
+        // 8-bit weights made from 16-bit ones.
         let made = if catalogue::is_in_8_bits(&self.plan.manifest.pipeline) { self.bytes / 2 } else { 0 };
         let needed = self.bytes.saturating_sub(self.done).saturating_add(made).saturating_add(MARGIN);
         match free.filter(|free| *free < needed) {
@@ -349,7 +346,7 @@ impl Pull {
         }
     }
 
-    /// Fetches the missing files, and installs the model.
+    /// Downloads the missing files, and installs the model.
     ///
     /// # Errors
     /// A message for the operator. Another pull continues.
@@ -376,14 +373,13 @@ impl Pull {
         self.install(manifest)
     }
 
-    /// Gives the whole model its name.
     fn install(self, manifest: Manifest) -> Result<Installed, String> {
         let failed = |error: io::Error| format!("cannot install {}: {error}", self.target.display());
         sync(&self.staging).map_err(failed)?;
-        // A folder replaces nothing but an empty folder. Not every file system can rename with NOREPLACE.
+        // A folder can only replace an empty folder. Not all file systems support NOREPLACE.
         fs::rename(&self.staging, &self.target).map_err(failed)?;
         File::open(data_dir::directory_of(&self.target)).and_then(|models| models.sync_all()).map_err(failed)?;
-        // Not earlier: without its plan, a pull that is interrupted here would start again.
+        // Not earlier: without its plan, a pull interrupted here would start again.
         fs::remove_file(self.target.join(PLAN)).map_err(failed)?;
         Ok(Installed {
             name: manifest.name.clone(),
@@ -396,18 +392,17 @@ impl Pull {
     }
 }
 
-/// The file by which a folder is recognised as a model.
+/// The file that identifies a folder as a model.
 #[derive(Deserialize)]
 pub(super) struct Index {
     _class_name: serde_json::Value,
 }
 
 impl Index {
-    /// The class of the pipeline.
     pub(super) fn pipeline_class(self) -> Result<String, String> {
         let class = match self._class_name {
             serde_json::Value::String(class) => class,
-            // The name of a file and that of a class in it.
+            // A file's name and the name of a class in it.
             serde_json::Value::Array(_) => {
                 return Err(format!(
                     "{INDEX} names a file with code of its own as the pipeline, which is never run: use a model for a \
@@ -429,13 +424,13 @@ pub(super) fn sync(folder: &Path) -> io::Result<()> {
         }
     }
     match File::open(folder)?.sync_all() {
-        // Some file systems cannot sync a directory and report it with InvalidInput.
+        // Some file systems cannot sync directories and report InvalidInput.
         Err(error) if error.kind() != ErrorKind::InvalidInput => Err(error),
         _ => Ok(()),
     }
 }
 
-/// Hashes the files of a model. Returns the paths of those that are damaged, each with the reason.
+/// Hashes a model's files. Returns the paths of damaged files, each with the reason.
 ///
 /// # Errors
 /// A message for the operator: there is nothing to compare with.

@@ -11,7 +11,7 @@ use super::{directory, is_name, staging};
 /// Why a model was not removed.
 #[derive(Debug, PartialEq, Eq)]
 pub enum NotRemoved {
-    /// A server or another command uses the model of this name.
+    /// A server or another command is using this model.
     InUse(String),
     /// A message for the operator.
     Failed(String),
@@ -32,9 +32,8 @@ impl From<String> for NotRemoved {
     }
 }
 
-/// Removes a model, damaged or not, and everything that an unfinished pull of it has left. The files of a folder that
-/// `tintype model add` named stay, and so does everything that a symbolic link leads to. Returns whether there was
-/// anything.
+/// Removes a model, damaged or not, and everything left by an unfinished pull of it. The files in a folder added with
+/// `tintype model add` stay, and so does everything behind a symbolic link. Returns whether there was anything.
 ///
 /// # Errors
 /// [`NotRemoved`].
@@ -54,11 +53,11 @@ pub fn remove(data_dir: &Path, name: &str) -> Result<bool, NotRemoved> {
             if let Some(Err(TryLockError::WouldBlock)) = manifest.as_ref().map(|manifest| manifest.try_lock()) {
                 return Err(NotRemoved::InUse(name.to_owned()));
             }
-            // Renamed first, so that a crash leaves no half of a model under its name.
+            // Renamed first, so that a crash doesn't leave half a model under its name.
             fs::rename(&target, &gone).map_err(failed)?;
             clear(&gone).map_err(failed)?;
         }
-        // A link, for one: nothing that it leads to is touched.
+        // A link, for example: its target isn't touched.
         Ok(_) => {
             found = true;
             fs::remove_file(&target).map_err(failed)?;
@@ -76,7 +75,7 @@ pub fn remove(data_dir: &Path, name: &str) -> Result<bool, NotRemoved> {
     Ok(found)
 }
 
-/// Whether there is anything of a model to remove: the model, what a pull has fetched of it, or what a removal has left.
+/// Whether there is anything to remove: the model, or what an unfinished pull or removal left.
 pub fn can_remove(data_dir: &Path, name: &str) -> bool {
     let places = [directory(data_dir).join(name), staging(data_dir, name), half_removed(data_dir, name)];
     is_name(name) && places.iter().any(|place| fs::symlink_metadata(place).is_ok())

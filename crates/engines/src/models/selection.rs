@@ -1,4 +1,4 @@
-//! The files of a repository that are fetched: those that a pipeline reads, and never one that holds code.
+//! Which files of a repository to download: those that a pipeline reads, and never any that contain code.
 
 use std::collections::BTreeMap;
 
@@ -7,35 +7,35 @@ use tintype_diffusion::variants::Layout;
 use super::INDEX;
 use super::manifest::{MAX_FILES, check_path};
 
-/// Files of a tokenizer that aren't JSON. The template of a conversation is compared and never run.
+/// A tokenizer's files that aren't JSON. The chat template is compared and never run.
 const TEXTS: [&str; 2] = ["merges.txt", "chat_template.jinja"];
-/// Names of weights without their variant and shard.
+/// Names of weights files without variant and shard.
 const WEIGHTS: [&str; 2] = ["model", "diffusion_pytorch_model"];
-/// Endings of files of weights, also of those that are never read.
+/// Extensions of weights files, including formats that are never read.
 const OTHERS: [&str; 6] = [".safetensors", ".bin", ".ckpt", ".msgpack", ".onnx", ".gguf"];
-/// Most names of files in a refusal, and the bytes of the longest.
+/// Most file names in an error, and most bytes in each.
 const MAX_NAMES: usize = 5;
 const MAX_NAME: usize = 255;
 /// The largest file, in bytes.
 const MAX_FILE_BYTES: u64 = 1 << 40;
 
-/// A file of a repository.
+/// A repository's file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RemoteFile {
-    /// Its path, as the hub writes it.
+    /// Its path, as written by the hub.
     pub path: String,
     /// Its length.
     pub bytes: u64,
-    /// The SHA-256 of its content, if the hub knows it.
+    /// Its content's SHA-256, if the hub knows it.
     pub sha256: Option<String>,
-    /// The SHA-1 that git gives its content, if the hub stores it in git itself.
+    /// Git's SHA-1 of its content, if the hub stores it in git itself.
     pub git_sha1: Option<String>,
 }
 
-/// Chooses the files of `parts` that are fetched, in the order of paths. With `every`, each of the parts must be there.
+/// Selects the files of `parts` to download, sorted by path. With `every`, all parts must be there.
 ///
 /// # Errors
-/// A message for the operator: something is missing, or a name, a length or a checksum cannot be used.
+/// A message for the operator: something is missing, or a name, length or checksum cannot be used.
 pub fn select(files: &[RemoteFile], parts: &[String], every: bool) -> Result<Vec<RemoteFile>, String> {
     let mut chosen: BTreeMap<&str, &RemoteFile> = BTreeMap::new();
     let mut take = |file| match chosen.insert(RemoteFile::path(file), file) {
@@ -83,7 +83,7 @@ pub fn select(files: &[RemoteFile], parts: &[String], every: bool) -> Result<Vec
     Ok(chosen.into_values().cloned().collect())
 }
 
-/// The refusal of a repository that is not a model as diffusers lays it out. It may hold models in single files.
+/// The error for a repository that isn't in diffusers format. It may contain models in single files.
 fn without_index(files: &[RemoteFile]) -> String {
     let singles: Vec<_> = files.iter().filter(|file| is_single_file(&file.path)).collect();
     if singles.is_empty() {
@@ -98,18 +98,18 @@ fn without_index(files: &[RemoteFile]) -> String {
     )
 }
 
-/// Whether a file in the root may hold a whole model.
+/// Whether a file in the root could be a complete model.
 fn is_single_file(path: &str) -> bool {
     path.ends_with(".safetensors") && !path.contains('/') && path.len() <= MAX_NAME
 }
 
-/// The name of a file in the folder `part`, if it lies right there.
+/// The name of a file directly in the folder `part`.
 fn name_in<'a>(file: &'a RemoteFile, part: &str) -> Option<&'a str> {
     let name = if part.is_empty() { &file.path } else { file.path.strip_prefix(part)?.strip_prefix('/')? };
     (!name.contains('/')).then_some(name)
 }
 
-/// Whether a file configures a part: JSON, or a text of a tokenizer.
+/// Whether a file configures a part: JSON, or a tokenizer's text file.
 fn is_settings(name: &str, part: &str) -> bool {
     let of_tokenizer = part.starts_with("tokenizer");
     (of_tokenizer && (name.ends_with(".json") || TEXTS.contains(&name)))

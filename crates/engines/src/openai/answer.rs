@@ -1,4 +1,4 @@
-//! Reads the answers of a server, including those that are wrong.
+//! Reads a server's answers, including invalid ones.
 
 use std::borrow::Cow;
 
@@ -12,9 +12,9 @@ use super::pictures::{Item, Pictures};
 use super::server_error::ServerError;
 use tintype_domain::text::counted;
 
-/// The first bytes of a gzip stream, although the request forbids compression.
+/// The first bytes of a gzip stream, which some servers send although the request forbids compression.
 const GZIP: [u8; 2] = [0x1f, 0x8b];
-/// Some servers leave out the padding.
+/// Some servers omit the padding.
 const BASE64: GeneralPurpose = GeneralPurpose::new(
     &STANDARD,
     GeneralPurposeConfig::new().with_decode_padding_mode(DecodePaddingMode::Indifferent),
@@ -26,10 +26,10 @@ pub(super) enum File {
     At(String),
 }
 
-/// The files of an answer, which must be at least `count`.
+/// An answer's files, which must be at least `count`.
 ///
 /// # Errors
-/// The fault that the answer means.
+/// The fault that the answer stands for.
 pub(super) fn files(endpoint: &Endpoint, answer: &EngineResponse, count: usize) -> Result<Vec<File>, Fault> {
     let name = endpoint.name();
     let server_error = || ServerError::read(&answer.body);
@@ -44,7 +44,7 @@ pub(super) fn files(endpoint: &Endpoint, answer: &EngineResponse, count: usize) 
     let nonsense = |what: String| Fault::from(EngineError::Temporary(format!("{name} {what}")));
     let data = match Pictures::read(&answer.body) {
         Ok(Pictures { data }) => data,
-        // The error of the parser may quote the answer, and so the prompt.
+        // The parser's error could quote the answer, and so the prompt.
         Err(error) => {
             let media_type = answer.media_type();
             if answer.body.starts_with(&GZIP) {
@@ -78,7 +78,7 @@ pub(super) fn files(endpoint: &Endpoint, answer: &EngineResponse, count: usize) 
     files.collect()
 }
 
-/// The file of one picture; the error is the rest of a sentence about the server.
+/// A picture's file; the error is the rest of a sentence about the server.
 fn file(item: &Item<'_>) -> Result<File, &'static str> {
     let url = item.url();
     let inline = item.b64_json().or_else(|| url.clone().filter(|url| url.starts_with("data:")));
@@ -90,13 +90,13 @@ fn file(item: &Item<'_>) -> Result<File, &'static str> {
 }
 
 fn decode(text: Cow<'_, str>) -> Result<Vec<u8>, &'static str> {
-    // A data URL holds a comma, and base64 none.
+    // A data URL contains a comma, base64 doesn't.
     let text = text.rsplit_once(',').map_or(&*text, |(_, base64)| base64);
     let text: Cow<'_, str> = match text.bytes().any(|byte| byte.is_ascii_whitespace()) {
         true => text.split_ascii_whitespace().collect::<String>().into(),
         false => text.into(),
     };
-    // Some servers write the alphabet for URLs.
+    // Some servers use the URL-safe alphabet.
     let text = match text.contains(['-', '_']) {
         true => text.replace('-', "+").replace('_', "/").into(),
         false => text,

@@ -1,4 +1,4 @@
-//! The dialects of OpenAI's Images API: fields that a server takes, sizes that it knows, and names of its parts.
+//! Dialects of OpenAI's Images API: supported fields and sizes, and names of parts.
 
 use std::path::Path;
 
@@ -9,13 +9,13 @@ use url::Url;
 use super::super::prompt::for_engine;
 use tintype_config::{EngineProfile, EngineSettings};
 
-/// The model that OpenAI is asked for unless `--model` names another.
+/// OpenAI's default model, unless `--model` names another.
 const DEFAULT_MODEL: &str = "gpt-image-1";
-/// References of one task; no profile takes fewer unless its model does.
+/// Most references per task, unless the model accepts fewer.
 const MAX_REFERENCES: usize = 4;
 const MAX_PICTURES: usize = 10;
 
-/// The dialect that an engine speaks, with its model.
+/// An engine's dialect, with its model.
 #[derive(Debug, Clone)]
 pub(super) struct Dialect {
     pub(super) profile: EngineProfile,
@@ -23,7 +23,7 @@ pub(super) struct Dialect {
     family: Family,
 }
 
-/// Families of OpenAI's models, whose fields differ.
+/// Families of OpenAI models with different fields.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Family {
     DallE2,
@@ -47,7 +47,7 @@ impl Family {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum References {
-    /// As repeated parts of this name at `/images/edits`.
+    /// As repeated parts with this name at `/images/edits`.
     Parts(&'static str),
     /// As base64 in `ref_images` at `/images/generations`.
     Json,
@@ -83,7 +83,7 @@ impl Dialect {
 
     pub(super) fn max_references(&self) -> usize {
         match self.family {
-            // Most of its models ignore references without a word, so that the operator has to know.
+            // Most of its models silently ignore references, so the operator must opt in.
             _ if self.profile == EngineProfile::LocalAi => 0,
             _ if !self.is_openai() => MAX_REFERENCES,
             Family::DallE2 => 1,
@@ -92,7 +92,7 @@ impl Dialect {
         }
     }
 
-    /// Pictures that one call asks for. A server that takes a seed gets one call for each.
+    /// Pictures per call. A server that accepts seeds gets a separate call for each.
     pub(super) fn pictures_per_call(&self) -> usize {
         match self.is_openai() && self.family != Family::DallE3 {
             true => MAX_PICTURES,
@@ -100,8 +100,8 @@ impl Dialect {
         }
     }
 
-    /// Calls that one server takes at the same time. A server with one GPU renders one and has the next one waiting, so
-    /// that the GPU is never idle.
+    /// Calls per server at a time. A server with one GPU renders one while the next one waits, so that the GPU is never
+    /// idle.
     pub(super) fn calls_per_server(&self) -> usize {
         if self.is_openai() { 8 } else { 2 }
     }
@@ -109,7 +109,7 @@ impl Dialect {
     pub(super) fn settings(&self) -> Vec<Setting> {
         match self.profile {
             EngineProfile::OpenAi => Vec::new(),
-            // It takes a negative prompt behind a bar in the prompt, and steps as `step`.
+            // It takes negative prompts after a bar in the prompt, and steps as `step`.
             EngineProfile::LocalAi => vec![Setting::Seed, Setting::NegativePrompt, Setting::Steps],
             EngineProfile::VllmOmni | EngineProfile::Sglang => {
                 vec![Setting::Seed, Setting::NegativePrompt, Setting::Steps, Setting::GuidanceScale]
@@ -117,19 +117,19 @@ impl Dialect {
         }
     }
 
-    /// Whether the server takes a `quality`: of OpenAI's own models, all but dall-e-2.
+    /// Whether the server supports `quality`: for OpenAI's own models, all but dall-e-2.
     pub(super) fn takes_quality(&self) -> bool {
         self.is_openai() && self.family != Family::DallE2
     }
 
-    /// Whether the server knows `response_format`. GPT models refuse it, and always answer in base64.
+    /// Whether the server supports `response_format`. GPT models reject it, and always answer in base64.
     pub(super) fn knows_response_format(&self) -> bool {
         !self.is_openai() || matches!(self.family, Family::DallE2 | Family::DallE3)
     }
 
     pub(super) fn references(&self) -> References {
         match self.profile {
-            // One picture is `image` in its older models.
+            // Older models call a single picture `image`.
             EngineProfile::OpenAi if self.family == Family::DallE2 => References::Parts("image"),
             EngineProfile::OpenAi | EngineProfile::Sglang => References::Parts("image[]"),
             EngineProfile::VllmOmni => References::Parts("image"),
@@ -137,7 +137,7 @@ impl Dialect {
         }
     }
 
-    /// The name of the part that is a mask, of a server that takes one.
+    /// The mask's part name, if the server supports masks.
     pub(super) fn mask_part(&self) -> Option<&'static str> {
         match self.profile {
             EngineProfile::OpenAi if self.family == Family::DallE3 => None,
@@ -151,10 +151,10 @@ impl Dialect {
         self.profile == EngineProfile::VllmOmni
     }
 
-    /// The LoRA of a call, to a server that takes one.
+    /// A call's LoRA, if the server supports one.
     ///
     /// # Errors
-    /// [`EngineError::Permanent`]: there are several.
+    /// [`EngineError::Permanent`]: there is more than one.
     pub(super) fn lora(&self, loras: &[Lora]) -> Result<Option<LoraRequest>, EngineError> {
         match loras {
             [] => Ok(None),
@@ -167,15 +167,15 @@ impl Dialect {
         }
     }
 
-    /// The caller's words as the server may see them.
+    /// The caller's prompt, as far as the server may see it.
     ///
     /// # Errors
-    /// [`EngineError::Permanent`]: nothing is left of them.
+    /// [`EngineError::Permanent`]: nothing is left of it.
     pub(super) fn prompt(&self, prompt: &str, negative: Option<&str>) -> Result<String, EngineError> {
         if self.profile != EngineProfile::LocalAi {
             return for_engine(prompt, &[]);
         }
-        // LocalAI takes the words behind a bar for a negative prompt.
+        // LocalAI takes the words after a bar as a negative prompt.
         let words = for_engine(prompt, &["|"])?;
         let negative = negative.and_then(|negative| for_engine(negative, &["|"]).ok());
         Ok(negative.map_or(words.clone(), |negative| format!("{words}|{negative}")))

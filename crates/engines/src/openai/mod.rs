@@ -1,7 +1,7 @@
 //! `openai:URL`: servers with OpenAI's Images API.
 //!
-//! A prompt travels as a value of parsed JSON or as a part of its own, never inside other text. A call is cancelled by
-//! closing its connection.
+//! A prompt is always sent as a JSON value or as a separate part, never inside other text. Closing its connection
+//! cancels a call.
 
 mod answer;
 mod dialect;
@@ -56,14 +56,14 @@ const RESERVED: [&str; 13] = [
     "mask_image",
     "ref_images",
 ];
-/// Time for the list of models.
+/// Time limit for the list of models.
 const ANSWER_LIMIT: Duration = Duration::from_secs(10);
 /// Largest list of models, in bytes.
 const MAX_MODELS: usize = 4 * 1024 * 1024;
-/// Names of models that an error shows, and characters of each.
+/// Most model names in an error, and most characters in each.
 const MAX_NAMES: usize = 5;
 const MAX_NAME: usize = 100;
-/// Bytes of an answer besides its files.
+/// Bytes of an answer in addition to its files.
 const MAX_REST: usize = 1024 * 1024;
 
 /// Describes the engine without connecting.
@@ -99,13 +99,12 @@ pub(super) fn choose(urls: &[Url], settings: &EngineSettings) -> Result<EngineCh
 struct ImagesApi {
     servers: Servers<ImagesServer>,
     dialect: Dialect,
-    /// Fields of every call, from the operator.
+    /// The operator's fields for every call.
     extra: Map<String, Value>,
     results: Results,
     downloads: Downloads,
 }
 
-/// One call: pictures of one brief.
 #[derive(Debug, Clone)]
 struct Call {
     work: BriefHash,
@@ -113,9 +112,7 @@ struct Call {
     size: String,
     seeds: Vec<u64>,
     settings: RenderSettings,
-    /// PNGs.
     references: Vec<Bytes>,
-    /// A PNG.
     mask: Option<Bytes>,
     limit: Duration,
 }
@@ -144,7 +141,7 @@ impl Driver for ImagesApi {
         };
         let calls: Vec<_> = brief.seeds.chunks(self.dialect.pictures_per_call()).map(call).collect();
         let mut rendered = Vec::with_capacity(count);
-        // As many calls of one task at a time as there are servers. If one fails, the others are dropped.
+        // As many of a task's calls at a time as there are servers. If one fails, the others are dropped.
         let mut finished = stream::iter(calls).buffered(self.servers.count());
         while let Some(pictures) = finished.try_next().await? {
             rendered.extend(pictures);
@@ -159,7 +156,7 @@ impl Driver for ImagesApi {
 }
 
 impl ImagesApi {
-    /// The pictures of one call. They are decoded when the server has the next call already.
+    /// A call's pictures. They are decoded while the server works on the next call.
     async fn pictures(&self, call: Call) -> Result<Vec<Picture>, EngineError> {
         let files = self.servers.call(call.work, |server| self.files(server, &call)).await?;
         try_join_all(files.iter().map(|file| self.results.picture(file))).await
@@ -218,7 +215,7 @@ impl ImagesApi {
         }
         let failed = |error: serde_json::Error| EngineError::Permanent(error.to_string());
         let mut fields = self.extra.clone();
-        // What a task asks for comes before what the operator adds to every call.
+        // A task's own fields override the operator's.
         if let Value::Object(own) = serde_json::to_value(&body).map_err(failed)? {
             fields.extend(own);
         }
@@ -228,7 +225,7 @@ impl ImagesApi {
     }
 }
 
-/// The form of an edit: the fields of a generation, and the references as parts of this name.
+/// An edit's form: a generation's fields, and the references as parts with this name.
 fn edit_form(
     body: GenerationRequest,
     name: &'static str,
@@ -260,11 +257,11 @@ fn edit_form(
     })
 }
 
-/// One server with OpenAI's Images API. It takes work if it lists its models, among them the one to ask for.
+/// A server with OpenAI's Images API. It is accepting work if it lists its models, including the one to use.
 #[derive(Debug)]
 struct ImagesServer {
     endpoint: Endpoint,
-    /// Whether it has one set of models and says at `/health` how it is: a server for a data centre.
+    /// Whether it has a fixed set of models and reports its health at `/health`: a data centre server.
     has_health: bool,
     model: Option<String>,
 }
@@ -285,10 +282,10 @@ impl ImagesServer {
         Self { endpoint, has_health, model: dialect.model.clone() }
     }
 
-    /// Asks whether the server is well. One without this route may be.
+    /// Asks the server for its health. A server without this route counts as healthy.
     async fn ask_health(&self) -> Result<(), Fault> {
         let endpoint = &self.endpoint;
-        // Beside `v1`: at the root, unless a proxy has put the server elsewhere.
+        // Next to `v1`: at the root, unless a proxy has moved the server elsewhere.
         let url = endpoint.resolve("../health");
         let request = url.and_then(|url| Some((endpoint.request_for(Method::GET, &url)?, url)));
         let Some((request, url)) = request else { return Ok(()) };
@@ -301,7 +298,7 @@ impl ImagesServer {
         Ok(())
     }
 
-    /// Checks that a server that refuses all models but its own has the one to ask for.
+    /// Checks that a server that rejects unknown models has the one to use.
     fn check_model(&self, list: &[u8]) -> Result<(), EngineError> {
         let (true, Some(model)) = (self.has_health, &self.model) else { return Ok(()) };
         let Ok(Models { data }) = serde_json::from_slice(list) else { return Ok(()) };

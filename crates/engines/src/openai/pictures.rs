@@ -1,4 +1,4 @@
-//! The pictures in an answer. Everything else in it is skipped: servers differ in the fields that no picture needs.
+//! The pictures in an answer. Everything else is skipped, because servers differ in other fields.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -7,17 +7,17 @@ use serde::de::{IgnoredAny, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 
-/// Most pictures of one answer that are kept.
+/// Most pictures kept from an answer.
 const MAX_PICTURES: usize = 10;
 
-/// The answer to a generation or an edit, which may be an error under a status of 200.
+/// The answer to a generation or an edit, which can be an error with a status of 200.
 #[derive(Debug, Default, Deserialize)]
 pub(super) struct Pictures<'a> {
     #[serde(borrow, default, deserialize_with = "first_pictures")]
     pub(super) data: Vec<Item<'a>>,
 }
 
-/// One picture: its file in base64, or the URL of its file. Servers put something else where the other one would stand.
+/// A picture: its file in base64, or its file's URL. Servers fill the unused one in different ways.
 #[derive(Debug, Default, Deserialize)]
 pub(super) struct Item<'a> {
     #[serde(borrow, default)]
@@ -27,7 +27,7 @@ pub(super) struct Item<'a> {
 }
 
 impl<'a> Pictures<'a> {
-    /// Reads the body of an answer, before which some servers write a byte order mark.
+    /// Reads an answer's body, which some servers start with a byte order mark.
     pub(super) fn read(body: &'a [u8]) -> serde_json::Result<Self> {
         serde_json::from_slice(body.strip_prefix(b"\xef\xbb\xbf").unwrap_or(body))
     }
@@ -43,15 +43,14 @@ impl<'a> Item<'a> {
     }
 }
 
-/// A text that is not empty.
 fn text(value: &RawValue) -> Option<Cow<'_, str>> {
-    // One with escapes cannot be borrowed.
+    // A string with escapes cannot be borrowed.
     let borrowed = serde_json::from_str::<&str>(value.get()).map(Cow::Borrowed);
     let text = borrowed.or_else(|_| serde_json::from_str(value.get()).map(Cow::Owned));
     text.ok().filter(|text| !text.is_empty())
 }
 
-/// Reads a list that may be as long as its sender likes.
+/// Reads a list of any length.
 fn first_pictures<'de: 'a, 'a, D: Deserializer<'de>>(list: D) -> Result<Vec<Item<'a>>, D::Error> {
     struct First;
     impl<'de> Visitor<'de> for First {

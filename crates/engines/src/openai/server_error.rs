@@ -1,10 +1,10 @@
-//! The errors of servers, in the shapes that they have.
+//! Servers' errors, in all their formats.
 
 use serde_json::Value;
 
 use super::super::endpoint::Words;
 
-/// Codes and types of the errors by which servers refuse a brief for its content.
+/// Error codes and types for briefs rejected because of their content.
 const REFUSALS: [&str; 5] = [
     "content_policy_violation",
     "moderation_blocked",
@@ -12,13 +12,13 @@ const REFUSALS: [&str; 5] = [
     "contentFilter",
     "ResponsibleAIPolicyViolation",
 ];
-/// Beginnings of messages that mean the same, for servers between that pass on no code.
+/// Beginnings of messages that mean the same, from proxies that don't pass on codes.
 const REFUSAL_MESSAGES: [&str; 3] = [
     "Your request was rejected as a result of our safety system",
     "Your request was rejected by the safety system",
     "Your request was rejected by our safety system",
 ];
-/// Codes and types of errors that no prompt causes, and what the operator can do.
+/// Error codes and types that no prompt causes, and what the operator can do.
 const OF_THE_OPERATOR: [(&str, &str); 13] = [
     ("billing_hard_limit_reached", PAY),
     ("billing_not_active", PAY),
@@ -34,13 +34,13 @@ const OF_THE_OPERATOR: [(&str, &str); 13] = [
     ("unknownParameter", OTHER_PROFILE),
     ("extra_forbidden", OTHER_PROFILE),
 ];
-/// Beginnings of messages of servers that have no code for it.
+/// Beginnings of messages from servers without codes for this.
 const OPERATOR_MESSAGES: [(&str, &str); 6] = [
     ("Billing hard limit", PAY),
     ("Unknown parameter: ", OTHER_PROFILE),
     ("Unrecognized request argument", OTHER_PROFILE),
     ("Additional properties are not allowed", OTHER_PROFILE),
-    // Of LiteLLM, for a name that it has no server for.
+    // From LiteLLM, for a name that it has no server for.
     ("You passed in model", OTHER_MODEL),
     ("Invalid model name passed in model", OTHER_MODEL),
 ];
@@ -48,10 +48,10 @@ const PAY: &str = "see to the bill and the limits of the account at the provider
 const OTHER_MODEL: &str = "check --model, and whether the key may use it";
 const OTHER_PROFILE: &str = "check --engine-profile and --model";
 
-/// Longest error that is parsed, in bytes. Parsed, it takes many times as much.
+/// Longest error that is parsed, in bytes. Parsed, it takes up many times as much.
 const MAX_ERROR: usize = 64 * 1024;
 
-/// The words of a server about an error, and whether they refuse the brief for its content.
+/// A server's error, and whether it rejects the brief because of its content.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct ServerError {
     pub(super) words: Words,
@@ -59,8 +59,8 @@ pub(super) struct ServerError {
 }
 
 impl ServerError {
-    /// The error in a body, if it holds one: `{"error": {…}}` of OpenAI, `{"error": "…"}` of sd-server, `{"detail": …}`
-    /// of FastAPI, and the fields of an error without any of these around them.
+    /// The error in a body, if there is one: `{"error": {…}}` from OpenAI, `{"error": "…"}` from sd-server, `{"detail":
+    /// …}` from FastAPI, or an error's fields without any of these around them.
     pub(super) fn read(body: &[u8]) -> Option<Self> {
         if body.len() > MAX_ERROR {
             return None;
@@ -97,8 +97,8 @@ impl ServerError {
     }
 }
 
-/// The class of an error that LiteLLM passes on, and the text of the server behind it: `litellm.BadRequestError:
-/// OpenAIException - …`, or `/images/generations: …` for one of its own.
+/// Splits LiteLLM's errors into the class and the text of the server behind it: `litellm.BadRequestError:
+/// OpenAIException - …`, or `/images/generations: …` for its own errors.
 fn unwrapped(message: &str) -> (&str, &str) {
     if message.starts_with('/') {
         return ("", message.split_once(": ").map_or(message, |(_, text)| text));

@@ -1,6 +1,6 @@
-//! The native API of stable-diffusion.cpp's server: jobs that are submitted, polled and, while they wait, cancelled.
+//! The native API of stable-diffusion.cpp's server: jobs are submitted, polled and, while they wait, cancelled.
 //!
-//! Its routes for OpenAI's and A1111's clients are not used: they wait for the picture, and the first ignores the seed.
+//! Its OpenAI and A1111 routes aren't used: they block until the picture is ready, and the former ignores the seed.
 
 use std::time::Duration;
 
@@ -15,15 +15,15 @@ use tintype_engine::{EngineError, RenderSettings};
 use crate::endpoint::{Endpoint, EngineResponse, Fault, Words, is_plain};
 use crate::results::MAX_FILE_BYTES;
 
-/// Answers without a picture are small, except that the capabilities list every LoRA file of the server.
+/// Answers without a picture are small, except capabilities, which list all LoRA files on the server.
 const MAX_ANSWER: usize = 4 * 1024 * 1024;
-/// A picture in base64, and the JSON around it.
+/// A picture in base64, with the JSON around it.
 const MAX_JOB: usize = MAX_FILE_BYTES / 3 * 4 + 64 * 1024;
-/// Values of a server that does not report its own.
+/// Values for servers that don't report theirs.
 const DEFAULT_STRENGTH: f64 = 0.75;
 const DEFAULT_STEPS: u32 = 20;
 const ANSWER_LIMIT: Duration = Duration::from_secs(10);
-/// Time for a body with reference pictures, or an answer with a picture.
+/// Time limit for a body with reference pictures, or an answer with a picture.
 const PICTURE_LIMIT: Duration = Duration::from_secs(60);
 
 #[derive(Debug)]
@@ -31,7 +31,7 @@ pub(super) struct Api {
     endpoint: Endpoint,
 }
 
-/// The part of a server's capabilities that matters here.
+/// The relevant part of a server's capabilities.
 #[derive(Debug, Deserialize)]
 pub(super) struct Capabilities {
     model: Model,
@@ -40,7 +40,7 @@ pub(super) struct Capabilities {
     defaults: Defaults,
 }
 
-/// Values of a job that does not name them.
+/// Default values for jobs.
 #[derive(Debug, Default, Deserialize)]
 struct Defaults {
     strength: Option<f64>,
@@ -64,17 +64,18 @@ impl Capabilities {
         &self.model.name
     }
 
-    /// How strongly a reference is painted over, from 0 to 1: as the task says or the server was started, but never so strongly that the
-    /// first step removes the reference. `None` if the server paints in one step, which always removes it.
+    /// How strongly a reference is painted over, from 0 to 1: as set by the task or the server, but never so strongly
+    /// that the first step removes the reference. `None` if the server paints in a single step, which always removes
+    /// it.
     pub(super) fn strength(&self, settings: &RenderSettings) -> Option<f64> {
         let strength = settings.strength.or(self.defaults.strength).unwrap_or(DEFAULT_STRENGTH);
-        // One step would leave nothing of the reference.
+        // A single step would leave nothing of the reference.
         let steps = settings
             .steps
             .map(|steps| steps.max(2))
             .or(self.defaults.sample_params.sample_steps)
             .unwrap_or(DEFAULT_STEPS);
-        // The server begins at step `steps - 1 - floor(steps * strength)`, and step 0 is all noise.
+        // The server begins at step `steps - 1 - floor(steps * strength)`, and step 0 is pure noise.
         let most = f64::from(steps.checked_sub(2)?) + 0.5;
         Some(strength.min(most / f64::from(steps)))
     }
@@ -84,19 +85,19 @@ impl Capabilities {
 pub(super) enum Job {
     /// It waits or is being rendered.
     Unfinished,
-    /// The files of its pictures.
+    /// Its pictures' files.
     Completed(Vec<Vec<u8>>),
     /// It failed, or someone cancelled it.
     Failed(Words),
-    /// The server does not know it: it was started again, or has forgotten the job.
+    /// The server doesn't know it: it was restarted, or has forgotten the job.
     Gone,
 }
 
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Cancellation {
-    /// The job will not be rendered, or has been.
+    /// The job won't be rendered, or already has been.
     Done,
-    /// The job is being rendered, which nothing stops.
+    /// The job is being rendered, which cannot be stopped.
     Rendering,
 }
 
@@ -134,15 +135,15 @@ impl Api {
         Self { endpoint }
     }
 
-    /// The server for the operator.
+    /// The server's name for the operator.
     pub(super) fn name(&self) -> &str {
         self.endpoint.name()
     }
 
-    /// Asks what the server can do.
+    /// Asks for the server's capabilities.
     ///
     /// # Errors
-    /// [`EngineError::NotAvailable`]: it does not answer, answers something else, or has no model for pictures.
+    /// [`EngineError::NotAvailable`]: no or an unexpected answer, or no image model.
     pub(super) async fn capabilities(&self) -> Result<Capabilities, EngineError> {
         let request = self.endpoint.request(Method::GET, "sdcpp/v1/capabilities")?;
         let answer = self.endpoint.send(request, MAX_ANSWER, ANSWER_LIMIT).await.map_err(unavailable)?;
@@ -182,10 +183,10 @@ impl Api {
         id.ok_or_else(|| self.endpoint.unclear("accepted a job without a valid id"))
     }
 
-    /// The state of a job.
+    /// A job's state.
     ///
     /// # Errors
-    /// [`Fault`]: the server gave no valid answer.
+    /// [`Fault`]: the server sent no valid answer.
     pub(super) async fn job(&self, id: &str) -> Result<Job, Fault> {
         let request = self.endpoint.request(Method::GET, &format!("sdcpp/v1/jobs/{id}"))?;
         let answer = self.endpoint.send(request, MAX_JOB, PICTURE_LIMIT).await?;
@@ -234,12 +235,12 @@ impl Api {
     }
 }
 
-/// The error of a server that was only asked whether it takes work.
+/// The error of a server that was only asked whether it is accepting work.
 fn unavailable(fault: Fault) -> EngineError {
     EngineError::NotAvailable(fault.error.into_cause())
 }
 
-/// The words of an error: `{"error": …}`, with a message in `message` where `error` is a code.
+/// An error's words: `{"error": …}`, with a message in `message` if `error` is a code.
 fn words(answer: &EngineResponse) -> Words {
     let value: Value = serde_json::from_slice(&answer.body).unwrap_or_default();
     let text = |name: &str| value.get(name).and_then(Value::as_str).map(str::to_owned);

@@ -1,4 +1,4 @@
-//! stable-diffusion.cpp's server as a program that the supervisor runs.
+//! stable-diffusion.cpp's server as a program for the supervisor.
 
 use std::ffi::OsString;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use crate::results::Results;
 use crate::supervisor::{Next, Program, Start, answer, free_port};
 use tintype_config::{EngineSettings, environment_of_engine};
 
-/// Variables that choose a device, for CUDA, ROCm and Vulkan.
+/// Variables that select a device, for CUDA, ROCm and Vulkan.
 const DEVICE_VARIABLES: [&str; 3] = ["CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "GGML_VK_VISIBLE_DEVICES"];
 
 const ASK_WHILE_STARTING: Duration = Duration::from_millis(250);
@@ -30,7 +30,7 @@ pub(super) struct SdServerProgram {
 }
 
 impl SdServerProgram {
-    /// The program as the settings name it, on one device.
+    /// The configured program, on one device.
     ///
     /// # Errors
     /// A message for the operator: the arguments cannot be read.
@@ -56,8 +56,8 @@ impl SdServerProgram {
     }
 
     fn arguments(&self, port: u16) -> Vec<OsString> {
-        // The server lists all files below its folder of LoRAs at every job, and that folder is the working directory
-        // unless an argument names another. Of repeated arguments the last counts.
+        // For every job, the server lists all files below its LoRA folder, which defaults to the working directory. If
+        // arguments are repeated, the last one counts.
         let before = ["--lora-model-dir", "/dev/null"].map(OsString::from);
         let after = ["--listen-ip", "127.0.0.1", "--listen-port"].map(OsString::from);
         let port = OsString::from(port.to_string());

@@ -1,7 +1,7 @@
-//! stable-diffusion.cpp's server: at a URL where someone runs it, or as a child of this process on each device.
+//! stable-diffusion.cpp's server: at a URL where it already runs, or as a child of this process on each device.
 //!
-//! A server renders one picture after another, and nothing stops a picture that is being rendered. An attached server
-//! whose picture is no longer wanted therefore takes no work until it is done; a child is killed and started again.
+//! A server renders one picture after another, and a picture in progress cannot be stopped. If the picture is no longer
+//! wanted, an attached server takes no work until it is done; a child is killed and restarted.
 
 mod api;
 mod child;
@@ -70,7 +70,7 @@ pub(super) fn choose(urls: &[Url], settings: &EngineSettings) -> Result<EngineCh
             };
             endpoints.into_iter().map(attach).collect::<Result<Vec<_>, String>>()
         }?;
-        // A server has a queue of its own, and the slots of the engine limit its tasks.
+        // Servers have their own queues, and the engine's slots limit its tasks.
         let places = Servers::new(places, usize::MAX);
         Ok(Arc::new(DriverEngine(SdServer { places, max_references })))
     }))
@@ -90,10 +90,10 @@ const RESERVED: [&str; 10] = [
     "mask_image",
 ];
 
-/// The operator's fields of every job.
+/// The operator's fields for every job.
 pub(super) fn checked_extra(settings: &EngineSettings) -> Result<Map<String, Value>, String> {
     let extra = settings.engine_extra.clone().unwrap_or_default().without(&RESERVED)?;
-    // A task puts its steps and its guidance there.
+    // A task puts its steps and guidance there.
     let params = extra.get("sample_params");
     let guidance = params.and_then(|params| params.get("guidance"));
     let wrong = [("sample_params", params), ("sample_params.guidance", guidance)].into_iter().find(is_no_table);
@@ -113,10 +113,9 @@ struct SdServer {
     max_references: usize,
 }
 
-/// A server, which may be down.
 enum ServerSlot {
     Attached(Arc<Server>),
-    /// Its description, and what keeps it running.
+    /// Its description, and its supervisor.
     Child(String, Arc<Supervisor<Arc<Server>>>),
 }
 
@@ -174,7 +173,7 @@ impl ServerSlot {
             }
         };
         let references = if brief.mask.is_some() {
-            // The server keeps what is black in the mask, so that all of the rest may change.
+            // The server keeps the black part of the mask, so the rest can change completely.
             ReferenceUse::PaintedOver { strength: brief.settings.strength.unwrap_or(1.0) }
         } else if brief.references.is_empty() || max_references > 1 {
             ReferenceUse::Shown
@@ -184,7 +183,7 @@ impl ServerSlot {
         server.render(brief, references, &report, kill).await
     }
 
-    /// The memory of a child. A server at a URL does not report its devices.
+    /// A child's memory. Servers at a URL don't report their devices.
     fn device(&self) -> Option<Device> {
         let Self::Child(name, supervisor) = self else { return None };
         let running = supervisor.running().ok()?;
@@ -193,14 +192,14 @@ impl ServerSlot {
     }
 }
 
-/// The memory of a process that is not swapped out, in bytes. That of a GPU does not count.
+/// A process's resident memory in bytes, not including GPU memory.
 fn resident_memory(process: u32) -> Option<u64> {
     let status = std::fs::read_to_string(format!("/proc/{process}/status")).ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
     line.trim().strip_suffix(" kB")?.parse::<u64>().ok().map(|kibibytes| kibibytes * 1024)
 }
 
-/// How a server's model takes one reference picture, by the name of the model.
+/// How a server's model uses a single reference picture, judging by the model's name.
 fn reference_use(capabilities: &Capabilities, settings: &RenderSettings) -> Result<ReferenceUse, EngineError> {
     if is_for_editing(capabilities.model()) {
         return Ok(ReferenceUse::Shown);
@@ -212,7 +211,7 @@ fn reference_use(capabilities: &Capabilities, settings: &RenderSettings) -> Resu
     Ok(ReferenceUse::PaintedOver { strength })
 }
 
-/// Whether a model looks at reference pictures, by its name.
+/// Whether a model looks at reference pictures, judging by its name.
 fn is_for_editing(model: &str) -> bool {
     let model = model.to_lowercase();
     EDITING_MODELS.iter().any(|word| model.contains(word))

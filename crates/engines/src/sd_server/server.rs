@@ -1,4 +1,4 @@
-//! One running server and the jobs that this process has in it.
+//! A running server and this process's jobs on it.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -20,26 +20,26 @@ use crate::results::Results;
 use crate::supervisor::Steps;
 use tintype_domain::text::counted;
 
-/// One job is rendered while another one waits, so that the server is never idle between two pictures of a task.
+/// One job renders while another waits, so that the server is never idle between a task's pictures.
 const MOST_JOBS: usize = 2;
-/// Wait before the first poll of a job, which may take a twentieth of a second.
+/// Wait before a job's first poll. A job can take as little as a twentieth of a second.
 const FIRST_POLL: Duration = Duration::from_millis(20);
-/// Longest wait between two polls of a job, and the one between two attempts to cancel it.
+/// Longest wait between two polls of a job, and the wait between two attempts to cancel it.
 const POLL_EVERY: Duration = Duration::from_secs(1);
-/// Polls that may fail in a row.
+/// Consecutive polls that can fail.
 const MISSED_POLLS: u32 = 5;
-/// The server rounds sizes up to what its model needs, at most to a multiple of this.
+/// The server rounds sizes up to a multiple that its model needs, at most this.
 const ROUNDING: u32 = 64;
-/// So much may the ratio of a picture differ because of that.
+/// How much this can change a picture's ratio.
 const MOST_DISTORTION: f64 = 0.15;
-/// Side of the picture that warms a server up, in pixels.
+/// Side of the warm-up picture, in pixels.
 const FIRST_PICTURE: u32 = 256;
 
-/// How a model takes reference pictures. The server does not report it: it accepts both from every model, and a model
-/// that was not made for one ignores it.
+/// How a model uses reference pictures. The server doesn't report it: it accepts both ways for every model, and a model
+/// that doesn't support one ignores it.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) enum ReferenceUse {
-    /// All as `ref_images`, which models for editing look at.
+    /// All as `ref_images`, which editing models look at.
     Shown,
     /// The first as `init_image`, which any model paints over.
     PaintedOver {
@@ -52,9 +52,9 @@ pub(super) enum ReferenceUse {
 pub(super) struct Server {
     api: Api,
     results: Results,
-    /// Fields of every job, from the operator.
+    /// The operator's fields for every job.
     extra: Map<String, Value>,
-    /// Jobs that nobody waits for any more, and that the server is still rendering.
+    /// Abandoned jobs that the server is still rendering.
     leftovers: AtomicUsize,
 }
 
@@ -91,7 +91,7 @@ impl Server {
         }
     }
 
-    /// Whether it renders nothing but jobs that someone waits for.
+    /// Checks that it renders no abandoned jobs.
     ///
     /// # Errors
     /// [`EngineError::NotAvailable`].
@@ -106,11 +106,11 @@ impl Server {
         }
     }
 
-    /// Renders one picture for each seed. `kill` ends the server, if it is a child of this process: nothing else stops a
-    /// job that is being rendered.
+    /// Renders one picture for each seed. `kill` ends the server, if it is a child of this process: nothing else stops
+    /// a job in progress.
     ///
     /// # Errors
-    /// [`Fault`]. [`EngineError::NotAvailable`] only while no job has been submitted.
+    /// [`Fault`]. [`EngineError::NotAvailable`] only if no job has been submitted.
     pub(super) async fn render(
         self: &Arc<Self>,
         brief: &Brief,
@@ -129,7 +129,7 @@ impl Server {
             {
                 match Submitted::begin(self, body(&self.extra, brief, &prompt, *seed, references), kill.clone()).await {
                     Ok(job) => jobs.push_back(job),
-                    // Others use the server too. The next job can wait until this one is done.
+                    // The server has other users too. The next job can wait until this one is done.
                     Err(Fault { error: EngineError::NotAvailable(_), .. }) if !jobs.is_empty() => break,
                     Err(fault) if pictures.is_empty() => return Err(fault),
                     Err(fault) => return Err(fault.begun()),
@@ -153,7 +153,7 @@ impl Server {
             match self.api.job(id).await {
                 Ok(Job::Unfinished) => missed = 0,
                 Ok(ended) => return Ok(ended),
-                // Nothing listens there any more, so the job died with its server.
+                // Nothing is listening there any more, so the job died with its server.
                 Err(fault @ Fault { reached: Reached::Refused, .. }) => return Err(fault.begun().error),
                 Err(fault) => {
                     missed += 1;
@@ -181,7 +181,7 @@ impl Server {
         };
         let picture = self.results.picture(file).await?;
         let (width, height) = (picture.width(), picture.height());
-        // A server that enlarges its pictures is welcome to.
+        // A server is allowed to enlarge its pictures.
         let ratio = f64::from(width) * f64::from(brief.height) / (f64::from(height) * f64::from(brief.width));
         let large_enough = width + ROUNDING > brief.width && height + ROUNDING > brief.height;
         if !large_enough || (ratio - 1.0).abs() > MOST_DISTORTION {
@@ -191,8 +191,7 @@ impl Server {
         Ok(picture)
     }
 
-    /// Cancels a job that nobody waits for. Until the server has finished what it is rendering, it is not free; a child is
-    /// killed instead.
+    /// Cancels an abandoned job. Until the server has finished rendering, it isn't free; a child is killed instead.
     async fn abandon(&self, id: &str, kill: Option<Kill>) {
         let mut missed = 0;
         while missed < MISSED_POLLS {
@@ -210,16 +209,16 @@ impl Server {
     }
 }
 
-/// The wait before the next poll of a job that has been waited for this long: a quarter of that time, so that its end is
+/// The wait before the next poll of a job: a quarter of the time that it has been waited for, so that its end is
 /// noticed soon, whether it takes a moment or minutes.
 fn pause_after(waited: Duration) -> Duration {
     (waited / 4).clamp(FIRST_POLL, POLL_EVERY)
 }
 
-/// Ends the child that a server runs in, for this reason.
+/// Kills the child that a server runs in, for this reason.
 pub(super) type Kill = Arc<dyn Fn(&str) + Send + Sync>;
 
-/// A job in a server. Dropping it before its end cancels it.
+/// A job on a server. Dropping it before its end cancels it.
 struct Submitted {
     server: Arc<Server>,
     id: String,
@@ -228,8 +227,8 @@ struct Submitted {
 }
 
 impl Submitted {
-    /// Submits a job. If the future is dropped meanwhile, the submit goes on, and then the job is cancelled: its id is
-    /// only in the answer.
+    /// Submits a job. If the future is dropped meanwhile, the submit continues and the job is then cancelled, because
+    /// only the answer contains its id.
     async fn begin(server: &Arc<Server>, body: Value, kill: Option<Kill>) -> Result<Self, Fault> {
         let server = server.clone();
         let submitting = tokio::spawn(async move {
@@ -242,7 +241,7 @@ impl Submitted {
 
 impl Drop for Submitted {
     fn drop(&mut self) {
-        // Without a runtime the process is ending.
+        // Without a runtime, the process is ending.
         if let (false, Ok(runtime)) = (self.has_ended, Handle::try_current()) {
             let (server, id, kill) = (self.server.clone(), std::mem::take(&mut self.id), self.kill.take());
             server.leftovers.fetch_add(1, Ordering::SeqCst);
@@ -251,22 +250,22 @@ impl Drop for Submitted {
     }
 }
 
-/// Progress of a brief, from the pictures that are done and the steps of the present one.
+/// A brief's progress, from finished pictures and the current picture's steps.
 pub(super) struct Report<'a> {
     progress: &'a Progress,
     pictures: usize,
-    /// Steps done and all steps of the present picture, from a server that reports them.
+    /// The current picture's steps done and total steps, if the server reports them.
     steps: Option<Mutex<Steps>>,
 }
 
 impl<'a> Report<'a> {
     pub(super) fn new(progress: &'a Progress, pictures: usize, mut steps: Option<Steps>) -> Self {
-        // Those of the render before.
+        // Left over from the previous render.
         steps.iter_mut().for_each(Steps::mark_unchanged);
         Self { progress, pictures, steps: steps.map(Mutex::new) }
     }
 
-    /// Waits, and reports the steps of the picture `index` meanwhile.
+    /// Waits, and reports the steps of picture `index` meanwhile.
     async fn pause(&self, index: usize, time: Duration) {
         let (index, pictures) = (u32::try_from(index).unwrap_or(0), u32::try_from(self.pictures).unwrap_or(1));
         let Some(steps) = &self.steps else {
@@ -283,14 +282,14 @@ impl<'a> Report<'a> {
                     self.progress.report(Stage::Step { done, of: pictures.saturating_mul(of) });
                 }
             }
-            // The child has gone.
+            // The child has ended.
             std::future::pending::<()>().await;
         };
         drop(tokio::time::timeout(time, following).await);
     }
 }
 
-/// The body of a job for one picture. Everything else is as the server was started.
+/// A job's body for one picture. Everything else is left to the server's settings.
 fn body(extra: &Map<String, Value>, brief: &Brief, prompt: &str, seed: u64, references: ReferenceUse) -> Value {
     let own = json!({
         "prompt": prompt,
@@ -299,7 +298,7 @@ fn body(extra: &Map<String, Value>, brief: &Brief, prompt: &str, seed: u64, refe
         "seed": seed,
         "batch_count": 1,
         "output_format": "png",
-        // The prompt, otherwise.
+        // Otherwise, the prompt is embedded.
         "embed_image_metadata": false,
     });
     let mut body = Value::Object(extra.clone());
@@ -328,7 +327,7 @@ fn body(extra: &Map<String, Value>, brief: &Brief, prompt: &str, seed: u64, refe
                 body["init_image"] = picture.into();
                 body["strength"] = strength.into();
                 if let Some(steps) = settings.steps {
-                    // As the strength was computed for.
+                    // The same number as in the strength's computation.
                     body["sample_params"]["sample_steps"] = steps.max(2).into();
                 }
             }
@@ -349,7 +348,7 @@ fn body(extra: &Map<String, Value>, brief: &Brief, prompt: &str, seed: u64, refe
 mod tests {
     use super::*;
 
-    /// When the end of the last of these jobs is noticed, which a server renders one after another, and the number of polls.
+    /// When the end of the last of these jobs, rendered one after another, is noticed, and the number of polls.
     fn noticed(jobs: &[Duration]) -> (Duration, u32) {
         let (mut now, mut rendered, mut polls) = (Duration::ZERO, Duration::ZERO, 0);
         for job in jobs {

@@ -15,21 +15,21 @@ use tokio::sync::oneshot;
 use super::Start;
 use tintype_system::sandbox::end_before_service;
 
-/// The hidden command that becomes the engine's program. Its arguments are the process id of its parent, the program, and
+/// The hidden command that becomes the engine's program. Its arguments are the parent's process id, the program, and
 /// the program's arguments.
 pub const COMMAND: &str = "become-engine";
 const CANNOT_START: u8 = 127;
 
-/// A child to start, the runtime to start it in, and where to send it.
+/// A child to start, the runtime to start it in, and where to return it.
 type Order = (Command, Handle, oneshot::Sender<io::Result<Child>>);
 
-/// The kernel ends a child when the thread that started it ends, so one thread starts all children and never ends.
+/// The kernel ends a child when the thread that started it ends, so a single thread starts all children and never ends.
 static STARTER: LazyLock<mpsc::Sender<Order>> = LazyLock::new(|| {
     let (orders, received) = mpsc::channel::<Order>();
     let start_all = move || {
         for (mut command, runtime, answer) in received {
             let _runtime = runtime.enter();
-            // A child that nobody waits for any more is killed when it is dropped.
+            // If it is no longer wanted, the child is killed when dropped.
             let _ = answer.send(command.spawn());
         }
     };
@@ -39,10 +39,10 @@ static STARTER: LazyLock<mpsc::Sender<Order>> = LazyLock::new(|| {
     orders
 });
 
-/// Starts a child in a process group of its own.
+/// Starts a child in its own process group.
 ///
 /// # Errors
-/// The launcher could not be started. A program that cannot be started makes the child end.
+/// The launcher failed to start. If the program itself fails to start, the child ends.
 pub(crate) async fn spawn(start: &Start, arguments: &[OsString]) -> io::Result<Child> {
     let mut command = Command::new(&start.launcher);
     command
@@ -64,11 +64,11 @@ pub(crate) async fn spawn(start: &Start, arguments: &[OsString]) -> io::Result<C
     child.await.map_err(|_| gone())?
 }
 
-/// Becomes the engine's program. Runs before this program opens or starts anything else, and returns only if it fails.
+/// Becomes the engine's program. Runs before this program opens or starts anything else, and only returns on failure.
 pub fn main(arguments: &[OsString]) -> ExitCode {
     let [parent, program, arguments @ ..] = arguments else { return ExitCode::from(CANNOT_START) };
     let prepared = set_parent_process_death_signal(Some(Signal::KILL)).map_err(io::Error::from);
-    // A parent that ended before the kernel knew of the wish sends no signal.
+    // A parent that ended before the kernel was asked sends no signal.
     let is_child = getppid().is_some_and(|pid| parent == pid.as_raw_nonzero().to_string().as_str());
     end_before_service();
     let error = match prepared {
@@ -76,7 +76,7 @@ pub fn main(arguments: &[OsString]) -> ExitCode {
         Ok(()) => return ExitCode::from(CANNOT_START),
         Err(error) => error,
     };
-    // The parent reads it. Without standard error nobody does.
+    // The parent reads this. Without standard error it is lost.
     let _ = writeln!(io::stderr(), "cannot start {}: {error}", program.display());
     ExitCode::from(CANNOT_START)
 }

@@ -1,8 +1,7 @@
-//! Keeps a child process that renders running: starts it, waits until it is ready, watches it, and starts it again when it
-//! has ended or hangs. A child listens on a port of this machine, or is spoken to over its standard input and output.
+//! Keeps a rendering child process running: starts it, waits until it is ready, monitors it, and restarts it if it has
+//! ended or hangs. A child listens on a local port, or communicates over its standard input and output.
 //!
-//! The child dies with this process (`launch.rs`). Whatever happens to it costs the render that it worked on and nothing
-//! else.
+//! The child dies with this process (`launch.rs`). Whatever happens to it costs only the render in progress.
 
 mod launch;
 mod output;
@@ -27,51 +26,52 @@ use self::output::Output;
 pub(super) use launch::spawn;
 pub use launch::{COMMAND, main};
 
-/// A child that does not answer this long after its start is started again: large models load for minutes.
+/// A child that doesn't answer this long after its start is restarted: large models take minutes to load.
 const START_LIMIT: Duration = Duration::from_secs(15 * 60);
 const ASK_WHILE_RUNNING: Duration = Duration::from_secs(10);
 const ANSWER_LIMIT: Duration = Duration::from_secs(5);
-/// Failed probes in a row after which the child counts as hung, and successful ones after which it counts as healthy.
+/// Consecutive failed probes after which the child counts as hung, and successful ones after which it counts as
+/// healthy.
 const PATIENCE: u32 = 3;
-/// Time for a child that has closed its connections to end, and for its output to be read.
+/// Time for a child with closed connections to end, and for reading its remaining output.
 const LAST_MOMENT: Duration = Duration::from_secs(1);
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 
-/// A program that renders.
+/// A rendering program.
 #[async_trait]
 pub trait Program: Send + Sync + 'static {
-    /// A connection to one running child.
+    /// A connection to a running child.
     type Link: Clone + Send + Sync + 'static;
 
     /// Prepares the start of a child.
     fn next(&self) -> Result<Next<Self::Link>, String>;
 
-    /// Waits until the child has started, and has it render something small, so that no task waits for what the program
-    /// does only once.
+    /// Waits until the child has started, and has it render something small, so that no task waits for the program's
+    /// one-time work.
     ///
     /// # Errors
     /// The reason why the child cannot render.
     async fn begin(&self, link: &Self::Link) -> Result<(), EngineError>;
 
-    /// Whether the child answers, once it has begun.
+    /// Whether the child answers, once it has started.
     ///
     /// # Errors
-    /// The reason why not.
+    /// The reason why it doesn't.
     async fn ask(&self, link: &Self::Link) -> Result<(), EngineError>;
 
-    /// Advice for the operator when a child has failed for this reason.
+    /// Advice for the operator about a child that failed for this reason.
     fn advice(&self, _why: &str) -> Option<String> {
         None
     }
 }
 
-/// Makes the connection to a child that was just started. Waits for nothing.
+/// Makes the connection to a newly started child. Doesn't block.
 type Connect<L> = Box<dyn FnOnce(&mut Child) -> Result<L, String> + Send>;
 
-/// A child that is about to be started.
+/// A child about to be started.
 pub struct Next<L> {
-    /// The arguments of the program.
+    /// The program's arguments.
     pub arguments: Vec<OsString>,
     /// Makes the connection to the child.
     pub link: Connect<L>,
@@ -88,13 +88,13 @@ impl<L> fmt::Debug for Next<L> {
 pub struct Start {
     /// This program, which becomes the child (`launch.rs`).
     pub launcher: PathBuf,
-    /// The program of the child.
+    /// The child's program.
     pub program: PathBuf,
-    /// The program for the log: its path, or the command of this program that the child is.
+    /// The program's name in the log: its path, or this program's command for the child.
     pub name: String,
-    /// Variables of its environment, all of them.
+    /// All of its environment variables.
     pub environment: Vec<(OsString, OsString)>,
-    /// Whether it has a standard input. Otherwise that is empty.
+    /// Whether it has standard input. Otherwise that is empty.
     pub has_input: bool,
 }
 
@@ -105,29 +105,28 @@ pub struct Running<L> {
     pub link: L,
     /// The id of its process.
     pub process: u32,
-    /// How many children came before it.
+    /// How many children preceded it.
     pub number: u64,
-    /// Steps done and all steps of the picture that it paints.
+    /// The current picture's steps done and total steps.
     pub steps: Steps,
 }
 
-/// Steps done and all steps of the picture that a child paints, as they change.
+/// Steps done and total steps of the picture that a child is rendering, as they change.
 pub type Steps = watch::Receiver<Option<(u32, u32)>>;
 
 #[derive(Debug, Clone)]
 enum ChildState<L> {
     /// The first child is starting.
     Starting,
-    /// A child is being started in the place of one that was well.
+    /// A child is being started in place of a healthy one.
     Restarting,
     Running(Running<L>),
-    /// A child has ended and the reason is being looked for, or it is being killed.
+    /// A child has ended and the reason is being determined, or it is being killed.
     Ending,
-    /// The reason why no child answers.
     Down(String),
 }
 
-/// Keeps one child running. Dropping the supervisor kills the child.
+/// Keeps a child running. Dropping the supervisor kills the child.
 #[derive(Debug)]
 pub struct Supervisor<L> {
     state: watch::Sender<ChildState<L>>,
@@ -136,7 +135,7 @@ pub struct Supervisor<L> {
 }
 
 impl<L: Clone + Send + Sync + 'static> Supervisor<L> {
-    /// Starts a child, in a runtime.
+    /// Starts a child. Must be called in a runtime.
     pub fn new<P: Program<Link = L>>(program: P, start: Start) -> Self {
         let state = watch::Sender::new(ChildState::Starting);
         let (replacements, requests) = mpsc::unbounded_channel();
@@ -144,10 +143,10 @@ impl<L: Clone + Send + Sync + 'static> Supervisor<L> {
         Self { state, replacements, _life: AbortOnDropHandle::new(tokio::spawn(keeper.keep())) }
     }
 
-    /// The child that answers now.
+    /// The child that is answering now.
     ///
     /// # Errors
-    /// [`EngineError::NotAvailable`] while there is none.
+    /// [`EngineError::NotAvailable`] if there is none.
     pub fn running(&self) -> Result<Running<L>, EngineError> {
         match &*self.state.borrow() {
             ChildState::Running(running) => Ok(running.clone()),
@@ -177,7 +176,7 @@ impl<L: Clone + Send + Sync + 'static> Supervisor<L> {
         matches!(&*self.state.borrow(), ChildState::Restarting)
     }
 
-    /// Waits a moment for the reason why the child of this number has gone.
+    /// Waits a moment for the reason why the child with this number ended.
     pub async fn end_of(&self, number: u64) -> Option<String> {
         let mut state = self.state.subscribe();
         let has_gone = |state: &ChildState<L>| match state {
@@ -189,18 +188,18 @@ impl<L: Clone + Send + Sync + 'static> Supervisor<L> {
         if let ChildState::Down(why) = &*state { Some(why.clone()) } else { None }
     }
 
-    /// Kills a child by its number and starts another one at once. Does nothing if it has gone.
+    /// Kills a child by its number and immediately starts another one. Does nothing if it has ended.
     pub fn replace(&self, number: u64, why: &str) {
         self.end(number, ChildState::Ending, End::Replaced(why.to_owned()));
     }
 
-    /// Replaces a child that is well, after the work that it has.
+    /// Replaces a healthy child after its current work.
     pub fn restart(&self, number: u64) {
         self.end(number, ChildState::Restarting, End::Restarted);
     }
 
     fn end(&self, number: u64, then: ChildState<L>, end: End) {
-        // The keeper learns of it later. Until then no work must go to a child that is about to be killed.
+        // The keeper learns of it later. Until then a child that is about to be killed must not get work.
         self.state.send_if_modified(|state| {
             let runs = matches!(state, ChildState::Running(running) if running.number == number);
             if runs {
@@ -215,9 +214,9 @@ impl<L: Clone + Send + Sync + 'static> Supervisor<L> {
 
 #[derive(Debug)]
 enum End {
-    /// It was to start again.
+    /// A restart was requested.
     Restarted,
-    /// It was to be replaced.
+    /// A replacement was requested, for this reason.
     Replaced(String),
     /// It ended or failed by itself.
     Failed(String),
@@ -262,7 +261,7 @@ impl<P: Program> Keeper<P> {
         }
     }
 
-    /// The life of one child, from its start to its end.
+    /// A child's life, from start to end.
     async fn one_child(&mut self, output: &Output) -> End {
         let next = match self.program.next() {
             Ok(next) => next,
@@ -290,11 +289,11 @@ impl<P: Program> Keeper<P> {
             _ = child.child.wait() => String::new(),
         };
         self.report.send_replace(ChildState::Ending);
-        // A child that has just ended may have been found silent first.
+        // A child that has just ended may first have been found silent.
         let why = match tokio::time::timeout(LAST_MOMENT, child.child.wait()).await {
             // It ended because its input was closed.
             Ok(Ok(status)) if status.success() && !failed.is_empty() => failed,
-            // The parent kills it on other paths only.
+            // On other paths, only the parent kills it.
             Ok(Ok(status)) if status.signal() == Some(Signal::KILL.as_raw()) => format!(
                 "the engine process was killed ({status}): if the kernel log says that memory ran out, use a smaller model"
             ),
@@ -303,14 +302,14 @@ impl<P: Program> Keeper<P> {
             Err(_) => failed,
         };
         child.kill().await;
-        // Its last words explain its end. A process that it left behind may hold the pipe.
+        // Its last output explains its end. A process that it left behind may hold the pipe open.
         drop(tokio::time::timeout(LAST_MOMENT, reading).await);
         let why = why + &output.last_words();
         let advice = self.program.advice(&why);
         End::Failed(advice.map_or(why.clone(), |advice| format!("{why}: {advice}")))
     }
 
-    /// Waits until the child is ready, and then until it no longer answers or is to be replaced. Does not notice its end.
+    /// Waits until the child is ready, then until it stops answering or must be replaced. Doesn't notice its end.
     async fn watch(&mut self, link: P::Link, process: u32, output: &Output) -> End {
         match tokio::time::timeout(START_LIMIT, self.program.begin(&link)).await {
             Ok(Ok(())) => {}
@@ -326,7 +325,7 @@ impl<P: Program> Keeper<P> {
             let request = tokio::time::timeout(ASK_WHILE_RUNNING, self.requests.recv()).await;
             match request {
                 Ok(Some((number, end))) if number == self.number => return end,
-                // About a child that has gone.
+                // This is about a child that has already ended.
                 Ok(_) => continue,
                 Err(_) => {}
             }
@@ -348,7 +347,7 @@ impl<P: Program> Keeper<P> {
     }
 }
 
-/// A child and the processes that it started. They end when it is dropped.
+/// A child and the processes that it started. Dropping the group ends them.
 struct Group {
     child: Child,
     id: Option<Pid>,
@@ -369,7 +368,7 @@ impl Group {
 
     fn signal(&mut self) {
         if let Some(group) = self.id.take() {
-            // All of them may have ended.
+            // They may all have ended.
             let _ = kill_process_group(group, Signal::KILL);
         }
     }
@@ -381,17 +380,16 @@ impl Drop for Group {
     }
 }
 
-/// Gives a child a moment for its answer.
+/// Gives a child a moment to answer.
 ///
 /// # Errors
-/// The error of the question, or [`EngineError::NotAvailable`] without an answer.
+/// The request's error, or [`EngineError::NotAvailable`] without an answer.
 pub async fn answer(request: impl Future<Output = Result<(), EngineError>>) -> Result<(), EngineError> {
     let answer = tokio::time::timeout(ANSWER_LIMIT, request).await;
     answer.unwrap_or_else(|_| Err(EngineError::NotAvailable("no answer".into())))
 }
 
-/// A port of this machine on which nothing listens. Another program may take it before the child does; the child then
-/// ends and is started on another port.
+/// A free local port. If another program takes it before the child does, the child ends and is started on another port.
 ///
 /// # Errors
 /// A message for the operator: all ports are taken.

@@ -1,7 +1,7 @@
-//! Output of a child: progress of the render, and lines for the log.
+//! A child's output: render progress, and lines for the log.
 //!
-//! Programs in verbose mode print prompts to standard output. Its lines are therefore logged only until the
-//! child is ready, and those of standard error always.
+//! In verbose mode, programs print prompts to standard output. Its lines are therefore only logged until the child is
+//! ready, while standard error's are always logged.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -17,9 +17,9 @@ use tintype_system::locked::Locked as _;
 
 /// The rest of a longer line is ignored.
 const MAX_LINE: usize = 400;
-/// Lines of standard error that the log shows of one child.
+/// Most lines of a child's standard error in the log.
 const MAX_LINES: u32 = 500;
-/// Lines that explain the end of a child.
+/// Lines that explain a child's end.
 const LAST_LINES: usize = 3;
 
 #[derive(Debug, Default, Clone)]
@@ -43,7 +43,7 @@ enum Pipe {
 }
 
 impl Output {
-    /// Reads both pipes of a child until they close.
+    /// Reads both of a child's pipes until they close.
     pub(super) fn read(&self, engine: &str, child: &mut Child) -> AbortOnDropHandle<()> {
         let (output, error) = (child.stdout.take(), child.stderr.take());
         let (this, engine) = (self.clone(), engine.to_owned());
@@ -57,7 +57,7 @@ impl Output {
         let (mut line, mut chunk) = (Vec::new(), [0; 4096]);
         while let Ok(count @ 1..) = input.read(&mut chunk).await {
             for byte in chunk.iter().take(count) {
-                // Progress is printed over itself: lines end with a carriage return, or clear the rest of the line.
+                // Progress is overprinted: lines end with a carriage return, or clear the rest of the line.
                 match byte {
                     b'\n' | b'\r' => self.line(engine, pipe, &std::mem::take(&mut line)),
                     _ if line.len() < MAX_LINE => line.push(*byte),
@@ -100,7 +100,7 @@ impl Output {
         }
     }
 
-    /// Notes that the child is ready: its standard output may hold prompts from now on.
+    /// Notes that the child is ready: its standard output can contain prompts from now on.
     pub(super) fn set_ready(&self) {
         self.inner.ready.store(true, Ordering::Relaxed);
     }
@@ -115,7 +115,7 @@ impl Output {
         self.inner.healthy.load(Ordering::Relaxed)
     }
 
-    /// The last words of the child, as the end of a sentence.
+    /// The child's last output, as the end of a sentence.
     pub(super) fn last_words(&self) -> String {
         let last = self.inner.last.locked();
         if last.is_empty() {
@@ -125,13 +125,13 @@ impl Output {
         }
     }
 
-    /// Steps done and all steps of the picture that the child paints.
+    /// Steps done and total steps of the picture that the child is rendering.
     pub(super) fn steps(&self) -> Steps {
         self.inner.steps.subscribe()
     }
 }
 
-/// The steps in a line of progress such as `  |====>   | 3/20 - 1.78it/s`. Files that are loaded have bytes per second.
+/// The steps in a progress line such as `  |====>   | 3/20 - 1.78it/s`. File loading shows bytes per second instead.
 fn steps(line: &str) -> Option<(u32, u32)> {
     let (steps, speed) = line.trim().strip_prefix('|')?.rsplit_once('|')?.1.split_once(" - ")?;
     if !speed.contains("it/s") && !speed.contains("s/it") {

@@ -22,7 +22,7 @@ fn missing(found: &Found) -> Vec<&str> {
     found.missing.iter().map(|missing| missing.kind).collect()
 }
 
-/// A loader of a checkpoint (4), two prompts (6, 7), an empty latent (5), a sampler (3) and what saves its picture.
+/// A checkpoint loader (4), two prompts (6, 7), an empty latent (5), a sampler (3), and a node that saves the picture.
 fn default_workflow() -> Value {
     json!({
         "3": node("KSampler", json!({
@@ -112,7 +112,7 @@ fn sdxl_with_a_refiner() {
     assert_eq!(lines(&refining), expected);
     assert_eq!(refining.notes.len(), 2, "{:?}", refining.notes);
     assert!(refining.notes[0].contains("--model replaces that of node 4, and not that of node 12"));
-    // With one sampler, its steps can be set.
+    // With a single sampler, its steps can be set.
     graph["17"]["inputs"]["samples"] = json!(["10", 0]);
     graph["10"]["inputs"]["end_at_step"] = 10_000.into();
     let alone = found(&graph);
@@ -163,7 +163,7 @@ fn flux_1_with_its_own_sampler_a_lora_and_a_reroute() {
     assert_eq!(missing(&found), ["negative_prompt", "strength", "image", "mask"]);
 }
 
-/// FLUX.2 \[klein\] with two references, from a subgraph, whose nodes have two numbers.
+/// FLUX.2 \[klein\] with two references, from a subgraph, whose node ids have two numbers.
 #[test]
 fn flux_2_klein_with_references() {
     let reference = |conditioning: &str, latent: &str| {
@@ -211,7 +211,7 @@ fn flux_2_klein_with_references() {
         "model unet_name 75:70",
     ];
     assert_eq!(lines(&found(&graph)), expected);
-    // A size that follows from a reference is not set.
+    // A size taken from a reference isn't set.
     graph["75:68"] = node("GetImageSize", json!({ "image": ["76", 0] }));
     graph["75:69"] = graph["75:68"].clone();
     let sized = found(&graph);
@@ -258,7 +258,7 @@ fn inpainting() {
     assert_eq!(lines(&erased)[5..], ["image image 10", "mask image 11", "model ckpt_name 4"]);
     assert_eq!(missing(&erased), ["width", "height", "n", "strength"], "the sampler begins with noise in the mask");
 
-    // A mask as the colour of a picture of its own.
+    // A mask in the colours of a separate picture.
     graph["11"] = node("LoadImage", json!({ "image": "mask.png" }));
     graph["12"] = node("ImageToMask", json!({ "image": ["17", 0], "channel": "red" }));
     graph["17"] = node("ImageBlur", json!({ "image": ["11", 0], "blur_radius": 4, "sigma": 1 }));
@@ -282,7 +282,7 @@ fn inpainting() {
     ];
     assert_eq!(lines(&masked)[3..], expected);
 
-    // Both prompts go through a node of the picture and its mask, which has one output for each.
+    // Both prompts pass through a node that takes the picture and its mask, with one output for each prompt.
     graph["13"] = node(
         "InpaintModelConditioning",
         json!({
@@ -296,7 +296,7 @@ fn inpainting() {
     assert_eq!(both[..3], ["prompt text 6", "seed seed 3", "negative_prompt text 7"]);
     assert_eq!(both[both.len() - 3..], ["image image 10", "mask image 10", "model ckpt_name 4"]);
 
-    // A mask that another node looks for in the picture, or makes for it, is none of the caller's.
+    // A mask that another node finds in the picture, or makes for it, isn't the caller's.
     graph["13"]["inputs"]["mask"] = json!(["16", 0]);
     graph["16"] = node("CLIPSegMasking", json!({ "image": ["10", 0], "text": "the bench" }));
     let sought = found(&graph);
@@ -387,7 +387,7 @@ fn a_control_net_with_a_sampler_of_its_own_for_the_depth() {
     graph["21"] = node("ControlNetLoader", json!({ "control_net_name": "depth.safetensors" }));
     graph["3"]["inputs"]["positive"] = json!(["20", 0]);
     graph["3"]["inputs"]["negative"] = json!(["20", 1]);
-    // A number for another input of the latent does not make it one of a picture.
+    // A number for another input of the latent doesn't count as a picture size.
     graph["5"]["inputs"]["batch_size"] = json!(["22", 2]);
     graph["22"] = node("GetImageSize", json!({ "image": ["15", 0] }));
     let mut expected = lines(&found(&default_workflow()));
@@ -433,7 +433,7 @@ fn a_node_that_does_everything() {
     assert_eq!(lines(&found(&graph)), expected);
     let nothing = found(&json!({ "9": node("SaveImage", json!({ "images": ["1", 0] })) }));
     assert!(nothing.nodes.is_empty() && nothing.missing[..2].iter().all(|missing| missing.required));
-    // What computes a number or a text cannot be set.
+    // A computed number or text cannot be set.
     let mut graph = default_workflow();
     graph["5"]["inputs"]["width"] = json!(["20", 0]);
     graph["20"] = node("MathExpression", json!({ "expression": "a * 2", "a": ["21", 0] }));
@@ -460,7 +460,7 @@ fn hostile_files_are_refused_or_come_to_an_end() {
     let many: serde_json::Map<_, _> = (0..2_001).map(|id| (id.to_string(), node("A", json!({})))).collect();
     assert!(refused(&Value::from(many).to_string()).contains("at most 2000"));
 
-    // A long chain takes no stack, and many ways through the same nodes take no time.
+    // A long chain doesn't exhaust the stack, and many paths through the same nodes take no time.
     let mut graph = default_workflow();
     for id in 100..1_900 {
         let next = if id == 1_899 { "6".to_owned() } else { (id + 1).to_string() };
@@ -478,7 +478,7 @@ fn hostile_files_are_refused_or_come_to_an_end() {
     graph["3"]["inputs"]["steps"] = json!(["100", 0]);
     graph["3"]["inputs"]["model"] = json!(["100", 0]);
     assert_eq!(lines(&found(&graph))[0], "prompt text 6");
-    // Links to nodes that are not there, and inputs of no sense.
+    // Links to missing nodes, and nonsensical inputs.
     for odd in [json!(["99", 0]), json!([1, 2, 3]), json!(null), json!({ "a": 1 }), json!([["3", 0], 0])] {
         let mut graph = default_workflow();
         graph["3"]["inputs"]["positive"] = odd.clone();
