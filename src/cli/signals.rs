@@ -1,14 +1,11 @@
 //! The signals that servers and commands obey.
 
 use std::io::{self, IsTerminal as _};
-use std::sync::Arc;
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use super::logging::Logging;
 use super::systemd;
-use crate::policy::Policy;
-use crate::server::Certificate;
 
 /// Signals, caught from the creation of this value on.
 pub(super) struct Signals {
@@ -20,7 +17,7 @@ pub(super) struct Signals {
 enum ServerSignal {
     /// To stop; the name of the signal.
     Stop(&'static str),
-    /// To read files again.
+    /// To read the log filter again.
     Reload,
 }
 
@@ -39,16 +36,16 @@ impl Signals {
         tokio::select! {
             _ = self.terminate.recv() => ServerSignal::Stop("SIGTERM"),
             _ = self.interrupt.recv() => ServerSignal::Stop("SIGINT"),
-            // The terminal was closed, or else someone wants files to be read again.
+            // The terminal was closed, or else someone wants the filter to be read again.
             _ = self.hangup.recv() => if io::stdout().is_terminal() { ServerSignal::Stop("SIGHUP") } else { ServerSignal::Reload },
         }
     }
 
-    /// Reads files again until a signal to stop comes. Returns its name.
-    pub(super) async fn obey(&mut self, reloaded: &Reloaded) -> &'static str {
+    /// Reads the log filter again until a signal to stop comes. Returns its name.
+    pub(super) async fn obey(&mut self, logging: &Logging) -> &'static str {
         loop {
             match self.next().await {
-                ServerSignal::Reload => reloaded.reload().await,
+                ServerSignal::Reload => reload(logging),
                 ServerSignal::Stop(signal) => return signal,
             }
         }
@@ -100,33 +97,13 @@ pub(super) fn end_as_process_1(heeds_interrupts: bool) -> io::Result<()> {
     Ok(())
 }
 
-/// The files that are read again.
-pub(super) struct Reloaded {
-    pub(super) logging: Logging,
-    pub(super) certificate: Option<Arc<Certificate>>,
-    pub(super) policy: Option<Arc<Policy>>,
-}
-
-impl Reloaded {
-    /// Reads all of them. One that cannot be used changes nothing.
-    pub(super) async fn reload(&self) {
-        systemd::notify_reloading();
-        let filter = self.logging.reload_filter();
-        let certificate = self.certificate.as_ref().map_or(Ok(()), |certificate| certificate.reload());
-        let policy = match &self.policy {
-            Some(policy) => policy.reload().await,
-            None => Ok(()),
-        };
-        let outcomes = [("the log filter", filter), ("the certificate", certificate), ("the policy", policy)];
-        let mut kept = 0;
-        for (what, error) in outcomes.into_iter().filter_map(|(what, outcome)| Some((what, outcome.err()?))) {
-            kept += 1;
-            tracing::error!(
-                error,
-                "{what} cannot be read again, so the old one stays in force: fix it and send SIGHUP"
-            );
-        }
-        tracing::info!(kept, "read the log filter, the certificate and the policy again after SIGHUP");
-        systemd::notify("READY=1");
+/// Reads the log filter again. One that cannot be used changes nothing. Certificates, the policy and presets are read
+/// again when they change.
+fn reload(logging: &Logging) {
+    systemd::notify_reloading();
+    match logging.reload_filter() {
+        Ok(()) => tracing::info!("log filter reloaded after SIGHUP"),
+        Err(error) => tracing::error!(error, "could not reload the log filter; keeping the previous one"),
     }
+    systemd::notify("READY=1");
 }

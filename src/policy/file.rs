@@ -1,7 +1,6 @@
 //! Reads and validates the policy file.
 
 use std::io::Read as _;
-use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -13,6 +12,7 @@ use super::rules::{Matcher, Rule};
 use super::{Rules, Subject};
 use tintype_config::duration;
 use tintype_store::StrikeRule;
+use tintype_system::watched_files::SeenFile;
 
 /// Largest policy file or block list, in bytes.
 pub(super) const MAX_FILE: u64 = 16 * 1024 * 1024;
@@ -100,39 +100,18 @@ fn written_duration<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Durati
     }
 }
 
-/// The result of reading a policy, and the state of all files that it was read from.
+/// The result of reading a policy, and all files that it was read from.
 #[derive(Debug)]
 pub(super) struct Read {
     pub(super) rules: Result<Rules, String>,
-    pub(super) stamps: Vec<FileStamp>,
-}
-
-/// State of a file when it was read, to detect changes.
-#[derive(Debug)]
-pub(super) struct FileStamp {
-    path: PathBuf,
-    /// Inode, size, and modification time in seconds and nanoseconds; `None` if the file does not exist.
-    of_file: Option<(u64, u64, i64, i64)>,
-}
-
-impl FileStamp {
-    /// Records the state of a file before it is read.
-    fn of(path: &Path) -> Self {
-        let found = std::fs::metadata(path).ok();
-        let of_file = found.map(|found| (found.ino(), found.size(), found.mtime(), found.mtime_nsec()));
-        Self { path: path.to_owned(), of_file }
-    }
-
-    pub(super) fn holds(&self) -> bool {
-        Self::of(&self.path).of_file == self.of_file
-    }
+    pub(super) files: Vec<SeenFile>,
 }
 
 /// Reads a policy and the files that it names. Relative paths in it start at its own directory.
 pub(super) fn read(path: &Path) -> Read {
-    let mut stamps = vec![FileStamp::of(path)];
-    let rules = text(path).and_then(|text| parse(&text, path)).and_then(|file| rules(file, path, &mut stamps));
-    Read { rules, stamps }
+    let mut files = vec![SeenFile::now(path)];
+    let rules = text(path).and_then(|text| parse(&text, path)).and_then(|file| rules(file, path, &mut files));
+    Read { rules, files }
 }
 
 fn text(path: &Path) -> Result<String, String> {
@@ -157,7 +136,7 @@ fn parse(text: &str, path: &Path) -> Result<File, String> {
     })
 }
 
-fn rules(file: File, path: &Path, stamps: &mut Vec<FileStamp>) -> Result<Rules, String> {
+fn rules(file: File, path: &Path, files: &mut Vec<SeenFile>) -> Result<Rules, String> {
     let beside = |name: &Path| path.parent().unwrap_or(Path::new("")).join(name);
     let invalid = |error: String| format!("{}: {error}", path.display());
     let moderation = match file.moderation {
@@ -166,7 +145,7 @@ fn rules(file: File, path: &Path, stamps: &mut Vec<FileStamp>) -> Result<Rules, 
             let key = match &table.key_file {
                 None => None,
                 Some(name) => {
-                    stamps.push(FileStamp::of(&beside(name)));
+                    files.push(SeenFile::now(&beside(name)));
                     Some(text(&beside(name))?.trim().to_owned())
                 }
             };
@@ -183,7 +162,7 @@ fn rules(file: File, path: &Path, stamps: &mut Vec<FileStamp>) -> Result<Rules, 
         }
         Some(table) => {
             let name = beside(&table.file);
-            stamps.push(FileStamp::of(&name));
+            files.push(SeenFile::now(&name));
             let invalid = |error| format!("{}, {error}", name.display());
             Some(BlockList::parse(&text(&name)?, table.distance).map_err(invalid)?)
         }

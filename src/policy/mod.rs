@@ -13,20 +13,19 @@ mod tests;
 
 use std::fmt;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError, RwLock, TryLockError};
-use std::time::Duration;
+use std::sync::{Arc, PoisonError, RwLock};
 
 use serde::Deserialize;
-use tokio_util::sync::CancellationToken;
 
-use tintype_config::POLICY_CHECK_EVERY;
 use tintype_domain::model::Violation;
+use tintype_domain::text::counted;
 use tintype_engine::picture::Picture;
 use tintype_store::StrikeRule;
+use tintype_system::watched_files::{self, SeenFile, WatchedFiles};
 
 use blocklist::BlockList;
 pub use blocklist::picture_hash;
-use file::{FileStamp, Unreachable};
+use file::Unreachable;
 use moderation::{Moderation, NoAnswer};
 use rules::Matcher;
 
@@ -152,8 +151,7 @@ fn verdict(moderation: &Moderation, answer: Result<bool, NoAnswer>) -> Verdict {
 
 impl fmt::Display for Rules {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let counted = |count: usize, one: &str| format!("{count} {one}{}", if count == 1 { "" } else { "s" });
-        write!(f, "{}", counted(self.matcher.len(), "rule"))?;
+        write!(f, "{}", counted(self.matcher.len() as u64, "rule", "rules"))?;
         if let Some(moderation) = &self.moderation {
             let missing = match moderation.unreachable() {
                 Unreachable::Open => "open",
@@ -162,7 +160,7 @@ impl fmt::Display for Rules {
             write!(f, ", moderation by {} (fails {missing})", moderation.host())?;
         }
         if let Some(list) = &self.blocklist {
-            write!(f, ", {}", counted(list.len(), "blocked picture"))?;
+            write!(f, ", {}", counted(list.len() as u64, "blocked picture", "blocked pictures"))?;
         }
         match self.strikes {
             Some(rule) => write!(f, ", a key is suspended after {rule}"),
@@ -171,16 +169,12 @@ impl fmt::Display for Rules {
     }
 }
 
-/// Longest wait for the policy's files. A pipe or a dead network file system may never answer.
-const READ_LIMIT: Duration = Duration::from_secs(10);
-
 /// The policy in force.
 #[derive(Debug)]
 pub struct Policy {
     path: Option<PathBuf>,
     rules: RwLock<Arc<Rules>>,
-    /// State of the policy files when they were last read. Locked during a read.
-    seen: Mutex<Vec<FileStamp>>,
+    files: WatchedFiles,
 }
 
 impl Policy {
@@ -192,7 +186,7 @@ impl Policy {
         let policy = Arc::new(Self {
             path: path.map(Path::to_owned),
             rules: RwLock::new(Arc::new(Rules::none())),
-            seen: Mutex::default(),
+            files: WatchedFiles::default(),
         });
         policy.refresh().await.map(|_| policy)
     }
@@ -207,17 +201,9 @@ impl Policy {
         self.path.as_ref().map(|path| format!("{}: {}", path.display(), self.rules()))
     }
 
-    /// Takes changed files into use until `stop`. A file that cannot be read or used leaves the old rules in force.
-    pub async fn watch(self: Arc<Self>, stop: CancellationToken) {
-        while stop.run_until_cancelled(tokio::time::sleep(POLICY_CHECK_EVERY)).await.is_some() {
-            match self.refresh().await {
-                Ok(false) => {}
-                Ok(true) => tracing::info!(policy = self.describe(), "the changed policy is in force"),
-                Err(error) => {
-                    tracing::error!(error, "the changed policy is invalid; the old one stays in force: fix the file")
-                }
-            }
-        }
+    /// Takes changed files into use, forever. A file that cannot be read or used leaves the old rules in force.
+    pub async fn watch(self: Arc<Self>) {
+        watched_files::follow("policy", || self.refresh()).await;
     }
 
     /// Reads the files again if any of them has changed; returns whether there are new rules. An invalid change, or one
@@ -227,45 +213,14 @@ impl Policy {
     /// A message for the operator.
     pub async fn refresh(self: &Arc<Self>) -> Result<bool, String> {
         let Some(path) = &self.path else { return Ok(false) };
-        let policy = self.clone();
-        let reading = tokio::task::spawn_blocking(move || policy.read_changes());
-        match tokio::time::timeout(READ_LIMIT, reading).await {
-            Ok(read) => read.unwrap_or_else(|error| Err(format!("reading the policy failed: {error}"))),
-            // The thread continues, and the rules take effect when it finishes.
-            Err(_) => Err(format!(
-                "reading {} or a file that it names takes longer than {} s: are they files, and is the file system there?",
-                path.display(),
-                READ_LIMIT.as_secs()
-            )),
-        }
-    }
-
-    /// Reads the files again, whether they have changed or not.
-    ///
-    /// # Errors
-    /// As [`Policy::refresh`].
-    pub async fn reload(self: &Arc<Self>) -> Result<(), String> {
-        if let Ok(mut seen) = self.seen.try_lock() {
-            seen.clear();
-        }
-        self.refresh().await.map(drop)
-    }
-
-    fn read_changes(&self) -> Result<bool, String> {
-        let Some(path) = &self.path else { return Ok(false) };
-        let mut seen = match self.seen.try_lock() {
-            Ok(seen) => seen,
-            Err(TryLockError::Poisoned(seen)) => seen.into_inner(),
-            // Another thread waits for the files, and one is enough.
-            Err(TryLockError::WouldBlock) => return Ok(false),
+        let (policy, named) = (self.clone(), path.clone());
+        let read = move |seen: &mut Vec<SeenFile>| {
+            let read = file::read(&named);
+            *seen = read.files;
+            let rules = Arc::new(read.rules?);
+            *policy.rules.write().unwrap_or_else(PoisonError::into_inner) = rules;
+            Ok(true)
         };
-        if !seen.is_empty() && seen.iter().all(FileStamp::holds) {
-            return Ok(false);
-        }
-        let read = file::read(path);
-        *seen = read.stamps;
-        let rules = read.rules?;
-        *self.rules.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(rules);
-        Ok(true)
+        self.files.refresh(path, read).await
     }
 }

@@ -2,12 +2,9 @@
 
 use std::collections::HashMap;
 use std::fmt::Display;
-use std::io;
-use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError, RwLock};
 
-use tokio::time::MissedTickBehavior;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::rustls::crypto::ring;
 use tokio_rustls::rustls::pki_types::pem::{self, PemObject as _};
@@ -18,8 +15,9 @@ use tokio_rustls::rustls::version::{TLS12, TLS13};
 use tokio_rustls::rustls::{Error, ServerConfig, ServerConnection};
 
 use super::acme::Authority;
-use tintype_config::{AcmeSettings, CERTIFICATE_CHECK_EVERY};
+use tintype_config::AcmeSettings;
 use tintype_system::clock::Clock;
+use tintype_system::watched_files::{self, SeenFile, WatchedFiles};
 
 /// The ALPN protocol of TLS-ALPN-01 challenges (RFC 8737).
 const ACME_PROTOCOL: &[u8] = b"acme-tls/1";
@@ -35,12 +33,9 @@ pub struct Certificate {
 
 #[derive(Debug)]
 enum Origin {
-    Files { cert: PathBuf, key: PathBuf },
+    Files { cert: PathBuf, watched: WatchedFiles },
     Authority(Authority),
 }
-
-/// State of a file that changes when the file is replaced.
-type Trace = (u64, u64, i64, i64, i64, i64);
 
 impl Certificate {
     /// Reads a certificate chain and its key, both in PEM.
@@ -48,8 +43,9 @@ impl Certificate {
     /// # Errors
     /// A message for the operator.
     pub fn read(cert: &Path, key: &Path) -> Result<Arc<Self>, String> {
+        let watched = WatchedFiles::new(vec![SeenFile::now(cert), SeenFile::now(key)]);
         let current = read_pair(cert, key)?;
-        Ok(Self::new(Origin::Files { cert: cert.to_owned(), key: key.to_owned() }, Some(current)))
+        Ok(Self::new(Origin::Files { cert: cert.to_owned(), watched }, Some(current)))
     }
 
     /// Loads the certificate of an earlier order from the data directory. Without one the server has no certificate
@@ -84,50 +80,22 @@ impl Certificate {
     /// Watches for new certificates forever. Open connections keep their certificate.
     pub(super) async fn watch(self: Arc<Self>) {
         match &self.origin {
-            Origin::Files { cert, key } => self.watch_files(cert, key).await,
+            Origin::Files { cert, watched } => {
+                watched_files::follow("certificate", || self.refresh(cert, watched)).await;
+            }
             Origin::Authority(authority) => authority.keep(&self).await,
         }
     }
 
-    /// Reads the files again now. A certificate of an authority needs no reading.
-    ///
-    /// # Errors
-    /// A message for the operator; the old certificate stays.
-    pub fn reload(&self) -> Result<(), String> {
-        if let Origin::Files { cert, key } = &self.origin {
-            self.install(read_pair(cert, key)?);
-        }
-        Ok(())
-    }
-
-    async fn watch_files(&self, cert: &Path, key: &Path) {
-        let look = || Ok::<_, io::Error>([trace(cert)?, trace(key)?]);
-        let mut seen = look().ok();
-        let mut ticks = tokio::time::interval(CERTIFICATE_CHECK_EVERY);
-        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        loop {
-            ticks.tick().await;
-            let traces = look();
-            let found = traces.as_ref().ok().copied();
-            if found == seen {
-                continue;
-            }
-            seen = found;
-            let pair = match traces {
-                Ok(_) => read_pair(cert, key),
-                Err(error) => Err(error.to_string()),
-            };
-            match pair {
-                Ok(pair) => {
-                    self.install(pair);
-                    tracing::info!("the certificate was reloaded");
-                }
-                Err(error) => tracing::error!(
-                    error,
-                    "the new certificate is invalid; the server keeps the old one: fix the files"
-                ),
-            }
-        }
+    /// Reads the files again if they have changed.
+    async fn refresh(self: &Arc<Self>, cert: &Path, watched: &WatchedFiles) -> Result<bool, String> {
+        let certificate = self.clone();
+        let read = move |seen: &mut Vec<SeenFile>| {
+            seen.iter_mut().for_each(|seen| *seen = SeenFile::now(&seen.path));
+            certificate.install(read_pair(&seen[0].path, &seen[1].path)?);
+            Ok(true)
+        };
+        watched.refresh(cert, read).await
     }
 
     pub(super) fn current(&self) -> Option<Arc<CertifiedKey>> {
@@ -162,11 +130,6 @@ impl ResolvesServerCert for Certificate {
         }
         self.current()
     }
-}
-
-fn trace(path: &Path) -> io::Result<Trace> {
-    let of = std::fs::metadata(path)?;
-    Ok((of.ino(), of.size(), of.mtime(), of.mtime_nsec(), of.ctime(), of.ctime_nsec()))
 }
 
 /// Reads both files and checks that they belong together.

@@ -6,29 +6,30 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use std::{fmt, fs};
 
-use tintype_config::{FileVersion, PresetFile, PresetSettings};
+use tintype_config::{PresetFile, PresetSettings};
 use tintype_domain::preset::{DEFAULT_PRESET, Preset};
 use tintype_domain::request::GenerateRequest;
 use tintype_engine::{EngineInfo, Lora, LoraSource, PromptSyntax, RenderSettings, Setting};
 use tintype_store::{EngineState, Origin};
 use tintype_system::clock::Clock;
 use tintype_system::locked::Locked as _;
+use tintype_system::watched_files::{self, FileVersion, SeenFile, WatchedFiles};
 
-/// How often the file may be looked at.
-const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// A file that changed later than this ago may be half written.
+const SETTLED_AFTER: Duration = Duration::from_secs(1);
 
 /// The presets of this process.
 #[derive(Debug)]
 pub struct Presets {
-    clock: Clock,
     file: Option<PresetFile>,
+    watched: WatchedFiles,
     engines: Mutex<Engines>,
     followed: Mutex<Followed>,
     /// Whether changed presets with LoRA files wait for a check of these.
     checks_loras: AtomicBool,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 struct Engines {
     by_name: BTreeMap<String, EngineInputs>,
     are_all: bool,
@@ -62,8 +63,6 @@ pub enum NoEngineForMask {
 
 #[derive(Debug, Default)]
 struct Followed {
-    looked_at: Option<Duration>,
-    version: Option<FileVersion>,
     /// A version that was seen at the last look, and may still be being written.
     unsettled: Option<FileVersion>,
     presets: Arc<Vec<Preset>>,
@@ -73,13 +72,14 @@ struct Followed {
 
 impl Presets {
     /// The presets of the settings, until their file changes.
-    pub fn new(settings: &PresetSettings, clock: Clock) -> Self {
+    pub fn new(settings: &PresetSettings) -> Self {
         let file = settings.preset_file.clone();
-        let version = file.as_ref().and_then(|file| file.version);
-        let followed = Followed { version, presets: Arc::new(settings.presets()), ..Followed::default() };
+        let seen = file.iter().map(|file| SeenFile { path: file.path.clone(), version: file.version });
+        let watched = WatchedFiles::new(seen.collect());
+        let followed = Followed { presets: Arc::new(settings.presets()), ..Followed::default() };
         Self {
-            clock,
             file,
+            watched,
             engines: Mutex::default(),
             followed: Mutex::new(followed),
             checks_loras: AtomicBool::new(false),
@@ -104,9 +104,8 @@ impl Presets {
     /// # Errors
     /// A message for the operator: an engine that this process knows cannot render with one.
     pub fn check(&self) -> Result<(), String> {
-        let presets = self.all();
-        let engines = self.engines.locked();
-        presets.iter().try_for_each(|preset| engines.check_choices(preset))
+        let engines = self.engines.locked().clone();
+        self.all().iter().try_for_each(|preset| engines.check_choices(preset))
     }
 
     /// From now on changed presets with LoRA files [wait](Self::waiting) for a check of these.
@@ -116,18 +115,63 @@ impl Presets {
 
     /// Changed presets whose LoRA files are not checked yet.
     pub fn waiting(&self) -> Option<Arc<Vec<Preset>>> {
-        self.all();
         self.followed.locked().waiting.clone()
     }
 
-    /// Puts presets that waited into force, unless a LoRA file does not fit or the file has changed again meanwhile.
+    /// Puts presets that waited into force, unless a LoRA file does not fit or the file has changed again meanwhile. Looks
+    /// at files.
     pub fn checked(&self, presets: &Arc<Vec<Preset>>, result: Result<(), String>) {
+        // The engines may have changed meanwhile.
+        let engines = self.engines.locked().clone();
+        let checked = result.and_then(|()| engines.check(presets));
         let mut followed = self.followed.locked();
         if followed.waiting.take_if(|waiting| Arc::ptr_eq(waiting, presets)).is_some() {
-            // The engines may have changed meanwhile.
-            let engines = self.engines.locked();
-            let checked = result.and_then(|()| engines.check(presets.to_vec()));
-            followed.accept(checked.map(Arc::new));
+            followed.accept(checked.map(|()| presets.clone()));
+        }
+    }
+
+    /// Follows the file, forever.
+    pub async fn watch(self: Arc<Self>) {
+        watched_files::follow("presets", || self.refresh()).await;
+    }
+
+    /// Reads the file again if it has changed and is not being written. One that cannot be used changes nothing but the
+    /// log. Returns false.
+    ///
+    /// # Errors
+    /// A message for the operator: the file or a LoRA does not answer.
+    pub async fn refresh(self: &Arc<Self>) -> Result<bool, String> {
+        let Some(file) = self.file.clone() else { return Ok(false) };
+        let (presets, path) = (self.clone(), file.path.clone());
+        self.watched
+            .refresh(&path, move |seen| {
+                presets.read(&file, seen);
+                Ok(false)
+            })
+            .await
+    }
+
+    fn read(&self, file: &PresetFile, seen: &mut Vec<SeenFile>) {
+        let now = SeenFile::now(&file.path);
+        // Without a file the presets stay: some editors remove it before they write it.
+        let Some(version) = now.version else { return };
+        let is_same = self.followed.locked().unsettled.replace(version) == Some(version);
+        if !is_same && Clock::system().now().since(version.modified_at()) < SETTLED_AFTER {
+            return;
+        }
+        *seen = vec![now];
+        self.followed.locked().waiting = None;
+        let engines = self.engines.locked().clone();
+        let read = file.read().and_then(|presets| engines.check(&presets).map(|()| Arc::new(presets)));
+        let mut followed = self.followed.locked();
+        match read {
+            Ok(presets)
+                if self.checks_loras.load(Ordering::SeqCst)
+                    && presets.iter().any(|preset| !preset.settings.loras.is_empty()) =>
+            {
+                followed.waiting = Some(presets);
+            }
+            read => followed.accept(read),
         }
     }
 
@@ -186,15 +230,7 @@ impl Presets {
 
     /// All presets, by name.
     pub fn all(&self) -> Arc<Vec<Preset>> {
-        let mut followed = self.followed.locked();
-        let now = self.clock.elapsed();
-        if let Some(file) = &self.file
-            && followed.looked_at.is_none_or(|at| now.abs_diff(at) >= LOOK_EVERY)
-        {
-            let engines = self.engines.locked();
-            followed.look(file, now, &engines, self.checks_loras.load(Ordering::SeqCst));
-        }
-        followed.presets.clone()
+        self.followed.locked().presets.clone()
     }
 
     /// The preset with this name.
@@ -286,13 +322,13 @@ impl Engines {
         Ok(())
     }
 
-    /// The presets, unless an engine that one names does not exist or cannot render with it.
-    fn check(&self, presets: Vec<Preset>) -> Result<Vec<Preset>, String> {
+    /// Checks that the engines that presets name exist and can render with them.
+    fn check(&self, presets: &[Preset]) -> Result<(), String> {
         let lacks = |preset: &&Preset| {
             preset.engine.as_ref().is_some_and(|engine| self.are_all && !self.by_name.contains_key(engine))
         };
         presets.iter().try_for_each(|preset| self.check_choices(preset))?;
-        let Some(Preset { name, engine, .. }) = presets.iter().find(lacks) else { return Ok(presets) };
+        let Some(Preset { name, engine, .. }) = presets.iter().find(lacks) else { return Ok(()) };
         let engine = engine.as_deref().unwrap_or_default();
         let known = self.names();
         Err(format!("[preset.{name}] names the engine {engine:?}; the engines of this server are {known}"))
@@ -300,38 +336,15 @@ impl Engines {
 }
 
 impl Followed {
-    /// Reads the file if it has changed. One that cannot be used changes nothing.
-    fn look(&mut self, file: &PresetFile, now: Duration, engines: &Engines, checks_loras: bool) {
-        self.looked_at = Some(now);
-        // Without a file the presets stay: some editors remove it before they write it.
-        let Some(version) = file.present_version().filter(|version| Some(*version) != self.version) else { return };
-        // A file that changed just now may be half written.
-        let age = Clock::system().now().since(version.changed_at());
-        if self.unsettled.replace(version) != Some(version) && age < LOOK_EVERY {
-            return;
-        }
-        self.version = Some(version);
-        self.waiting = None;
-        match file.read().and_then(|presets| engines.check(presets)) {
-            Ok(presets) if checks_loras && presets.iter().any(|preset| !preset.settings.loras.is_empty()) => {
-                self.waiting = Some(Arc::new(presets));
-            }
-            read => self.accept(read.map(Arc::new)),
-        }
-    }
-
     /// Puts presets into force. A fault changes nothing.
     fn accept(&mut self, presets: Result<Arc<Vec<Preset>>, String>) {
         match presets {
             Ok(presets) => {
-                tracing::info!(presets = presets.len(), "read the presets again, because the config file has changed");
+                tracing::info!(presets = presets.len(), "presets reloaded");
                 self.presets = presets;
             }
             Err(error) => {
-                tracing::error!(
-                    error,
-                    "cannot read the presets again, so the old ones stay in force: correct the file"
-                );
+                tracing::error!(error, "invalid presets; keeping the previous ones");
             }
         }
     }

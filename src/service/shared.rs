@@ -35,7 +35,7 @@ pub struct ServiceContext {
     /// Counters and gauges.
     pub metrics: Arc<Metrics>,
     /// The presets in force.
-    pub presets: Presets,
+    pub presets: Arc<Presets>,
     /// Ends tasks.
     pub endings: Endings,
     /// Changes when a task may be waiting in the queue. Every worker of this process looks.
@@ -60,7 +60,7 @@ impl ServiceContext {
             backlog: Backlog::new(clock.clone()),
             ages: TaskAges::new(store.clone(), clock.clone()),
             endings: Endings::new(store.clone(), metrics.clone()),
-            presets: Presets::new(&settings.presets, clock.clone()),
+            presets: Arc::new(Presets::new(&settings.presets)),
             metrics,
             queued: watch::Sender::new(()),
             removed_before: RemovedBefore::default(),

@@ -42,21 +42,20 @@ impl Rig {
         let named = json!({ "path": file, "is_named": true, "version": null }).to_string();
         let flags = [&["--preset-file", named.as_str()], flags].concat();
         let rig = Self { service: Service::start_with(&flags).await, file, _directory: directory };
-        rig.change(presets);
+        rig.change(presets).await;
         rig
     }
 
     /// Changes the file, and has it read.
-    fn change(&self, presets: &str) {
+    async fn change(&self, presets: &str) {
         fs::write(&self.file, presets).expect("a file");
         // A file that changed just now is read when it is as before at the next look.
-        self.look();
-        self.look();
+        self.look().await;
+        self.look().await;
     }
 
-    fn look(&self) {
-        self.service.clock.advance(Duration::from_secs(2));
-        self.service.shared.presets.all();
+    async fn look(&self) {
+        self.service.shared.presets.refresh().await.expect("the file answers");
     }
 }
 
@@ -204,12 +203,12 @@ async fn presets_follow_their_file_without_a_restart_and_a_bad_one_changes_nothi
         ids.collect::<Vec<_>>()
     };
     assert_eq!(names().await, ["imgmodel", "portrait"]);
-    rig.change("[preset.landscape]\nseed = 1\n");
+    rig.change("[preset.landscape]\nseed = 1\n").await;
     assert_eq!(names().await, ["imgmodel", "landscape"]);
-    rig.change("[preset.landscape]\nsteps = 0\n");
+    rig.change("[preset.landscape]\nsteps = 0\n").await;
     assert_eq!(names().await, ["imgmodel", "landscape"]);
     fs::remove_file(&rig.file).expect("removed");
-    rig.change("");
+    rig.change("").await;
     assert_eq!(names().await, ["imgmodel"]);
 }
 
@@ -226,18 +225,18 @@ async fn presets_stay_while_their_file_is_being_written_or_is_gone() {
     };
     for half in ["", "[preset.a]\n", "[preset.a]\nsteps = 9\n"] {
         write(half);
-        rig.look();
+        rig.look().await;
         assert_eq!(names(), ["portrait"], "{half:?}");
     }
-    rig.look();
+    rig.look().await;
     assert_eq!(names(), ["a"]);
     fs::remove_file(&rig.file).expect("removed");
-    rig.look();
-    rig.look();
+    rig.look().await;
+    rig.look().await;
     assert_eq!(names(), ["a"]);
     rustix::fs::mkfifoat(rustix::fs::CWD, &rig.file, rustix::fs::Mode::RWXU).expect("a pipe");
-    rig.look();
-    rig.look();
+    rig.look().await;
+    rig.look().await;
     assert_eq!(names(), ["a"]);
 }
 
@@ -250,7 +249,7 @@ async fn a_repeated_call_finds_its_task_whatever_its_preset_says_by_now() {
         async |repeated: &str| caller.post_json(GENERATIONS, &[("idempotency-key", repeated)], body.clone()).await;
     let first = call("mine").await;
     assert_eq!(first.status, 202, "{first:?}");
-    rig.change("[preset.draft]\ncallers = [\"seed=0..30\"]\n");
+    rig.change("[preset.draft]\ncallers = [\"seed=0..30\"]\n").await;
     let again = call("mine").await;
     assert_eq!((again.status.as_u16(), again.json()["id"].clone()), (202, first.json()["id"].clone()), "{again:?}");
     assert_eq!(refusal(&call("another").await).0, "seed must be from 0 to 30.");
@@ -391,7 +390,7 @@ async fn callers_name_no_lora() {
     assert_eq!((answer.status.as_u16(), answer.header("x-ignored-fields")), (202, "loras"));
     assert_eq!(settings_of(&caller, &answer).await.render.loras, []);
     // A file that no engine of this process could use changes nothing.
-    rig.change(&format!("{PORTRAIT}lora = \"ink\"\n"));
+    rig.change(&format!("{PORTRAIT}lora = \"ink\"\n")).await;
     let answer = call(&caller, json!({ "prompt": "a boat", "model": "portrait" })).await;
     assert_eq!(settings_of(&caller, &answer).await.render.loras, []);
 }

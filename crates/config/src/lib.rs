@@ -59,7 +59,7 @@ pub use self::model_aliases::{ModelAlias, ModelAliasSettings, ModelAliases};
 pub use self::oidc::OidcSettings;
 pub use self::origins::{AllowedOrigins, OriginSettings};
 pub use self::policy::PolicySettings;
-pub use self::presets::{FileVersion, PresetFile, PresetSettings};
+pub use self::presets::{PresetFile, PresetSettings};
 pub use self::redis::{RedisServer, RedisSettings};
 pub use self::retention::RetentionSettings;
 pub use self::s3::S3Settings;

@@ -1,9 +1,7 @@
 //! Presets from `[preset.NAME]` tables in the config file.
 
 use std::collections::BTreeMap;
-use std::fs::Metadata;
 use std::ops::RangeInclusive;
-use std::os::unix::fs::MetadataExt as _;
 use std::path::PathBuf;
 use std::str::FromStr;
 
@@ -11,8 +9,8 @@ use clap::Args;
 use serde::{Deserialize, Serialize};
 use tintype_domain::preset::{MAX_PRESET_NAME, MAX_PRESETS, Preset, USUALLY_OPEN, check};
 use tintype_domain::request::MAX_REFERENCES;
-use tintype_domain::timestamp::Timestamp;
 use tintype_engine::{Lora, MAX_LORAS, PromptSyntax, RenderSettings, Setting};
+use tintype_system::watched_files::FileVersion;
 use toml::de::DeValue;
 
 use super::file::{ConfigFile, FileOrigin, FileSetting, Value, line_of, one_text, parsed, refusal, suggestion, text};
@@ -79,29 +77,6 @@ pub struct PresetFile {
     pub version: Option<FileVersion>,
 }
 
-/// Distinguishes two versions of a file.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct FileVersion {
-    inode: u64,
-    bytes: u64,
-    /// Its last change, in seconds since 1970 and nanoseconds.
-    changed: (i64, i64),
-}
-
-impl FileVersion {
-    /// The version of a file that can be read again; `None` for pipes and devices.
-    fn of(metadata: &Metadata) -> Option<Self> {
-        let changed = (metadata.mtime(), metadata.mtime_nsec());
-        metadata.is_file().then(|| Self { inode: metadata.ino(), bytes: metadata.size(), changed })
-    }
-
-    /// When it was last changed.
-    pub fn changed_at(&self) -> Timestamp {
-        let (seconds, nanoseconds) = self.changed;
-        Timestamp::from_millis(seconds.saturating_mul(1_000).saturating_add(nanoseconds / 1_000_000))
-    }
-}
-
 impl FromStr for PresetFile {
     type Err = String;
 
@@ -113,17 +88,12 @@ impl FromStr for PresetFile {
 impl PresetFile {
     /// A command's config file. `found` is its content, if it exists.
     pub(super) fn new(path: PathBuf, is_named: bool, found: Option<&ConfigFile>) -> Self {
-        Self { path, is_named, version: found.and_then(|found| FileVersion::of(&found.metadata)) }
+        Self { path, is_named, version: found.and_then(|found| FileVersion::in_metadata(&found.metadata)) }
     }
 
     /// The flag that passes the file on; `None` if its path isn't UTF-8.
     pub(super) fn flag(&self) -> Option<String> {
         serde_json::to_string(self).ok().map(|file| format!("--preset-file={file}"))
-    }
-
-    /// The current version, if there is a readable file.
-    pub fn present_version(&self) -> Option<FileVersion> {
-        std::fs::metadata(&self.path).ok().as_ref().and_then(FileVersion::of)
     }
 
     /// Reloads the presets.

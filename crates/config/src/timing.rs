@@ -8,8 +8,6 @@ pub const TASK_TIME_LIMIT: Duration = Duration::from_secs(9 * 60);
 pub const LEASE: Duration = Duration::from_secs(30);
 /// How often the sweeper looks for expired leases and overdue tasks.
 pub const SWEEP_EVERY: Duration = Duration::from_secs(1);
-/// How often the content policy's files are checked for changes.
-pub const POLICY_CHECK_EVERY: Duration = Duration::from_secs(1);
 /// How often a worker probes an unavailable engine, and retries writing result files.
 pub const PROBE_EVERY: Duration = Duration::from_secs(1);
 /// How often a worker reports its capabilities to other processes.
@@ -54,8 +52,6 @@ pub const POLL_EVERY: Duration = Duration::from_secs(1);
 pub const KEY_CACHE_TTL: Duration = Duration::from_millis(500);
 /// How long a finished task is cached if another process could remove it.
 pub const FINISHED_TASK_TTL: Duration = Duration::from_secs(60);
-/// How often the certificate's files are checked for changes.
-pub const CERTIFICATE_CHECK_EVERY: Duration = Duration::from_secs(1);
 /// The period over which an account's failed tasks are counted.
 pub const FAILURES_WITHIN: Duration = Duration::from_secs(10 * 60);
 /// How long an account's number of failed tasks is cached.

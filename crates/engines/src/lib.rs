@@ -24,9 +24,9 @@ use std::time::Duration;
 use tintype_engine::{Engine, EngineInfo, Sizes};
 use tintype_sketch::Sketch;
 
-use self::models::ModelVersion;
 use tintype_config::{EngineSettings, EngineTarget, NamedEngine, ServerKind};
 use tintype_system::sandbox::Decoder;
+use tintype_system::watched_files::FileVersion;
 
 /// This release's engines, as named in `--engine`.
 pub const KNOWN: [&str; 6] = ["sketch", "diffusion", "openai:URL", "sd-server:URL", "sd-server", "comfyui:URL"];
@@ -118,7 +118,7 @@ pub struct EngineModel {
     /// The name of the engine.
     pub engine: String,
     /// The built-in engine's model, and its version if it is installed.
-    pub model: Option<(String, Option<ModelVersion>)>,
+    pub model: Option<(String, Option<FileVersion>)>,
 }
 
 impl EngineModel {

@@ -18,7 +18,7 @@ use self::banner::FirstKey;
 use self::rendering::{Chosen, Rendering};
 use self::started::{Ready, shows_secrets};
 use super::logging::{LogFormat, Logging};
-use super::signals::{Reloaded, Signals};
+use super::signals::Signals;
 use super::systemd;
 use super::{Failure, Outcome, open_files, operator};
 use crate::http::{ApiSettings, ApiState, Readiness, metrics_router, router};
@@ -349,6 +349,12 @@ async fn check_engines(server: &ServerSettings, shared: &ServiceContext, engines
     Ok(())
 }
 
+/// Does this part of the server's work until `stop`.
+fn until<F: Future>(stop: &CancellationToken, part: F) -> impl Future<Output = ()> + use<F> {
+    let stop = stop.clone();
+    async move { _ = stop.run_until_cancelled(part).await }
+}
+
 /// Runs the parts until a signal or until one of them ends, then stops the worker at once and the listeners after `delay`.
 async fn work(
     parts: Parts,
@@ -364,8 +370,7 @@ async fn work(
     let mut running = JoinSet::new();
     // Boxed, so that Tokio's code for a task is compiled once and not for each part.
     let mut run = |part: BoxFuture<'static, ()>| drop(running.spawn(part));
-    let policy = rendering.as_ref().map(|rendering| rendering.policy.clone());
-    let reloaded = Reloaded { logging, certificate: listeners.certificate.clone(), policy };
+    run(Box::pin(until(&stop, shared.presets.clone().watch())));
     if let Some(api) = &api {
         let ApiSettings { connections: limits, trusted_proxies, balancers, .. } = api.settings.clone();
         let listener = ListenerSettings { certificate: listeners.certificate, limits, trusted_proxies, balancers };
@@ -374,8 +379,8 @@ async fn work(
         run(Box::pin(api.keys.clone().run(stop.clone())));
         run(Box::pin(api.studio.clone().run(stop.clone())));
         run(Box::pin(api.previews.clone().run(stop.clone())));
-        let (shared, stop) = (api.shared.clone(), stop.clone());
-        run(Box::pin(async move { _ = stop.run_until_cancelled(shared.endings.receive()).await }));
+        let shared = api.shared.clone();
+        run(Box::pin(until(&stop, async move { shared.endings.receive().await })));
     }
     if let Some(probe) = listeners.probe {
         run(Box::pin(probe.run(shared.clone(), stop.clone())));
@@ -385,7 +390,7 @@ async fn work(
         run(Box::pin(server::serve(listeners.metrics, router, settings, close.clone())));
     }
     if let Some(rendering) = rendering {
-        run(Box::pin(rendering.policy.clone().watch(stop.clone())));
+        run(Box::pin(until(&stop, rendering.policy.clone().watch())));
         run(Box::pin(rendering.run(stop.clone())));
     }
     if let Some(deliverer) = deliverer {
@@ -393,7 +398,7 @@ async fn work(
     }
     run(Box::pin(sweeper.run(stop.clone())));
     let broken = tokio::select! {
-        signal = signals.obey(&reloaded) => {
+        signal = signals.obey(&logging) => {
             tracing::info!(signal, "stopping");
             false
         }

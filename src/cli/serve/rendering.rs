@@ -271,11 +271,11 @@ impl Rendering {
 
     /// Checks the LoRAs of presets that have changed before they come into force, for as long as it is polled.
     async fn check_new_presets(&self, engines: NamedEngines) {
-        let presets = &self.shared.presets;
         loop {
-            if let Some(waiting) = presets.waiting() {
-                let checked = check_loras(&engines, &waiting).await;
-                presets.checked(&waiting, checked);
+            if let Some(waiting) = self.shared.presets.waiting() {
+                let (presets, checked) = (self.shared.presets.clone(), check_loras(&engines, &waiting).await);
+                // The engine's LoRAs may be on a file system that does not answer.
+                drop(tokio::task::spawn_blocking(move || presets.checked(&waiting, checked)).await);
             }
             tokio::time::sleep(LOOK_EVERY).await;
         }

@@ -32,11 +32,11 @@ pub use self::remove::{NotRemoved, can_remove, remove};
 
 use std::fs::{File, TryLockError};
 use std::io::{self, ErrorKind};
-use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 use tintype_diffusion::pipelines::{KNOWN, Recognised, recognise};
+use tintype_system::watched_files::FileVersion;
 
 use self::manifest::{MANIFEST, Manifest, check_file_path};
 
@@ -72,22 +72,14 @@ pub struct Installed {
     pub unusable: Option<String>,
 }
 
-/// Distinguishes a model from an earlier one with the same name.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct ModelVersion {
-    inode: u64,
-    /// Its manifest's last change, in seconds since 1970 and nanoseconds.
-    changed: (i64, i64),
-}
-
-/// An installed model's current version; `None` if there is none, or a command is adding or removing it.
-pub fn version(data_dir: &Path, name: &str) -> Option<ModelVersion> {
+/// An installed model's current version, which distinguishes it from an earlier one with the same name; `None` if there is
+/// none, or a command is adding or removing it.
+pub fn version(data_dir: &Path, name: &str) -> Option<FileVersion> {
     let models = directory(data_dir);
     if !is_name(name) || busy::is_busy(&models, name) {
         return None;
     }
-    let found = std::fs::metadata(models.join(name).join(MANIFEST)).ok()?;
-    Some(ModelVersion { inode: found.ino(), changed: (found.mtime(), found.mtime_nsec()) })
+    FileVersion::of(&models.join(name).join(MANIFEST))
 }
 
 /// Prevents a model from being removed. The operating system releases it when the process ends.
