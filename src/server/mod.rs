@@ -147,6 +147,12 @@ pub async fn serve(listeners: Vec<Listener>, router: Router, settings: ListenerS
     }
 }
 
+/// Waits before the next accept.
+async fn pause_after(error: &io::Error) {
+    tracing::warn!(%error, "could not accept a connection; retrying");
+    tokio::time::sleep(ACCEPT_PAUSE).await;
+}
+
 struct ConnectionAcceptor {
     slots: Arc<ConnectionSlots>,
     /// With the PROXY protocol, those that speak it.
@@ -161,10 +167,7 @@ impl ConnectionAcceptor {
             match accepted {
                 Ok(Accepted::Tcp(stream, address)) => self.serve_tcp(stream, address.ip()),
                 Ok(Accepted::Socket(stream)) => self.serve_unix(stream),
-                Err(error) => {
-                    tracing::warn!(%error, "could not accept a connection; retrying");
-                    tokio::time::sleep(ACCEPT_PAUSE).await;
-                }
+                Err(error) => pause_after(&error).await,
             }
         }
     }

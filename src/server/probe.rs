@@ -16,6 +16,7 @@ use tokio::io::AsyncWriteExt as _;
 use tokio::net::UnixListener;
 use tokio_util::sync::CancellationToken;
 
+use super::pause_after;
 use crate::service::ServiceContext;
 
 /// The answer of a healthy worker.
@@ -49,7 +50,13 @@ impl Probe {
     pub async fn run(self, shared: Arc<ServiceContext>, stop: CancellationToken) {
         let answer = async {
             loop {
-                let Ok((mut caller, _)) = self.0.accept().await else { continue };
+                let mut caller = match self.0.accept().await {
+                    Ok((caller, _)) => caller,
+                    Err(error) => {
+                        pause_after(&error).await;
+                        continue;
+                    }
+                };
                 let state = shared.check().await.map_or_else(|reason| reason, |()| READY.to_owned());
                 // The caller may have gone.
                 _ = tokio::time::timeout(TIME_LIMIT, caller.write_all(state.as_bytes())).await;

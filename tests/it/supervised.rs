@@ -214,6 +214,27 @@ async fn a_hangup_reloads_the_log_filter_and_ends_nothing() {
 }
 
 #[test]
+fn a_worker_without_file_descriptors_says_so_and_answers_later() {
+    let directory = TempDir::new().expect("a directory");
+    let (data, log) = (directory.path().join("data"), directory.path().join("log"));
+    let server = Server::spawn(serve(&data, &log, &[]));
+    let ask = |patience: &str| {
+        tintype().args(["health", "--worker", "--json", "--timeout", patience, "--data"]).arg(&data).ran()
+    };
+    let worker = ask("60s").exited(0).json()[0]["address"].as_str().expect("a process").to_owned();
+    let limit = |most: &str| {
+        let process = worker.trim_start_matches("process ");
+        Command::new("prlimit").args(["--pid", process, &format!("--nofile={most}:")]).ran().succeeded();
+    };
+    limit("0");
+    ask("1s").exited(1);
+    until_logged(&log, "could not accept a connection; retrying", 1);
+    limit("1024");
+    ask("60s").exited(0);
+    server.stop();
+}
+
+#[test]
 fn systemd_hears_when_the_server_is_ready_and_when_it_stops() {
     let directory = TempDir::new().expect("a directory");
     let systemd = Systemd::start();
