@@ -87,15 +87,17 @@ impl Check {
 }
 
 pub(super) async fn run(args: DoctorArgs, data: &DataSettings, adopted: &Adopted) -> Outcome {
+    let existing = existing_database(data).await.map_err(|Failure(message)| message);
+    let existing = existing.as_ref();
     let checks = [
         Check::new("settings", settings(adopted)),
         Check::new("clock", clock()),
         Check::new("data directory", directory(data)),
         Check::new("free space", free_space(data, &args.space)),
         Check::new("server", server(data, adopted.is_running.then_some(&args.listen)).await),
-        Check::new("database", database(data).await),
-        Check::new("queue", queue(data).await),
-        Check::new("files", files(data, args.files.files.as_deref()).await),
+        Check::new("database", database(existing).await),
+        Check::new("queue", queue(existing).await),
+        Check::new("files", files(data, args.files.files.as_deref(), existing).await),
         Check::new("rate limits", rate_limits(&args.redis).await),
         Check::new("engine", engines(&args.engine, &data.data).await),
         Check::new("models", installed_models(data)),
@@ -256,11 +258,11 @@ async fn readiness(listen: &[ListenAddress]) -> Result<&'static str, String> {
     }
 }
 
-async fn database(data: &DataSettings) -> Result<String, Failure> {
-    let audit = match existing_database(data).await? {
+async fn database(existing: Result<&Existing, &String>) -> Result<String, Failure> {
+    let audit = match existing? {
         Existing::None => return Ok("none yet; the first start creates it".into()),
         Existing::Older => {
-            return Ok("without the tables of this release; the next start creates or migrates them".into());
+            return Ok("schema older than this release; the next start migrates it".into());
         }
         Existing::Sqlite(database) => {
             database.check_integrity()?;
@@ -280,8 +282,8 @@ async fn database(data: &DataSettings) -> Result<String, Failure> {
     Ok(format!("{accounts}, {}: all balances match", counted(audit.tasks, "task", "tasks")))
 }
 
-async fn queue(data: &DataSettings) -> Result<String, Failure> {
-    let (depth, engines) = match existing_database(data).await? {
+async fn queue(existing: Result<&Existing, &String>) -> Result<String, Failure> {
+    let (depth, engines) = match existing? {
         Existing::None | Existing::Older => return Ok("empty".into()),
         // The engines of a server on SQLite are known to that server alone; the check of the engines probes them.
         Existing::Sqlite(database) => (database.queue_depth()?, None),
@@ -345,9 +347,13 @@ async fn existing_database(data: &DataSettings) -> Result<Existing, Failure> {
     })
 }
 
-async fn files(data: &DataSettings, files: Option<&str>) -> Result<String, Failure> {
+async fn files(
+    data: &DataSettings,
+    files: Option<&str>,
+    existing: Result<&Existing, &String>,
+) -> Result<String, Failure> {
     let backend = data.file_backend(files)?;
-    let known = match existing_database(data).await? {
+    let known = match existing? {
         Existing::None | Existing::Older => None,
         Existing::Sqlite(database) => database.files_marker()?,
         Existing::Postgres(store) => store.files_marker().await?,
@@ -417,7 +423,7 @@ async fn try_bucket(files: &Files, clock: &Clock) -> Result<(), Failure> {
     }
     match part {
         Ok(part) if *part == picture[1..3] => Ok(()),
-        Ok(_) => Err(format!("{} sent another part of a file than was asked for", files.describe()).into()),
+        Ok(_) => Err(format!("{} ignored the Range header", files.describe()).into()),
         Err(error) => Err(format!("{} did not send a part of a file: {error}", files.describe()).into()),
     }
 }

@@ -111,5 +111,5 @@ pub(super) async fn status<S: AsyncRead + AsyncWrite + Unpin>(mut stream: S, pat
     stream.take(MAX_ANSWER).read_to_end(&mut answer).await?;
     let answer = String::from_utf8_lossy(&answer);
     let status = answer.strip_prefix("HTTP/1.1 ").and_then(|rest| rest.get(..3));
-    status.map(str::to_owned).ok_or_else(|| io::Error::other("the answer is not one of an HTTP server"))
+    status.map(str::to_owned).ok_or_else(|| io::Error::other("not an HTTP response"))
 }
