@@ -9,7 +9,7 @@ use std::io;
 use std::os::unix::process::CommandExt as _;
 use std::process::Command;
 
-use super::help::SERVERS;
+use tintype_config::SERVERS;
 use tintype_system::sandbox::OWN_PROGRAM;
 
 /// glibc maps allocations of at least this many bytes, and never raises this number.

@@ -1,9 +1,8 @@
 //! The help of commands. The global options show where they matter: in the help of the program and of its servers.
 
 use clap::{Arg, Command};
+use tintype_config::SERVERS;
 
-/// The commands that show the global options.
-pub(super) const SERVERS: [&str; 3] = ["serve", "api", "worker"];
 const POINTER: &str = "Global options, such as --data and --config: `tintype help`";
 
 /// The command line. Commands other than servers take the global options without showing them in their help.

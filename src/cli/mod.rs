@@ -178,33 +178,7 @@ enum Command {
     },
 }
 
-impl Cli {
-    /// What is wrong with `--database`, if the command needs one. The parser of the flag does not check it, because its
-    /// error would repeat the URL with its password.
-    fn database_fault(&self) -> Option<String> {
-        let url = self.data.database.as_deref().filter(|_| self.command.uses_database())?;
-        url.parse::<DatabaseUrl>().err()
-    }
-}
-
 impl Command {
-    fn is_server(&self) -> bool {
-        matches!(self, Self::Serve(_) | Self::Api(_) | Self::Worker(_))
-    }
-
-    /// Whether the command cannot do its work without a database.
-    fn uses_database(&self) -> bool {
-        self.root_right().is_some() && !matches!(self, Self::Model(_) | Self::Engine(_) | Self::Doctor(_))
-    }
-
-    /// Whether the command does something at Ctrl-C.
-    fn heeds_interrupts(&self) -> bool {
-        matches!(
-            self,
-            Self::Generate(_) | Self::Get(_) | Self::Model(_) | Self::Engine(engine::EngineCommand::Library(_))
-        )
-    }
-
     fn otlp(&self) -> Option<&str> {
         match self {
             Self::Serve(args) | Self::Api(args) | Self::Worker(args) => args.server.otlp.as_deref(),
@@ -253,10 +227,7 @@ pub fn main() -> ExitCode {
     if let Command::DecodePicture { side } = cli.command {
         return sandbox::main(Some(&side), false);
     }
-    if let Some(fault) = cli.database_fault() {
-        output::complain(&format!("tintype: --database: {fault}"));
-        return ExitCode::from(2);
-    }
+    let needs = read.needs;
     let (exporter, filter) = match logging::start(&cli.log, cli.log_format, cli.command.otlp()) {
         Ok(started) => started,
         Err(error) => {
@@ -264,7 +235,7 @@ pub fn main() -> ExitCode {
             return ExitCode::from(2);
         }
     };
-    let is_server = cli.command.is_server();
+    let is_server = needs.is_server();
     if is_server {
         if let Some(error) = without_allocator {
             tracing::warn!(%error, "could not set up the allocator; this server will keep more memory than it needs");
@@ -277,11 +248,11 @@ pub fn main() -> ExitCode {
     let logging = Logging { format: cli.log_format, filter, arguments };
     let mut data = DataSettings { operator: owner::caller(), ..cli.data };
     let mut command = cli.command;
-    let outcome = privileges::become_owner(&mut command, &mut data)
+    let outcome = privileges::become_owner(needs, &mut command, &mut data)
         // From here on this process may have threads.
         .and_then(|()| match is_server {
             true => serve::check_machine().and_then(|()| Ok(output::open(logging::report_dropped)?)),
-            false => Ok(signals::end_as_process_1(command.heeds_interrupts())?),
+            false => Ok(signals::end_as_process_1(needs.heeds_interrupts)?),
         })
         .and_then(|()| on_large_stack(|| run(command, &data, &read, logging, exporter))?);
     match outcome {
@@ -301,6 +272,12 @@ fn read(arguments: &[OsString]) -> Result<(CommandLine, Cli), ExitCode> {
     let read = tintype_config::read(help::without_global_options(Cli::command()), arguments);
     let read = read.map_err(|error| explain(error, arguments))?;
     let cli = Cli::from_arg_matches(&read.matches).unwrap_or_else(|error| error.exit());
+    // The parser of the flag does not check the URL, because its error would repeat it with its password.
+    let database = cli.data.database.as_deref().filter(|_| read.needs.database);
+    if let Some(fault) = database.and_then(|url| url.parse::<DatabaseUrl>().err()) {
+        output::complain(&format!("tintype: --database: {fault}"));
+        return Err(ExitCode::from(2));
+    }
     if let Some(unread) = &read.adopted.unread {
         output::complain(&format!("tintype: {unread}, so this command uses its own settings"));
     }
@@ -389,7 +366,7 @@ fn run(
     logging: Logging,
     exporter: Option<Exporter>,
 ) -> Outcome {
-    let mut runtime = if command.is_server() {
+    let mut runtime = if read.needs.is_server() {
         tokio::runtime::Builder::new_multi_thread()
     } else {
         tokio::runtime::Builder::new_current_thread()

@@ -350,7 +350,7 @@ fn commands_that_stay_root_trust_no_config_file_of_the_service_user() {
     let settings = format!("engine = \"sd-server\"\nengine-program = {program:?}\nengine-args = \"-m model\"\n");
     fs::write(&file, settings).expect("a file");
     give(&file);
-    for command in [&["engine", "check"][..], &["engine", "list"], &["generate", "a boat"]] {
+    for command in [&["engine", "check"][..], &["engine", "list"], &["generate", "a boat"], &["mcp"]] {
         let said = tintype().args(command).arg("--data").arg(places.data()).ran().failed();
         assert!(said.contains("belongs to user 65534"), "{command:?}: {said}");
     }
@@ -358,4 +358,42 @@ fn commands_that_stay_root_trust_no_config_file_of_the_service_user() {
     chown(&file, Some(0), Some(0)).expect("root may take files");
     let output = tintype().args(["engine", "list", "--data"]).arg(places.data()).ran();
     assert!(output.status.success(), "{}", output.errors());
+}
+
+#[test]
+fn root_uses_the_config_file_of_the_service_user_only_to_become_that_user() {
+    let places = Places::new();
+    let file = places.data().join("tintype.toml");
+    fs::write(&file, "").expect("a file");
+    give(&file);
+    for command in [&["config", "show"][..], &["health"], &["preset", "list"]] {
+        let said = tintype().args(command).arg("--data").arg(places.data()).ran().errors();
+        assert!(said.contains("running as nobody, who owns"), "{command:?}: {said}");
+    }
+    // Every command refuses the file, rejects its content or never reads it.
+    fs::write(&file, "nonsense = 1").expect("a file");
+    let pages = places.create("pages");
+    tintype().arg("man").arg(&pages).ran().succeeded();
+    let commands = tree(&pages).into_iter().filter_map(|page| {
+        let page = page.file_name()?.to_str()?.strip_suffix(".1")?.strip_prefix("tintype-")?;
+        Some(page.splitn(2, '-').map(str::to_owned).collect::<Vec<_>>())
+    });
+    let commands: Vec<_> = commands.collect();
+    assert!(commands.len() > 50, "{commands:?}");
+    for command in &commands {
+        let is_group = commands.iter().any(|other| other.len() > command.len() && other.starts_with(command));
+        if is_group || command[0] == "help" {
+            continue;
+        }
+        let said = tintype().args(command).arg("--data").arg(places.data()).ran().errors();
+        let [name, rest @ ..] = &command[..] else { panic!("{command:?}") };
+        match name.as_str() {
+            "engine" if rest == ["library"] => assert!(said.contains("line 1"), "{command:?}: {said}"),
+            "engine" | "policy" | "generate" | "get" | "mcp" => {
+                assert!(said.contains("belongs to user 65534"), "{command:?}: {said}");
+            }
+            "version" | "openapi" | "completions" => assert!(!said.contains("tintype.toml"), "{command:?}: {said}"),
+            _ => assert!(said.contains("line 1"), "{command:?}: {said}"),
+        }
+    }
 }

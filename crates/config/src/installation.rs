@@ -16,6 +16,7 @@ use rustix::process::geteuid;
 
 use tintype_system::data_dir;
 
+use super::commands::SERVERS;
 use super::environment::adopt;
 use super::layers::{Setting, leaf, without_variables};
 
@@ -25,8 +26,6 @@ const UNIT_SETTINGS: &str = "/etc/tintype.env";
 const UNIT_DATA: &str = "/var/lib/tintype";
 /// Largest environment or command line, in bytes.
 const MAX_BYTES: u64 = 4 * 1024 * 1024;
-/// The commands that run a server, in the order of how many settings they have.
-const SERVERS: [&str; 3] = ["serve", "api", "worker"];
 /// Settings of a single process, not of the installation.
 const OF_PROCESS: [&str; 4] = ["data", "log", "log-format", "shutdown-delay"];
 /// Prefix of a server's variables for its bucket.

@@ -12,6 +12,7 @@ use clap::{Arg, ArgAction, ArgMatches, Command};
 use rustix::process::geteuid;
 use serde::Serialize;
 
+use super::commands::{Needs, SettingsFrom};
 use super::engines::table_settings;
 use super::environment::{STARTED_AGAIN, fault_of_variables, is_empty_variable, variables_with};
 use super::file::{CONFIG_FILE, ConfigFile, EngineTable, FileOrigin, FileSetting, Value, nearest};
@@ -31,6 +32,8 @@ const MASK: &str = "********";
 pub struct CommandLine {
     /// All flags' values.
     pub matches: ArgMatches,
+    /// What the chosen command needs.
+    pub needs: Needs,
     /// The chosen command's settings.
     pub settings: Vec<ShownSetting>,
     /// The server whose settings the command uses.
@@ -283,7 +286,9 @@ pub fn read(command: Command, arguments: &[OsString]) -> Result<CommandLine, Set
     let of_tables = tables.iter().flat_map(|table| show_table(table, file.as_ref()));
     let of_presets = file.iter().filter(|_| takes_presets).flat_map(show_presets);
     let settings = settings.chain(of_tables).chain(of_presets).collect();
-    Ok(CommandLine { matches, settings, adopted, unknown_variables: unknown_variables(&known) })
+    let needs = Needs::named(&matches)
+        .ok_or_else(|| SettingsError::File("this command is missing in the list of what commands need".into()))?;
+    Ok(CommandLine { matches, needs, settings, adopted, unknown_variables: unknown_variables(&known) })
 }
 
 fn show(
@@ -371,25 +376,6 @@ fn with_flags(arguments: &[OsString], flags: impl Iterator<Item = String>) -> Ve
     arguments[..end].iter().cloned().chain(added).chain(arguments[end..].iter().cloned()).collect()
 }
 
-/// Commands that keep their own settings: they run or create an installation, or talk to a server elsewhere.
-const OWN_SETTINGS: [&str; 12] = [
-    "serve",
-    "api",
-    "worker",
-    "restore",
-    "migrate",
-    "config",
-    "generate",
-    "get",
-    "mcp",
-    "version",
-    "openapi",
-    "completions",
-];
-
-/// Commands that don't change a database, and `doctor`, which reports what it couldn't read.
-const WITHOUT_DATABASE: [&str; 6] = ["doctor", "engine", "health", "model", "policy", "preset"];
-
 /// Lets a command's flags take negative numbers, so that their parsers can say what is allowed. Otherwise clap calls
 /// such a number an unknown flag.
 fn taking_negative_numbers(command: Command) -> Command {
@@ -416,9 +402,9 @@ fn with_installation(
     let Ok(first) = command.clone().ignore_errors(true).try_get_matches_from(&arguments) else {
         return Ok((command, arguments, none));
     };
-    let Some(name) = first.subcommand_name() else { return Ok((command, arguments, none)) };
-    let (is_own, creates) = (OWN_SETTINGS.contains(&name), name == "restore");
-    if is_own && !creates {
+    let Some(needs) = Needs::named(&first) else { return Ok((command, arguments, none)) };
+    let creates = needs.settings == SettingsFrom::New;
+    if needs.settings != SettingsFrom::Server && !creates {
         return Ok((command, arguments, none));
     }
     let (of_command, matches) = leaf(known, &first);
@@ -435,12 +421,12 @@ fn with_installation(
     }
     let settings: Vec<_> = of_command.get_arguments().filter_map(Setting::of).collect();
     let is_named = |setting: &Setting| setting.is_flag_of(matches);
-    let installation = match Installation::find(&data, known, becomes_owner(&first)) {
+    let installation = match Installation::find(&data, known, needs.is_of_any_owner()) {
         Ok(Some(installation)) => installation,
         Ok(None) => return Ok((command, arguments, none)),
         Err(unread) => {
             let is_database = |setting: &&Setting| ["database", "database-file"].contains(&setting.name.as_str());
-            if WITHOUT_DATABASE.contains(&name) || settings.iter().filter(is_database).any(is_named) {
+            if !needs.database || settings.iter().filter(is_database).any(is_named) {
                 return Ok((command, arguments, Adopted { unread: Some(unread), ..none }));
             }
             let reader = reader_of_servers();
@@ -459,22 +445,16 @@ fn with_installation(
     Ok((command, with_flags(&arguments, flags.into_iter()), found))
 }
 
-/// Whether root becomes the data's owner before the command acts.
-fn becomes_owner(matches: &ArgMatches) -> bool {
-    geteuid().is_root() && !matches.subcommand_name().is_none_or(|name| KEEP_USER.contains(&name))
-}
-
-/// The commands during which root stays root.
-const KEEP_USER: [&str; 4] = ["engine", "generate", "get", "policy"];
-
 /// The config file named by `--config`, or the one in the data directory.
 fn config_file(matches: &ArgMatches, command: &Command) -> Result<Option<ConfigFile>, String> {
+    let needs = Needs::named(matches).filter(|needs| needs.settings != SettingsFrom::Environment);
+    let Some(needs) = needs else { return Ok(None) };
     let mut settings = Vec::new();
     collect_settings(command, &mut settings);
     match matches.try_get_one::<PathBuf>("config").ok().flatten() {
         Some(named) => ConfigFile::read(named, FileOrigin::Named, &settings),
         None => {
-            let any_owner = becomes_owner(matches);
+            let any_owner = needs.is_of_any_owner();
             ConfigFile::read(&data_of(matches).join(CONFIG_FILE), FileOrigin::DataDirectory { any_owner }, &settings)
         }
     }

@@ -4,6 +4,7 @@
 mod acme;
 mod client;
 mod collector;
+mod commands;
 mod connections;
 mod database;
 mod engine;
@@ -35,6 +36,7 @@ mod worker;
 pub use self::acme::AcmeSettings;
 pub use self::client::ClientSettings;
 pub use self::collector::collector_headers;
+pub use self::commands::{Needs, SERVERS};
 pub use self::connections::{
     ConnectionLimits, MAX_BOARD_NAME, MAX_BOARDS, MAX_BODY, MAX_CHOSEN, MAX_EDIT_BODY, MAX_HEADER, MAX_HEADER_FIELDS,
     MAX_SHARED_LINKS, MAX_UNSENT, MAX_UPLOAD, MAX_UPLOADS, MIN_UPLOAD_RATE, MIN_WRITE_PROGRESS, RESERVE_PER_SOURCE,
