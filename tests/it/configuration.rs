@@ -356,6 +356,10 @@ fn a_table_of_an_engine_that_cannot_be_used_is_an_error_with_its_line() {
             "line 3: [engine.a] url: the engine's URL begins with ftp://",
         ),
         (
+            "[engine.a]\nkind = \"openai\"\nurl = \"127.0.0.1:8000/v1\"",
+            "line 3: [engine.a] url: the engine's URL begins with neither http:// nor https://",
+        ),
+        (
             "[engine.a]\nkind = \"sketch\"\nmodle = \"m\"",
             "line 3: [engine.a] there is no setting \"modle\": did you mean \"model\"?",
         ),

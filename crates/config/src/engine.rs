@@ -388,7 +388,12 @@ fn example(kind: ServerKind) -> &'static str {
 /// Parses a server's base URL. Its path ends with a slash, so that relative paths can be joined to it. Errors don't
 /// repeat the URL, which can contain a password.
 pub(super) fn server_url(text: &str) -> Result<Url, String> {
-    let mut url = Url::parse(text).map_err(|error| format!("the engine's URL is not valid: {error}"))?;
+    let mut url = Url::parse(text).map_err(|error| match error {
+        url::ParseError::RelativeUrlWithoutBase => {
+            "the engine's URL begins with neither http:// nor https://".to_owned()
+        }
+        error => format!("the engine's URL is not valid: {error}"),
+    })?;
     if !matches!(url.scheme(), "http" | "https") {
         return Err(format!("the engine's URL begins with {}:// instead of http:// or https://", url.scheme()));
     }
