@@ -84,6 +84,9 @@ impl From<tokio_postgres::Error> for StoreError {
             &SqlState::INSUFFICIENT_PRIVILEGE => {
                 ": make this role the owner of the database, or of the schema and its tables"
             }
+            &SqlState::INVALID_SCHEMA_NAME => {
+                ": the search_path of this role has no schema that exists and that it may use"
+            }
             _ => "",
         };
         let cause = Cause::new(format!("{} (SQLSTATE {}){advice}", server.message(), server.code().code()));
