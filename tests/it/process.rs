@@ -165,6 +165,14 @@ fn a_machine_that_cannot_run_a_server_is_reported() {
     let said = run_with(Path::new("setpriv"), data, [], few).exited(1).errors();
     assert!(said.contains("threads that a server needs") && said.contains("TasksMax="), "{said}");
 
+    let own = TempDir::new().expect("a directory");
+    let small = ["--as=524288000", TINTYPE, "serve", "--listen", "127.0.0.1:0"];
+    let said = run_with(Path::new("prlimit"), data, [], small).exited(1).errors();
+    assert!(said.contains("500 MiB on memory addresses") && said.contains("LimitAS="), "{said}");
+    let short = ["--fsize=8192", TINTYPE, "serve", "--listen", "127.0.0.1:0"];
+    let said = run_with(Path::new("prlimit"), own.path(), [], short).exited(1).errors();
+    assert!(said.contains("ulimit -f"), "{said}");
+
     let stack = ["--stack=131072", TINTYPE, "config", "show"];
     run_with(Path::new("prlimit"), data, [], stack).succeeded();
     let few = ["--nofile=64", TINTYPE, "serve", "--listen", "127.0.0.1:0"];

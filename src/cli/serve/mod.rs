@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use clap::Args;
 use futures::future::BoxFuture;
+use rustix::process::{Resource, getrlimit};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
@@ -144,10 +145,21 @@ impl Listeners {
 /// output, the database, a call that blocks, and a decoder.
 const THREADS: usize = 6;
 
+/// Bytes of addresses below which a server can run out of them: each thread reserves some, and the allocator does.
+const FEW_ADDRESSES: u64 = 4 << 30;
+
 /// Refuses a machine on which parts of a server would panic, or fail with an error that names no cause.
 pub(super) fn check_machine() -> Result<(), Failure> {
     if Clock::system().since_epoch().is_zero() {
         return Err(Failure("the system clock shows a time before 1970; set it".into()));
+    }
+    // An allocation that fails ends the process, at best with a line that names no limit.
+    if let Some(most) = getrlimit(Resource::As).current.filter(|most| *most < FEW_ADDRESSES) {
+        tracing::warn!(
+            "a limit of {} MiB on memory addresses can end this server without a word; lift it (ulimit -v, LimitAS= of \
+             systemd) and limit the memory of its container or unit instead",
+            most >> 20
+        );
     }
     let count = thread::available_parallelism().map_or(1, NonZero::get) + THREADS;
     let gate = Mutex::new(());

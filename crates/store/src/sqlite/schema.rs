@@ -66,7 +66,8 @@ pub(super) fn unusable(path: &Path, error: impl Display) -> OpenError {
     error.push_str(match error.as_str() {
         "database is locked" => " by another program, or its file system has no locks (SMB)",
         "disk I/O error" => {
-            ": its disk fails, or its file system shares no memory (mergerfs: mount it with cache.files=partial)"
+            ": its disk fails, a file may not grow so large (ulimit -f, LimitFSIZE= of systemd), or its file system \
+             shares no memory (mergerfs: mount it with cache.files=partial)"
         }
         _ => "",
     });
