@@ -116,15 +116,16 @@ async function catchUp() {
 
 let hasBegun = false;
 function receive({ name, data }) {
+  if (name === "here") return;
   if (name === "task") return refresh(data.id);
   if (name === "marks") return follow(data);
   if (name === "queue") return showPaused(data.paused);
   if (name === "progress") return showProgress(data);
-  // The stream has begun, is broken off, or has brought nothing yet.
-  showAway(name !== "begin");
+  // The stream has begun, is broken off, has brought nothing yet, or was taken by another tab.
+  showAway(name === "away" || name === "silence");
   if (name !== "away") all('[data-state="processing"]').forEach((card) => refresh(idOf(card)));
-  if (name !== "begin") return;
-  showPaused(data.paused);
+  if (name === "begin") showPaused(data.paused);
+  else if (name !== "taken") return;
   if (hasBegun) [catchUp(), lookForFresh()];
   hasBegun = true;
 }
@@ -167,20 +168,40 @@ function openStream(url, report) {
   };
 }
 
-// One tab of this browser holds the stream and tells the others, because a browser opens few connections to a server.
+// One tab of this browser holds the stream and tells the others, because a browser opens few connections to a server. A
+// tab that somebody looks at takes it from one that answers nothing: phones suspend the others, with the lock.
 function listen(url) {
   if (!navigator.locks) return listenWhileVisible(url);
   const tabs = new BroadcastChannel("tintype");
-  tabs.onmessage = (message) => receive(message.data);
   const requested = performance.now();
-  navigator.locks.request("tintype-stream", () => new Promise(() => {
+  let close, doubt;
+  tabs.onmessage = ({ data }) => {
+    clearTimeout(doubt);
+    if (data.name !== "who") receive(data);
+    else if (close) tabs.postMessage({ name: "here" });
+  };
+  const hold = (options) => navigator.locks.request("tintype-stream", options, () => new Promise(() => {
     // This tab has waited for another one to close, whose last words it may have missed.
     hasBegun ||= performance.now() - requested > 1000;
-    openStream(url, (news) => {
+    close = openStream(url, (news) => {
       tabs.postMessage(news);
       receive(news);
     });
-  }));
+  })).catch(() => {
+    if (!close) return;
+    close = close();
+    hold({});
+    receive({ name: "taken" });
+  });
+  const ask = () => {
+    clearTimeout(doubt);
+    if (document.hidden || close) return;
+    tabs.postMessage({ name: "who" });
+    doubt = setTimeout(() => { if (!close) hold({ steal: true }); }, 3_000);
+  };
+  document.addEventListener("visibilitychange", ask);
+  hold({});
+  ask();
 }
 
 // Without HTTPS browsers have no locks. Each tab has its own stream then, while somebody can see it.

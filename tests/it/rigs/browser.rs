@@ -121,6 +121,16 @@ impl Browser {
         Tab(before)
     }
 
+    /// Suspends the tab at its next line of script, as phones suspend those that nobody sees.
+    pub fn suspend(&mut self) {
+        self.call("Debugger.enable", json!({}));
+        self.call("Debugger.pause", json!({}));
+    }
+
+    pub fn resume(&mut self) {
+        self.call("Debugger.disable", json!({}));
+    }
+
     /// Changes the size of the page, in pixels.
     pub fn resize(&mut self, width: u32, height: u32) {
         let size = json!({ "width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 700 });

@@ -39,6 +39,21 @@ fn tabs_of_a_browser_share_one_stream_and_the_next_one_takes_it_over() {
 }
 
 #[test]
+fn a_suspended_tab_keeps_the_stream_from_no_other() {
+    let mut person = Person::sign_in(&[]);
+    person.browser.until("hasBegun");
+    person.browser.suspend();
+    let suspended = person.browser.open_tab(&format!("{}/studio", person.server.url()));
+    person.browser.until("document.readyState === 'complete' && document.querySelector('#prompt')");
+    person.create("A lighthouse in a storm");
+    person.browser.until(&first("completed"));
+    person.browser.turn_to(suspended);
+    person.browser.resume();
+    person.browser.until(&first("completed"));
+    person.leave();
+}
+
+#[test]
 fn a_page_shows_what_it_has_missed_while_the_server_was_away() {
     let mut person = Person::sign_in(&[]);
     person.browser.until("hasBegun");
