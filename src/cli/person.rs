@@ -19,7 +19,7 @@ use tintype_domain::key::Suspension;
 use tintype_domain::model::Account;
 use tintype_domain::names::new_person_name;
 use tintype_domain::passwords::{MAX_PASSWORD_BYTES, check_password};
-use tintype_domain::person::{Person, Role};
+use tintype_domain::person::{Person, Role, person_name};
 use tintype_domain::timestamp::Timestamp;
 use tintype_store::{FactorRemoval, PersonChange, PersonCreation, Store};
 use tintype_system::output;
@@ -296,7 +296,7 @@ async fn open_person(data: &DataSettings, name_or_id: &str) -> Result<(Arc<Store
 async fn find_person(store: &Store, name_or_id: &str) -> Result<Person, Failure> {
     let mut found = store.find_person(name_or_id).await?;
     if found.is_none() {
-        found = store.find_person(&name_or_id.trim().to_lowercase()).await?;
+        found = store.find_person(&person_name(name_or_id).unwrap_or_default()).await?;
     }
     let found = found.map(|candidate| candidate.person);
     found.ok_or_else(|| Failure(format!("there is no person {name_or_id:?}: `tintype person list` shows all people")))

@@ -6,6 +6,7 @@ use std::time::Duration;
 use argon2::password_hash::phc::PasswordHash;
 use argon2::{Argon2, PasswordHasher as _, PasswordVerifier as _};
 use tokio::sync::Semaphore;
+use unicode_normalization::UnicodeNormalization as _;
 
 use tintype_domain::identity::Identity;
 use tintype_domain::names::{self, new_person_name};
@@ -325,10 +326,15 @@ impl People {
     }
 }
 
+/// The password with each letter and its accent as one character: devices differ in that (RFC 8265, 4.2.2).
+fn composed(password: &str) -> String {
+    password.nfc().collect()
+}
+
 /// Hashes with Argon2id and the parameters of the crate: 19 MiB, two passes, one lane, as OWASP's Password Storage Cheat
 /// Sheet recommends.
 fn hash(password: &str) -> Result<String> {
-    let hash = Argon2::default().hash_password(password.as_bytes());
+    let hash = Argon2::default().hash_password(composed(password).as_bytes());
     hash.map(|hash| hash.to_string()).map_err(|error| StoreError::Other(Cause::new(error.to_string())))
 }
 
@@ -339,7 +345,11 @@ fn verify(password: &str, hash: Option<&str>) -> bool {
         return false;
     }
     match hash.map(PasswordHash::new) {
-        Some(Ok(hash)) => Argon2::default().verify_password(password.as_bytes(), &hash).is_ok(),
+        Some(Ok(hash)) => {
+            let is_right = |password: &str| Argon2::default().verify_password(password.as_bytes(), &hash).is_ok();
+            // Earlier releases hashed a password as it was typed.
+            is_right(&composed(password)) || composed(password) != password && is_right(password)
+        }
         Some(Err(_)) | None => {
             drop(Argon2::default().hash_password(password.as_bytes()));
             false
@@ -356,6 +366,8 @@ mod tests {
         let stored = hash("correct horse battery").expect("a hash");
         assert!(stored.starts_with("$argon2id$v=19$m=19456,t=2,p=1$"), "{stored}");
         assert!(verify("correct horse battery", Some(&stored)));
+        let accented = hash("zo\u{eb} and the gulls").expect("a hash");
+        assert!(verify("zoe\u{308} and the gulls", Some(&accented)));
         assert!(!verify("correct horse batterz", Some(&stored)));
         assert!(!verify("correct horse battery", None));
         assert!(!verify("correct horse battery", Some("not a hash")));

@@ -4,6 +4,7 @@ use base64::Engine as _;
 use base64::prelude::BASE64_URL_SAFE_NO_PAD;
 use serde::Serialize;
 use sha2::{Digest as _, Sha256};
+use unicode_normalization::UnicodeNormalization as _;
 
 use crate::key::Suspension;
 use crate::model::Id;
@@ -49,9 +50,10 @@ pub struct Person {
     pub created_at: Timestamp,
 }
 
-/// Parses the name of a person, which may be an e-mail address: drops white space around it, and its letter case.
+/// Parses the name of a person, which may be an e-mail address: drops white space around it, its letter case, and
+/// whether a letter and its accent are two characters, in which devices differ.
 pub fn person_name(name: &str) -> Result<String, InvalidText> {
-    text::person_name(&name.to_lowercase())
+    text::person_name(&name.to_lowercase().nfc().collect::<String>())
 }
 
 /// SHA-256 of a token.
@@ -122,6 +124,7 @@ mod tests {
     #[test]
     fn a_name_is_kept_in_lower_case_without_white_space_around_it() {
         assert_eq!(person_name("  Ada@Example.COM ").expect("a name"), "ada@example.com");
+        assert_eq!(person_name("Zoe\u{308}").expect("a name"), "zo\u{eb}");
         for text in ["", "   ", "two\nlines", &"x".repeat(101)] {
             assert!(person_name(text).is_err(), "{text:?}");
         }
