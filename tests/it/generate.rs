@@ -300,6 +300,9 @@ fn a_refused_submit_is_not_repeated() {
     let script = Script::start(|_| vec![error("500 Internal Server Error", "", "Something \u{1b}[31mbroke.")]);
     script.generate().run(["A fox"]).check(1, &["no task was created: Something [31mbroke. (request id r-1)"]);
     assert_eq!(script.requests().len(), 1);
+
+    let script = Script::start(|_| vec![answer("401 Unauthorized", "", b"<h1>401 Authorization Required</h1>")]);
+    script.generate().run(["A fox"]).check(1, &["HTTP 401, and not from the Tintype API: look at the proxy"]);
 }
 
 #[test]

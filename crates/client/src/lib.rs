@@ -454,7 +454,11 @@ fn refused(status: StatusCode, body: &[u8], retry_after: Option<Duration>) -> Cl
             request_id: error.request_id.as_deref().or(error.data["request_id"].as_str()).map(printable),
             retry_after,
         },
-        Err(_) => Refusal { status, from_api: false, message: format!("HTTP {status}"), request_id: None, retry_after },
+        Err(_) => {
+            let number = status.as_u16();
+            let message = format!("HTTP {number}, and not from the Tintype API: look at the proxy in between");
+            Refusal { status, from_api: false, message, request_id: None, retry_after }
+        }
     })
 }
 

@@ -190,7 +190,7 @@ pub(super) fn not_submitted(error: &ClientError, url: &str) -> Stop {
             Stop(exit::OTHER, format!("{url} redirects to {to}: give the final address as --url"))
         }
         ClientError::Refused(refusal) => match refusal.status {
-            StatusCode::UNAUTHORIZED => key_refused(url),
+            StatusCode::UNAUTHORIZED if refusal.from_api => key_refused(url),
             StatusCode::PAYMENT_REQUIRED => {
                 let advice = "on the server, `tintype credits grant ACCOUNT AMOUNT` adds credits to an account and \
                     `tintype key budget KEY N/PERIOD` changes the budget of a key";
@@ -205,6 +205,7 @@ pub(super) fn not_submitted(error: &ClientError, url: &str) -> Stop {
                 exit::OTHER,
                 format!("there is no Tintype API at {url}: give a server's address without a path as --url"),
             ),
+            status if status.is_client_error() && !refusal.from_api => Stop(exit::OTHER, refusal.to_string()),
             status if status.is_client_error() => Stop(exit::USAGE, format!("the server says: {refusal}")),
             _ if refusal.from_api => Stop(exit::OTHER, format!("no task was created: {}", for_support(refusal))),
             _ => may_exist(error, url),
