@@ -19,13 +19,12 @@ use super::printing::show_verdict;
 use super::progress::Stages;
 use super::values::{RatioParser, whole_number};
 use super::{Failure, Outcome, show};
-use tintype_config::{EnginePrecision, EngineSettings, EngineTarget, NamedEngine};
+use tintype_config::{EngineSettings, EngineTarget, NamedEngine};
 use tintype_domain::request::{AspectRatio, InvalidRequest};
 use tintype_engine::{
     Brief, CancellationToken, Device, Engine, EngineError, EngineInfo, LoraSource, MAX_SEED, Measured, Picture,
     Progress, RenderSettings, Sizes,
 };
-use tintype_engines::diffusion::{Asked, Distance};
 use tintype_engines::{EngineChoice, EngineContext};
 use tintype_system::clock::Clock;
 
@@ -90,9 +89,6 @@ pub(super) struct TryArgs {
     /// Time limit
     #[arg(long, value_name = "DURATION", default_value = "10m", value_parser = tintype_config::time_limit)]
     timeout: Duration,
-    /// Render the same image in 8 and in 32 bits, and show the difference; for diffusion
-    #[arg(long)]
-    compare: bool,
     /// File to write, which must not exist [default: try.png, or else the first of try-2.png, try-3.png and so on]
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
@@ -187,47 +183,6 @@ fn devices_text(devices: &[Device]) -> String {
 
 fn gib(bytes: u64) -> f64 {
     bytes as f64 / (1_u64 << 30) as f64
-}
-
-/// A picture in 8 bits beside the same one in 32 bits, or the other way round.
-struct Compared {
-    /// The parts of the model before the picture: the prompt's embedding and the first answer.
-    relative: Distance,
-    /// Mean difference of a channel, of 255.
-    mean_difference: f64,
-    /// Largest difference of a channel, of 255.
-    largest_difference: u8,
-    other: Option<Measured>,
-}
-
-impl Compared {
-    fn new(one: &Picture, picture: &Picture, relative: Distance, other: Option<Measured>) -> Self {
-        let differences = one.as_rgb().iter().zip(picture.as_rgb()).map(|(a, b)| a.abs_diff(*b));
-        let sum: u64 = differences.clone().map(u64::from).sum();
-        let mean_difference = sum as f64 / one.as_rgb().len().max(1) as f64;
-        Self { relative, mean_difference, largest_difference: differences.max().unwrap_or(0), other }
-    }
-
-    fn json(&self) -> Value {
-        json!({
-            "relative": self.relative,
-            "mean_difference": self.mean_difference,
-            "largest_difference": self.largest_difference,
-            "other": self.other.as_ref().map(measured_json),
-        })
-    }
-
-    fn text(&self) -> String {
-        let other = self.other.as_ref().map(measured_text).unwrap_or_default();
-        let Distance { prompt, first_answer } = self.relative;
-        format!(
-            "\n  in other numbers the embedding of the prompt differs by {:.2} % of its size, the model's first answer by {:.2} %, and each channel of the image by {:.2} of 255 on average, by {} at most:{other}",
-            prompt * 100.0,
-            first_answer * 100.0,
-            self.mean_difference,
-            self.largest_difference
-        )
-    }
 }
 
 fn decode_seconds(measured: &Measured) -> f64 {
@@ -409,9 +364,6 @@ async fn paint(
     let (render_seconds, rendered) = (seconds(begun), format!("{}x{}", picture.width(), picture.height()));
     let devices = engine.devices().await;
     let measured = engine.measured();
-    // Two models may not fit into the memory.
-    drop(engine);
-    let compared = if args.compare { Some(compare(args, named.clone(), data, &picture, stages).await?) } else { None };
     let begun = clock.elapsed();
     let picture = picture.fit(width, height);
     let resize_seconds = seconds(begun);
@@ -421,9 +373,8 @@ async fn paint(
     save(out, &png).map_err(|error| format!("cannot write {}: {error}", out.display()))?;
     let (file, size, bytes) = (out.display(), format!("{width}x{height}"), png.len());
     let device = measured.as_ref().map_or_else(|| devices_text(&devices), measured_text);
-    let compared_text = compared.as_ref().map(Compared::text).unwrap_or_default();
     let text = format!(
-        "{file}: {size}, {bytes} bytes\n  rendered as {rendered} in {render_seconds:.2} s, resized in {resize_seconds:.3} s, encoded in {encode_seconds:.3} s{device}{compared_text}"
+        "{file}: {size}, {bytes} bytes\n  rendered as {rendered} in {render_seconds:.2} s, resized in {resize_seconds:.3} s, encoded in {encode_seconds:.3} s{device}"
     );
     let json = json!({
         "engine": named.name,
@@ -436,7 +387,6 @@ async fn paint(
         "encode_seconds": encode_seconds,
         "devices": devices_json(&devices),
         "measured": measured.as_ref().map(measured_json),
-        "compared": compared.as_ref().map(Compared::json),
     });
     Ok((json, text))
 }
@@ -462,37 +412,4 @@ async fn one_picture(
     let rendered = tokio::time::timeout(args.timeout, stages.follow(&progress, rendering)).await;
     let rendered = rendered.map_err(|_| format!("no image within {} s", args.timeout.as_secs()))??;
     Ok(rendered.into_iter().next().ok_or("the engine returned no image")?)
-}
-
-/// Renders the same picture in the other numbers.
-async fn compare(
-    args: &TryArgs,
-    mut named: NamedEngine,
-    data: &Path,
-    picture: &Picture,
-    stages: &Stages,
-) -> Result<Compared, Failure> {
-    let settings = &mut named.settings;
-    if settings.target() != EngineTarget::Diffusion {
-        return Err(Failure("--compare is for the diffusion engine".into()));
-    }
-    let used = tintype_engines::diffusion::precision(settings, data)?;
-    // One of the two computes in 32 bits.
-    let (other, narrow) = match used {
-        EnginePrecision::F32 => (EnginePrecision::W8a8, EnginePrecision::W8a8),
-        EnginePrecision::W8a8 | EnginePrecision::F16 | EnginePrecision::Bf16 => (EnginePrecision::F32, used),
-    };
-    settings.engine_precision = Some(narrow);
-    stages.begin("comparing with other numbers");
-    let asked = Asked { prompt: args.prompt.clone(), size: (picture.width(), picture.height()), seed: args.seed };
-    let comparing = tintype_engines::diffusion::compare(settings, data, owns(data), asked);
-    let relative = tokio::time::timeout(args.timeout, comparing).await;
-    let relative = relative.map_err(|_| format!("no comparison within {} s", args.timeout.as_secs()))??;
-    settings.engine_precision = Some(other);
-    let (engine, _) = ready(&named, data, args.timeout).await?;
-    let other = one_picture(args, &engine, (picture.width(), picture.height()), stages).await?;
-    if (other.width(), other.height()) != (picture.width(), picture.height()) {
-        return Err(Failure("the other image would not be done in time at the same size: raise --timeout".into()));
-    }
-    Ok(Compared::new(picture, &other, relative, engine.measured()))
 }

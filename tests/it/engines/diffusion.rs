@@ -341,23 +341,6 @@ async fn an_edit_within_a_mask_changes_nothing_else() {
 }
 
 #[test]
-fn a_model_in_8_bits_is_compared_with_the_same_in_32_bits() {
-    let data = TempDir::new().expect("a directory");
-    let (_directory, model) = copy_of("sd15");
-    install(data.path(), &model);
-    let out = data.path().join("boat.png");
-    let settings = ["--engine-sizes", "64x64", "--compare", "--out", out.to_str().expect("text"), "--json"];
-    let tried = printed(&run(data.path(), ["engine", "try", "diffusion", "a boat"].iter().chain(&settings)));
-    let compared = &tried["compared"];
-    assert!(compared["mean_difference"].as_f64().is_some_and(|mean| mean < 8.0), "{tried}");
-    // All layers of this model are so small that they stay in 32 bits.
-    assert_eq!(compared["relative"], json!({ "prompt": 0.0, "first_answer": 0.0 }), "{tried}");
-    let processor = |measured: &serde_json::Value| measured["processor"].as_str().expect("text").to_owned();
-    assert!(processor(&tried["measured"]).ends_with("32 bits"), "{tried}");
-    assert!(processor(&compared["other"]).ends_with("8 bits"), "{tried}");
-}
-
-#[test]
 fn the_command_line_checks_and_tries_a_model() {
     let data = TempDir::new().expect("a directory");
     let out = data.path().join("boat.png");

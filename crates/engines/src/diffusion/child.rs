@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use tintype_diffusion::pipelines::Residency;
-use tintype_diffusion::quantise::{Progress, Rules, WeightPreparation, prepare};
+use tintype_diffusion::quantise::{Progress, prepare};
 use tintype_diffusion::runtime::{Device, Runtime};
 use tintype_diffusion::{Error, Lora, Options, Pipeline, Precision, Settings, Step, TextualInversion};
 use tintype_engine::frames::{
@@ -80,28 +80,6 @@ pub(super) enum Work {
     Renders,
     /// Opens the model and exits.
     Opens,
-    /// Compares the model with itself in 32 bits, prints a [`Distance`] as JSON, and exits.
-    Compares(Asked),
-}
-
-/// The picture whose first step is used to compare models.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Asked {
-    /// The prompt.
-    pub prompt: String,
-    /// Width and height in pixels.
-    pub size: (u32, u32),
-    /// The noise's seed.
-    pub seed: u64,
-}
-
-/// How far a model deviates from itself in 32 bits. Relative differences are divided by the size of the 32-bit result.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-pub struct Distance {
-    /// Relative difference between the prompt's embeddings.
-    pub prompt: f64,
-    /// Relative difference between the denoiser's first answers to the same noise and embedding.
-    pub first_answer: f64,
 }
 
 impl Setup {
@@ -185,11 +163,6 @@ fn run(setup: &Setup) -> Result<(), End> {
             "{error}: download it again with `tintype engine library`, or choose another --engine-runtime"
         ),
     })?;
-    if let Work::Compares(asked) = &setup.work {
-        let distance = distance(setup, asked, runtime)?;
-        let text = serde_json::to_string(&distance).map_err(|error| error.to_string())?;
-        return writeln!(io::stdout(), "{text}").map_err(|error| End::from(error.to_string()));
-    }
     let described = described(setup);
     let pipeline = open(setup, runtime)?;
     let traits = pipeline.traits();
@@ -282,19 +255,6 @@ fn options(setup: &Setup, runtime: Runtime) -> Options {
     let (cache, vae, prompts) = (setup.cache.clone(), setup.vae.clone(), setup.prompt);
     let (device_memory, residency) = (setup.device_memory, Residency::ByDevice);
     Options { precision, cache, runtime, loras, embeddings, vae, prompts, residency, device_memory }
-}
-
-/// Compares the model with itself in 32 bits.
-fn distance(setup: &Setup, asked: &Asked, runtime: Runtime) -> Result<Distance, Error> {
-    // Opened first, so that progress of making 8-bit weights is reported.
-    let settings = open(setup, runtime.clone())?.traits().settings();
-    let options = options(setup, runtime);
-    let suit = WeightPreparation { options: &options, rules: Rules::of_this_machine(), progress: &mut |_| {} };
-    let (width, height) = (asked.size.0 as usize, asked.size.1 as usize);
-    let (prompt, seed) = (asked.prompt.as_str(), asked.seed);
-    let order = tintype_diffusion::Order { prompt, width, height, seed, references: &[], mask: None };
-    let found = tintype_diffusion::compare(&setup.folder, suit, &order, &settings, &CancellationToken::new())?;
-    Ok(Distance { prompt: found.prompt, first_answer: found.answer })
 }
 
 /// Reads standard input on a separate thread, so that an order can be cancelled during its render.

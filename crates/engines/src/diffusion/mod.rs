@@ -38,7 +38,7 @@ use tintype_config::{EnginePrecision, EngineSettings};
 use tintype_system::locked::Locked as _;
 use tintype_system::sandbox::Decoder;
 
-pub use child::{Asked, COMMAND, Distance, main};
+pub use child::{COMMAND, main};
 pub(super) use memory::share_memory;
 pub use model_request::default_model;
 
@@ -151,34 +151,6 @@ async fn complaint(child: &mut Child, request: &ModelRequest) -> OpenModelError 
     };
     let remedy = ended.and_then(|status| request.remedy(status));
     OpenModelError { words: remedy.map_or_else(|| words.to_owned(), |remedy| format!("{words}: {remedy}")), fault }
-}
-
-/// Compares the settings' model with itself in 32 bits, in a child process.
-///
-/// # Errors
-/// A message for the operator: the model cannot be used.
-pub async fn compare(settings: &EngineSettings, data: &Path, keeps: bool, asked: Asked) -> Result<Distance, String> {
-    let request = ModelRequest::new(settings, data)?;
-    let setup = Setup { work: Work::Compares(asked), ..request.setup(&request.find()?, keeps, &[])? };
-    let start = start(EngineContext::default().decoder.program());
-    let mut child = supervisor::spawn(&start, &setup.arguments()?).await.map_err(|error| error.to_string())?;
-    let mut text = String::new();
-    if let Some(output) = child.stdout.take() {
-        drop(output.take(MAX_WORDS).read_to_string(&mut text).await);
-    }
-    match serde_json::from_str(&text) {
-        Ok(distance) => Ok(distance),
-        Err(_) => Err(complaint(&mut child, &request).await.words),
-    }
-}
-
-/// The precision of these settings' engine.
-///
-/// # Errors
-/// A message for the operator: there is no such model.
-pub fn precision(settings: &EngineSettings, data: &Path) -> Result<EnginePrecision, String> {
-    let request = ModelRequest::new(settings, data)?;
-    Ok(request.precision(&request.find()?))
 }
 
 /// How to start a child: this program becomes it.
