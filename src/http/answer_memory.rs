@@ -1,5 +1,6 @@
-//! What an answer holds until the connection has sent it: its memory, and the hold of its call on a task.
+//! What an answer holds until the connection has sent it, such as its memory, and the hold of its call on a task.
 
+use std::any::Any;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, ready};
@@ -7,20 +8,22 @@ use std::task::{Context, Poll, ready};
 use axum::body::{Body, Bytes, HttpBody};
 use hyper::body::{Frame, SizeHint};
 
-use super::hold::{Hold, PART};
-use crate::service::shares::Share;
+use super::hold::Hold;
 use tintype_system::locked::Locked as _;
 
-/// The memory of one answer, and the hold that ends with it. Clones are the same.
+/// Bytes of a part of an answer. The connection takes a part when it has sent most of those before it.
+const PART: usize = 16 * 1024;
+
+/// What one answer holds, and the hold that ends with it. Clones are the same.
 #[derive(Debug, Clone, Default)]
 pub(super) struct AnswerMemory {
-    held: Arc<Mutex<Vec<Share>>>,
+    held: Arc<Mutex<Vec<Box<dyn Any + Send>>>>,
     hold: Arc<Mutex<Option<Hold>>>,
 }
 
 impl AnswerMemory {
-    pub(super) fn keep(&self, room: Share) {
-        self.held.locked().push(room);
+    pub(super) fn keep(&self, held: impl Any + Send) {
+        self.held.locked().push(Box::new(held));
     }
 
     /// Ends this hold when the connection has taken the last part: until then the client may break off, and repeat its
@@ -35,10 +38,20 @@ impl AnswerMemory {
         }
     }
 
+    /// `bytes`, which hold the memory until the last slice of them is gone.
+    pub(super) fn of(self, bytes: Bytes) -> Bytes {
+        Bytes::from_owner(ReservedBytes { bytes, _memory: self })
+    }
+
     /// `body` in parts, which hold the memory.
     pub(super) fn with(self, body: Body) -> ReservedBody {
         ReservedBody { body, rest: Bytes::new(), memory: self }
     }
+}
+
+/// Takes the next part of what is left of an answer.
+pub(super) fn next_part(rest: &mut Bytes) -> Bytes {
+    rest.split_to(rest.len().min(PART))
 }
 
 /// A body that holds memory until all of it has been sent.
@@ -71,7 +84,7 @@ impl HttpBody for ReservedBody {
         if self.rest.is_empty() {
             match ready!(Pin::new(&mut self.body).poll_frame(context)) {
                 Some(Ok(frame)) => match frame.into_data() {
-                    Ok(bytes) => self.rest = Bytes::from_owner(ReservedBytes { bytes, _memory: self.memory.clone() }),
+                    Ok(bytes) => self.rest = self.memory.clone().of(bytes),
                     Err(other) => return Poll::Ready(Some(Ok(other))),
                 },
                 None => {
@@ -81,8 +94,7 @@ impl HttpBody for ReservedBody {
                 broken => return Poll::Ready(broken),
             }
         }
-        let length = self.rest.len().min(PART);
-        let part = self.rest.split_to(length);
+        let part = next_part(&mut self.rest);
         // The connection may ask for nothing after that.
         if self.is_end_stream() {
             self.memory.deliver_last();

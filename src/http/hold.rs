@@ -1,26 +1,18 @@
 //! The hold of a call on its task: of several attempts at a call, one answers with the pictures.
 
-use std::collections::VecDeque;
-use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
 use std::time::Duration;
 
-use axum::body::{Body, Bytes, HttpBody};
+use axum::body::Body;
 use axum::response::Response;
-use hyper::body::{Frame, SizeHint};
 use tokio::task::JoinHandle;
 use tracing::Instrument as _;
 
 use super::answer_memory::AnswerMemory;
 use crate::http::state::ApiState;
-use crate::service::encoder::Encoded;
-use crate::service::waiters::WaitSlot;
 use tintype_domain::model::Id;
 use tintype_store::{Call, CallEnd, Result};
 
-/// Bytes of a part of an answer. The connection takes a part when it has sent most of those before it.
-pub(super) const PART: usize = 16 * 1024;
 /// Longest wait for the record of an end.
 const LONGEST_END: Duration = Duration::from_secs(2);
 
@@ -88,45 +80,5 @@ impl Hold {
 impl Drop for Hold {
     fn drop(&mut self) {
         drop(self.end(CallEnd::HungUp));
-    }
-}
-
-/// Takes the next part of what is left of an answer.
-pub(super) fn next_part(rest: &mut VecDeque<Bytes>) -> Bytes {
-    let Some(first) = rest.front_mut() else { return Bytes::new() };
-    let part = first.split_to(first.len().min(PART));
-    if first.is_empty() {
-        rest.pop_front();
-    }
-    part
-}
-
-pub(super) struct Pieces {
-    pub(super) rest: VecDeque<Bytes>,
-    pub(super) _slot: Arc<WaitSlot>,
-    /// So that the same answer for another caller has the same memory.
-    pub(super) _encoded: Encoded,
-}
-
-impl HttpBody for Pieces {
-    type Data = Bytes;
-    type Error = axum::Error;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        _: &mut Context<'_>,
-    ) -> Poll<Option<std::result::Result<Frame<Bytes>, axum::Error>>> {
-        if self.rest.is_empty() {
-            return Poll::Ready(None);
-        }
-        Poll::Ready(Some(Ok(Frame::data(next_part(&mut self.rest)))))
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.rest.is_empty()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        SizeHint::with_exact(self.rest.iter().map(|piece| piece.len() as u64).sum())
     }
 }

@@ -147,7 +147,7 @@ pub struct ApiState {
     /// Takes pictures that callers bring.
     pub uploads: Arc<Uploads>,
     /// Encodes the pictures of answers.
-    pub encoder: Arc<Encoder>,
+    pub encoder: Encoder,
     /// Looks for previews of pictures that are being made.
     pub previews: Arc<Previews>,
     /// The pages for people.

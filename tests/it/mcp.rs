@@ -293,7 +293,8 @@ async fn a_client_that_hangs_up_during_a_call_finds_its_task_in_the_list_and_by_
 async fn a_client_that_breaks_off_within_an_answer_gets_its_task_by_the_same_call() {
     let service = Service::start().await;
     let caller = service.caller("ada", 16).await;
-    let (boats, copies) = (json!({ "prompt": "boats", "n": 4, "images": "png" }), service.api.encoder.copies());
+    let (boats, memory) =
+        (json!({ "prompt": "boats", "n": 4, "images": "png" }), service.api.encoder.memory_of_tools());
     let params = json!({ "name": "generate_image", "arguments": boats });
     let body = json!({ "jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params }).to_string();
     let begin = async {
@@ -317,9 +318,9 @@ async fn a_client_that_breaks_off_within_an_answer_gets_its_task_by_the_same_cal
         service.work().await;
     };
     let (stream, ()) = tokio::join!(begin, work);
-    assert!(copies.used() > 0, "what is not sent counts as memory");
+    assert!(memory.used() > 0, "what is not sent counts as memory");
     drop(stream);
-    until(async || copies.used() == 0).await;
+    until(async || memory.used() == 0).await;
     let again = caller.tool("generate_image", &boats).await;
     assert_eq!((&task_in(&again)["status"], caller.credits().await), (&json!("completed"), 8), "{again}");
 }

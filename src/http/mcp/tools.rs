@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Extension;
-use axum::body::{Body, Bytes, to_bytes};
+use axum::body::{Body, to_bytes};
 use axum::extract::{Path, Query, Request, State};
 use axum::http::header::{self, HeaderMap, HeaderValue};
 use axum::response::Response;
@@ -31,7 +31,7 @@ use crate::http::pipeline::auth::Caller;
 use crate::http::pipeline::error::ApiError;
 use crate::http::pipeline::observe::RequestId;
 use crate::http::state::ApiState;
-use crate::service::encoder::PICTURE_BYTES;
+use crate::service::encoder::Encoded;
 use crate::service::limits::RateLimit;
 use crate::service::tasks::PolledTask;
 use tintype_domain::images_api_request::{OutputFormat, settings_of_json};
@@ -369,33 +369,30 @@ impl Tools {
         let found = found.ok_or_else(ApiError::no_such_task)?;
         let Status::Completed(names) = &found.task.status else { return Ok(Vec::new()) };
         let (encoder, account_id) = (&self.api.encoder, self.caller.account_id);
-        // The result and its text.
-        let copies = if form == ImageForm::Png { 2 * names.len() * PICTURE_BYTES } else { 2 * MAX_IMAGE_BYTES };
-        let mut room = encoder.room_for_copies(account_id, copies).await?;
+        let memory = encoder.memory_of_tools();
         if form == ImageForm::Png {
-            let files = encoder.pictures(account_id, OutputFormat::Png, names).await?;
-            room.correct(2 * files.bytes());
+            let Encoded { pictures, room } = encoder.pictures(memory, account_id, OutputFormat::Png, names).await?;
             self.memory.keep(room);
-            return Ok(blocks(files.pictures(), "image/png"));
+            return Ok(blocks(pictures, "image/png"));
         }
         // To encode an image takes a hundred times as long as to read a task.
         for _ in names {
             self.caller.count(&self.api, RateLimit::Read).await?;
         }
         for quality in QUALITIES {
-            let files = encoder.pictures(account_id, OutputFormat::Jpeg(quality), names).await?;
-            if files.bytes() <= MAX_IMAGE_BYTES {
-                room.correct(2 * files.bytes());
+            let Encoded { pictures, room } =
+                encoder.pictures(memory, account_id, OutputFormat::Jpeg(quality), names).await?;
+            if pictures.iter().map(String::len).sum::<usize>() <= MAX_IMAGE_BYTES {
                 self.memory.keep(room);
-                return Ok(blocks(files.pictures(), "image/jpeg"));
+                return Ok(blocks(pictures, "image/jpeg"));
             }
         }
         Ok(vec![ContentBlock::text("The images are too large for an answer; they are at their URLs.")])
     }
 }
 
-fn blocks(files: &[Bytes], kind: &str) -> Vec<ContentBlock> {
-    files.iter().map(|file| ContentBlock::image(String::from_utf8_lossy(file).into_owned(), kind)).collect()
+fn blocks(pictures: Vec<String>, kind: &str) -> Vec<ContentBlock> {
+    pictures.into_iter().map(|picture| ContentBlock::image(picture, kind)).collect()
 }
 
 fn json_text(data: &Value) -> ContentBlock {

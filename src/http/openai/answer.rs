@@ -1,18 +1,16 @@
 //! Answers with pictures.
 
-use std::collections::VecDeque;
-
-use axum::body::{Body, Bytes};
+use axum::body::Body;
 use axum::response::Response;
 use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::{AnswerOptions, PendingCall};
+use crate::http::answer_memory::AnswerMemory;
 use crate::http::fresh::{JSON, fresh};
-use crate::http::hold::Pieces;
 use crate::http::pipeline::error::ApiError;
 use crate::http::state::ApiState;
-use crate::service::encoder::EncodeError;
+use crate::service::encoder::{EncodeError, Encoded};
 use tintype_domain::images_api::ImageData;
 use tintype_domain::model::{Status, Task};
 
@@ -61,25 +59,14 @@ pub(super) async fn completed(
     if options.as_urls {
         return Ok(json(&answer(urls(names, api).await?)));
     }
-    let encoded = api.encoder.pictures(awaited.caller.account_id, options.format, names).await?;
-    let empty = ImageData { b64_json: Some("".into()), url: None };
-    let frame = serde_json::to_vec(&answer(vec![empty; names.len()])).expect("our own types are always JSON");
-    let rest = filled(frame, encoded.pictures());
-    Ok(fresh(JSON, Body::new(Pieces { rest, _slot: awaited.slot.clone(), _encoded: encoded })))
-}
-
-/// A text whose members `b64_json` are empty, with these pictures in their places.
-pub(super) fn filled(frame: Vec<u8>, pictures: &[Bytes]) -> VecDeque<Bytes> {
-    const EMPTY: &[u8] = br#""b64_json":"""#;
-    let mut frame = Bytes::from(frame);
-    let mut pieces = VecDeque::new();
-    for picture in pictures {
-        let Some(at) = frame.windows(EMPTY.len()).position(|window| window == EMPTY) else { break };
-        // The last quotation mark comes after the picture.
-        pieces.extend([frame.split_to(at + EMPTY.len() - 1), picture.clone()]);
-    }
-    pieces.push_back(frame);
-    pieces
+    let Encoded { pictures, mut room } =
+        api.encoder.pictures(api.encoder.memory(), awaited.caller.account_id, options.format, names).await?;
+    let data = pictures.into_iter().map(|picture| ImageData { b64_json: Some(picture.into()), url: None }).collect();
+    let body = serde_json::to_vec(&answer(data)).expect("our own types are always JSON");
+    room.correct(body.len());
+    let memory = AnswerMemory::default();
+    memory.keep((room, awaited.slot.clone()));
+    Ok(fresh(JSON, Body::new(memory.with(body.into()))))
 }
 
 pub(super) async fn urls(names: &[String], api: &ApiState) -> Result<Vec<ImageData<'static>>, ApiError> {

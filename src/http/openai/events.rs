@@ -14,8 +14,9 @@ use serde_json::{Value, json};
 
 use super::answer;
 use super::{AnswerOptions, PendingCall};
+use crate::http::answer_memory::{AnswerMemory, next_part};
 use crate::http::fresh::fresh;
-use crate::http::hold::{Hold, next_part};
+use crate::http::hold::Hold;
 use crate::http::pipeline::error::{ApiError, NoAnswer};
 use crate::service::encoder::{Encoded, in_base64};
 use crate::service::previews::Watch;
@@ -42,9 +43,7 @@ struct Events {
     created_at: i64,
     files: VecDeque<String>,
     /// The rest of the event that is being sent.
-    rest: VecDeque<Bytes>,
-    /// Its picture, so that the same one for another caller has the same memory.
-    encoded: Option<Encoded>,
+    rest: Bytes,
 }
 
 /// Begins a stream, which takes the hold along. An error that is known by then is one of the call.
@@ -78,8 +77,7 @@ pub(super) async fn begin(
         partial_images: 0,
         created_at: 0,
         files: VecDeque::new(),
-        rest: VecDeque::new(),
-        encoded: None,
+        rest: Bytes::new(),
     };
     if let Some(task) = ended {
         events.show(&task);
@@ -148,10 +146,13 @@ impl Events {
 
     async fn picture(&mut self, name: String) -> Result<(), ApiError> {
         let PendingCall { api, caller, .. } = &self.awaited;
-        let encoded = api.encoder.pictures(caller.account_id, self.options.format, &[name]).await?;
-        let file = encoded.pictures().first().cloned().unwrap_or_default();
-        self.encoded = Some(encoded);
-        self.send(file, self.created_at, None);
+        let Encoded { mut pictures, mut room } =
+            api.encoder.pictures(api.encoder.memory(), caller.account_id, self.options.format, &[name]).await?;
+        let event = self.event(pictures.pop().unwrap_or_default(), self.created_at, None);
+        room.correct(event.len());
+        let memory = AnswerMemory::default();
+        memory.keep(room);
+        self.rest = memory.of(event.into());
         Ok(())
     }
 
@@ -164,31 +165,32 @@ impl Events {
         let now = self.awaited.api.shared.store.now().as_millis().div_euclid(1_000);
         let index = self.partial_images;
         self.partial_images += 1;
-        self.send(image.into(), now, Some(index));
+        self.rest = self.event(image, now, Some(index)).into();
     }
 
-    fn send(&mut self, file: Bytes, created_at: i64, partial_image_index: Option<u8>) {
+    fn event(&self, picture: String, created_at: i64, partial_image_index: Option<u8>) -> Vec<u8> {
         let name = match (self.options.kind, partial_image_index) {
             (CallKind::Generation, None) => "image_generation.completed",
             (CallKind::Generation, Some(_)) => "image_generation.partial_image",
             (CallKind::Edit, None) => "image_edit.completed",
             (CallKind::Edit, Some(_)) => "image_edit.partial_image",
         };
-        // The picture is put into `b64_json` afterwards. The size is that of the finished picture.
+        // The size is that of the finished picture.
         let mut event = json!({
             "type": name,
-            "b64_json": "",
             "created_at": created_at,
             "size": self.options.size(),
             "quality": "auto",
             "background": answer::BACKGROUND,
             "output_format": self.options.format.as_str(),
         });
+        // Moved, because it is long.
+        event["b64_json"] = picture.into();
         match partial_image_index {
             Some(index) => event["partial_image_index"] = index.into(),
             None => event["usage"] = answer::usage(CREDITS_PER_IMAGE),
         }
-        self.rest = answer::filled(framed(name, &event), &[file]);
+        framed(name, &event)
     }
 
     /// Ends the stream with an error. Unless a repeated call would fail as well, it finds the task.
@@ -204,7 +206,7 @@ impl Events {
         }
         self.files.clear();
         let error = error.after_the_charge().object();
-        self.rest = VecDeque::from([framed("error", &json!({ "type": "error", "error": error })).into()]);
+        self.rest = framed("error", &json!({ "type": "error", "error": error })).into();
     }
 }
 

@@ -106,12 +106,12 @@ async fn memory_of_mcp_answers() {
     let (ada, bob) = (service.caller("ada", 2).await, service.caller("bob", 2).await);
     let tasks = [ada.submit_prompt("a boat").await, bob.submit_prompt("a boat").await];
     service.work().await;
-    let copies = service.api.encoder.copies();
-    let _held = all_of(copies, &ada, PICTURE_BYTES, &bob);
+    let memory = service.api.encoder.memory_of_tools();
+    let _held = all_of(memory, &ada, PICTURE_BYTES, &bob);
     let arguments = tasks.map(|task_id| json!({ "task_id": task_id }));
     let has_picture = |told: &Value| told["content"].as_array().expect("content").iter().any(|c| c["type"] == "image");
     let mut of_ada = Box::pin(ada.tool("get_task", &arguments[0]));
-    awaits(copies, &mut of_ada).await;
+    awaits(memory, &mut of_ada).await;
     assert!(has_picture(&bob.tool("get_task", &arguments[1]).await));
     pass(MAX_WAIT).await;
     let told = of_ada.await;
