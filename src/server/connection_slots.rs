@@ -2,11 +2,11 @@
 //! reserve, so that a balancer still learns of the health of this server, and others get a response that says no. Without
 //! any slot it is closed at once.
 
-use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
+use crate::service::shares::Counts;
 use tintype_config::{ConnectionLimits, RESERVE_PER_SOURCE, RESERVED_CONNECTIONS, TrustedProxy};
 use tintype_domain::source::{Peer, Source};
 use tintype_system::locked::Locked as _;
@@ -25,7 +25,7 @@ struct Pool {
     free: Arc<Semaphore>,
     /// Most slots of one source; 0 means unlimited.
     per_source: usize,
-    taken: Mutex<HashMap<Source, usize>>,
+    taken: Mutex<Counts<Source>>,
 }
 
 /// The slot of one connection; dropping it releases the slot.
@@ -65,11 +65,10 @@ impl Pool {
         let source = source.filter(|_| self.per_source > 0);
         if let Some(source) = source {
             let mut taken = self.taken.locked();
-            let count = taken.entry(source).or_default();
-            if *count >= self.per_source {
+            if taken.of(&source) >= self.per_source {
                 return None;
             }
-            *count += 1;
+            taken.add(source);
         }
         Some(ConnectionSlot { _permit: permit, source, pool: self.clone(), reserve })
     }
@@ -77,13 +76,8 @@ impl Pool {
 
 impl Drop for ConnectionSlot {
     fn drop(&mut self) {
-        let Some(source) = self.source else { return };
-        let mut taken = self.pool.taken.locked();
-        if let Some(count) = taken.get_mut(&source) {
-            *count -= 1;
-            if *count == 0 {
-                taken.remove(&source);
-            }
+        if let Some(source) = self.source {
+            self.pool.taken.locked().remove(&source);
         }
     }
 }
@@ -112,7 +106,7 @@ mod tests {
         assert!(take(&slots, "192.0.2.1").is_some());
         drop(held);
         assert!(take(&slots, "2001:db8::2").is_some());
-        assert!(slots.regular.taken.lock().expect("a lock").is_empty(), "a source without connections is forgotten");
+        assert!(slots.regular.taken.locked().iter().next().is_none(), "a source without connections is forgotten");
     }
 
     #[test]

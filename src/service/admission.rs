@@ -1,11 +1,10 @@
 //! Slots for work that costs much: hashes of passwords, sign-ups, exchanges with an OpenID Connect provider, uploads,
 //! downloads. Each caller has few slots and leaves some to others; without a slot it is refused at once.
 
-use std::collections::HashMap;
 use std::hash::Hash;
 use std::sync::{Arc, Mutex};
 
-use super::shares;
+use super::shares::{Counts, fits};
 use tintype_system::locked::Locked as _;
 
 /// The slots of one process for one kind of work. Clones share them.
@@ -13,7 +12,7 @@ use tintype_system::locked::Locked as _;
 pub struct Admission<K: Eq + Hash + Copy> {
     of_one: usize,
     total: usize,
-    taken: Arc<Mutex<HashMap<Option<K>, usize>>>,
+    taken: Arc<Mutex<Counts<Option<K>>>>,
 }
 
 /// A slot; dropping it frees the slot.
@@ -29,32 +28,34 @@ impl<K: Eq + Hash + Copy> Admission<K> {
         Self { of_one, total, taken: Arc::default() }
     }
 
-    /// Takes a slot; `None` if the caller has its share, or none is free for it. Callers that cannot be
-    /// distinguished, such as those without an address, are `None`: they share what is left.
-    pub fn enter(&self, caller: Option<K>) -> Option<Admitted<K>> {
+    /// Slots that are taken.
+    pub fn taken(&self) -> usize {
+        self.taken.locked().total()
+    }
+
+    /// Takes a slot. Callers that cannot be distinguished, such as those without an address, are `None`: they share what is
+    /// left.
+    ///
+    /// # Errors
+    /// The slots that the caller has, which is its share now. With none, all are taken.
+    pub fn enter(&self, caller: Option<K>) -> Result<Admitted<K>, usize> {
         let mut taken = self.taken.locked();
-        let own = taken.get(&caller).copied().unwrap_or_default();
-        let of_others = taken.values().sum::<usize>() - own;
+        let (own, all) = (taken.of(&caller), taken.total());
         let fits = match caller {
-            Some(_) => own < self.of_one && shares::fits(self.total, own, of_others, 1),
-            None => own + of_others < self.total,
+            Some(_) => own < self.of_one && fits(self.total, own, all - own, 1),
+            None => all < self.total,
         };
         if !fits {
-            return None;
+            return Err(own);
         }
-        taken.insert(caller, own + 1);
-        drop(taken);
-        Some(Admitted { admission: self.clone(), caller })
+        taken.add(caller);
+        Ok(Admitted { admission: self.clone(), caller })
     }
 }
 
 impl<K: Eq + Hash + Copy> Drop for Admitted<K> {
     fn drop(&mut self) {
-        let mut taken = self.admission.taken.locked();
-        match taken.get_mut(&self.caller) {
-            Some(count) if *count > 1 => *count -= 1,
-            _ => drop(taken.remove(&self.caller)),
-        }
+        self.admission.taken.locked().remove(&self.caller);
     }
 }
 
@@ -66,11 +67,11 @@ mod tests {
     fn a_caller_takes_two_places_and_leaves_the_others_to_others() {
         let admission = Admission::new(2, 64);
         let held = [admission.enter(Some(1)), admission.enter(Some(1))];
-        assert!(held.iter().all(Option::is_some) && admission.enter(Some(1)).is_none());
-        assert!(admission.enter(Some(2)).is_some());
+        assert!(held.iter().all(Result::is_ok) && admission.enter(Some(1)).is_err());
+        assert!(admission.enter(Some(2)).is_ok());
         drop(held);
-        assert!(admission.enter(Some(1)).is_some());
-        assert!(admission.taken.locked().is_empty(), "slots are left");
+        assert!(admission.enter(Some(1)).is_ok());
+        assert!(admission.taken.locked().iter().next().is_none(), "slots are left");
     }
 
     #[test]
@@ -79,13 +80,13 @@ mod tests {
         let held: Vec<_> =
             (0..=u8::MAX).flat_map(|caller| [admission.enter(Some(caller)), admission.enter(None)]).collect();
         assert_eq!(held.iter().flatten().count(), 64);
-        assert!(admission.enter(Some(1)).is_none() && admission.enter(None).is_none());
+        assert!(admission.enter(Some(1)).is_err() && admission.enter(None).is_err());
     }
 
     #[test]
     fn no_caller_has_more_than_half_of_what_the_others_leave() {
         let admission = Admission::new(4, 16);
-        let all = |caller: u8| std::iter::from_fn(|| admission.enter(Some(caller))).collect::<Vec<_>>();
+        let all = |caller: u8| std::iter::from_fn(|| admission.enter(Some(caller)).ok()).collect::<Vec<_>>();
         let held: Vec<_> = (0..6).map(all).collect();
         assert_eq!(held.iter().map(Vec::len).collect::<Vec<_>>(), [4, 4, 4, 2, 1, 1]);
     }

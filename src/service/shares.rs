@@ -1,6 +1,7 @@
 //! Fair shares of a finite resource: no account takes what the others need.
 
 use std::collections::HashMap;
+use std::hash::Hash;
 use std::sync::{Arc, Mutex};
 
 use tokio::sync::oneshot;
@@ -13,6 +14,52 @@ use tintype_system::locked::Locked as _;
 pub fn fits(total: usize, held: usize, of_others: usize, more: usize) -> bool {
     let free = total.saturating_sub(of_others).saturating_sub(held);
     more <= free && (held == 0 || held + more <= total.saturating_sub(of_others) / 2)
+}
+
+/// How much of something is taken, by whom. What nobody holds any more is forgotten.
+#[derive(Debug, Clone)]
+pub struct Counts<K> {
+    counts: HashMap<K, usize>,
+    total: usize,
+}
+
+impl<K> Default for Counts<K> {
+    fn default() -> Self {
+        Self { counts: HashMap::new(), total: 0 }
+    }
+}
+
+impl<K: Eq + Hash> Counts<K> {
+    /// What one has taken.
+    pub fn of(&self, key: &K) -> usize {
+        self.counts.get(key).copied().unwrap_or_default()
+    }
+
+    /// What all have taken.
+    pub fn total(&self) -> usize {
+        self.total
+    }
+
+    /// Those who have taken something, with how much.
+    pub fn iter(&self) -> impl Iterator<Item = (&K, usize)> {
+        self.counts.iter().map(|(key, count)| (key, *count))
+    }
+
+    /// Counts one more.
+    pub fn add(&mut self, key: K) {
+        *self.counts.entry(key).or_default() += 1;
+        self.total += 1;
+    }
+
+    /// Counts one less.
+    pub fn remove(&mut self, key: &K) {
+        let Some(count) = self.counts.get_mut(key) else { return };
+        *count -= 1;
+        self.total -= 1;
+        if *count == 0 {
+            self.counts.remove(key);
+        }
+    }
 }
 
 /// Units of something finite that accounts share. Clones share the same units.
@@ -109,7 +156,7 @@ impl Shares {
                 held.units += units;
                 held.served = turn;
                 let share = Share { shares: self.clone(), account_id, units };
-                // One who is gone gives it back below, because that takes the lock.
+                // If the receiver is gone, the share is dropped below, because dropping it takes the lock.
                 unwanted.extend(granted.send(share).err());
             }
         }

@@ -191,7 +191,7 @@ impl Uploads {
         if self.rejections.are_too_many(account_id) {
             return Err(Refusal::TooManyRejected);
         }
-        let admitted = self.arriving.enter(Some(account_id)).ok_or(Refusal::Busy)?;
+        let admitted = self.arriving.enter(Some(account_id)).map_err(|_| Refusal::Busy)?;
         Ok(UploadSlot { uploads: self.clone(), account_id, right, _admitted: admitted })
     }
 

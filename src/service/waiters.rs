@@ -1,13 +1,12 @@
 //! Callers that wait for the end of a task. An ending wakes them; nothing looks at the store meanwhile.
 
 use std::collections::HashMap;
-use std::hash::Hash;
 use std::sync::{Arc, Mutex, OnceLock};
 
 use tokio::sync::Notify;
 use tokio::sync::futures::Notified;
 
-use crate::service::shares;
+use crate::service::admission::{Admission, Admitted};
 use tintype_domain::model::Id;
 use tintype_system::locked::Locked as _;
 
@@ -19,33 +18,30 @@ pub const MAX_SLOTS: usize = 2_048;
 const MAX_SHARING: usize = 8;
 
 /// The callers of this process that wait. Clones are the same callers.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone)]
 pub struct Waiters {
+    slots: Admission<Id>,
     waiting: Arc<Mutex<Waiting>>,
+}
+
+impl Default for Waiters {
+    fn default() -> Self {
+        Self { slots: Admission::new(MAX_SLOTS_OF_ACCOUNT, MAX_SLOTS), waiting: Arc::default() }
+    }
 }
 
 #[derive(Debug, Default)]
 struct Waiting {
-    slots: usize,
-    accounts: HashMap<Id, usize>,
-    /// Callers that share slots, by account and task.
-    sharing: HashMap<(Id, Id), usize>,
-    tasks: HashMap<Id, PendingTask>,
+    /// By account and task.
+    sharing: HashMap<(Id, Id), SharedSlots>,
+    /// The ends of tasks; each waiter has a clone.
+    tasks: HashMap<Id, Arc<Notify>>,
 }
 
 #[derive(Debug, Default)]
-struct PendingTask {
-    ended: Arc<Notify>,
-    waiters: usize,
-}
-
-/// Why there is no slot.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum NoWaitSlot {
-    /// The account has this number of slots, which is its share at this moment.
-    Account(usize),
-    /// All slots of this process are taken.
-    Process,
+struct SharedSlots {
+    callers: usize,
+    slots: Vec<Admitted<Id>>,
 }
 
 /// Room for one caller to wait, before it has a task, and until it has its answer; dropping it gives the room back.
@@ -53,6 +49,8 @@ pub enum NoWaitSlot {
 pub struct WaitSlot {
     waiters: Waiters,
     account_id: Id,
+    /// `None` once the caller waits for a task.
+    own: Mutex<Option<Admitted<Id>>>,
     task_id: OnceLock<Id>,
 }
 
@@ -67,46 +65,33 @@ pub(super) struct Waiter<'a> {
 impl Waiters {
     /// Room for a caller of this account. An account has up to [`MAX_SLOTS_OF_ACCOUNT`] slots, and no more than half of what
     /// the others leave.
-    pub fn slot(&self, account_id: Id) -> Result<WaitSlot, NoWaitSlot> {
-        let mut waiting = self.waiting.locked();
-        let held = waiting.accounts.get(&account_id).copied().unwrap_or_default();
-        if waiting.slots >= MAX_SLOTS {
-            return Err(NoWaitSlot::Process);
-        }
-        if held >= MAX_SLOTS_OF_ACCOUNT || !shares::fits(MAX_SLOTS, held, waiting.slots - held, 1) {
-            return Err(NoWaitSlot::Account(held));
-        }
-        waiting.slots += 1;
-        waiting.accounts.insert(account_id, held + 1);
-        Ok(WaitSlot { waiters: self.clone(), account_id, task_id: OnceLock::new() })
+    ///
+    /// # Errors
+    /// The slots of the account, which is its share now. With none, all slots of this process are taken.
+    pub fn slot(&self, account_id: Id) -> Result<WaitSlot, usize> {
+        let own = Mutex::new(Some(self.slots.enter(Some(account_id))?));
+        Ok(WaitSlot { waiters: self.clone(), account_id, own, task_id: OnceLock::new() })
     }
 
     /// Number of callers that wait for a task.
     pub fn count(&self) -> usize {
-        self.waiting.locked().tasks.values().map(|awaited| awaited.waiters).sum()
+        self.waiting.locked().tasks.values().map(|ended| Arc::strong_count(ended) - 1).sum()
     }
 
     /// Slots that are taken.
     pub fn slots(&self) -> usize {
-        self.waiting.locked().slots
+        self.slots.taken()
     }
 
     pub(super) fn wake(&self, task_id: Id) {
-        if let Some(awaited) = self.waiting.locked().tasks.get(&task_id) {
-            awaited.ended.notify_waiters();
+        if let Some(ended) = self.waiting.locked().tasks.get(&task_id) {
+            ended.notify_waiters();
         }
     }
 
     /// Wakes every caller, because the task of any may have ended.
     pub(super) fn wake_all(&self) {
-        self.waiting.locked().tasks.values().for_each(|awaited| awaited.ended.notify_waiters());
-    }
-}
-
-impl Waiting {
-    fn leave(&mut self, account_id: Id) {
-        self.slots -= 1;
-        release(&mut self.accounts, account_id, |count| count);
+        self.waiting.locked().tasks.values().for_each(|ended| ended.notify_waiters());
     }
 }
 
@@ -116,28 +101,26 @@ impl WaitSlot {
     pub(super) fn wait_for(&self, task_id: Id) -> Waiter<'_> {
         let mut waiting = self.waiters.waiting.locked();
         if self.task_id.set(task_id).is_ok() {
-            let sharing = waiting.sharing.entry((self.account_id, task_id)).or_default();
-            *sharing += 1;
-            // Another one has a slot for this caller.
-            if *sharing % MAX_SHARING != 1 {
-                waiting.leave(self.account_id);
-            }
+            let SharedSlots { callers, slots } = waiting.sharing.entry((self.account_id, task_id)).or_default();
+            *callers += 1;
+            slots.extend(self.own.locked().take());
+            slots.truncate(callers.div_ceil(MAX_SHARING));
         }
-        let awaited = waiting.tasks.entry(task_id).or_default();
-        awaited.waiters += 1;
-        Waiter { waiters: &self.waiters, task_id, ended: awaited.ended.clone() }
+        let ended = waiting.tasks.entry(task_id).or_default().clone();
+        Waiter { waiters: &self.waiters, task_id, ended }
     }
 }
 
 impl Drop for WaitSlot {
     fn drop(&mut self) {
-        let mut waiting = self.waiters.waiting.locked();
-        let Some(task_id) = self.task_id.get() else { return waiting.leave(self.account_id) };
+        let Some(task_id) = self.task_id.get() else { return };
         let shared = (self.account_id, *task_id);
-        let sharing = waiting.sharing.get(&shared).copied().unwrap_or_default();
-        release(&mut waiting.sharing, shared, |count| count);
-        if sharing % MAX_SHARING == 1 {
-            waiting.leave(self.account_id);
+        let mut waiting = self.waiters.waiting.locked();
+        let Some(SharedSlots { callers, slots }) = waiting.sharing.get_mut(&shared) else { return };
+        *callers -= 1;
+        slots.truncate(callers.div_ceil(MAX_SHARING));
+        if *callers == 0 {
+            waiting.sharing.remove(&shared);
         }
     }
 }
@@ -152,17 +135,9 @@ impl Waiter<'_> {
 impl Drop for Waiter<'_> {
     fn drop(&mut self) {
         let mut waiting = self.waiters.waiting.locked();
-        release(&mut waiting.tasks, self.task_id, |awaited| &mut awaited.waiters);
-    }
-}
-
-/// Counts one waiter less, and forgets what nobody waits for.
-fn release<K: Hash + Eq, V>(counts: &mut HashMap<K, V>, key: K, count: impl FnOnce(&mut V) -> &mut usize) {
-    if let Some(value) = counts.get_mut(&key) {
-        let count = count(value);
-        *count -= 1;
-        if *count == 0 {
-            counts.remove(&key);
+        // This one and the map have it.
+        if Arc::strong_count(&self.ended) == 2 {
+            waiting.tasks.remove(&self.task_id);
         }
     }
 }
@@ -182,11 +157,10 @@ mod tests {
         let slot = |account: i64| waiters.slot(id(account)).ok();
         let of_one: Vec<_> = std::iter::from_fn(|| slot(1)).collect();
         assert_eq!(of_one.len(), MAX_SLOTS_OF_ACCOUNT);
-        let full = NoWaitSlot::Account(MAX_SLOTS_OF_ACCOUNT);
-        assert_eq!(waiters.slot(id(1)).err(), Some(full));
+        assert_eq!(waiters.slot(id(1)).err(), Some(MAX_SLOTS_OF_ACCOUNT));
         let of_others: Vec<_> = (2..).map_while(&slot).take(MAX_SLOTS).collect();
         assert_eq!((of_one.len() + of_others.len(), waiters.count()), (MAX_SLOTS, 0));
-        assert_eq!(waiters.slot(id(0)).err(), Some(NoWaitSlot::Process));
+        assert_eq!(waiters.slot(id(0)).err(), Some(0));
         let waiting: Vec<_> = (0..).zip(&of_others).map(|(task, slot)| slot.wait_for(id(task % 3))).collect();
         assert_eq!(waiters.count(), of_others.len());
         drop(waiting);
@@ -194,8 +168,7 @@ mod tests {
         assert!(slot(1).is_some());
         drop(of_others);
         let waiting = waiters.waiting.locked();
-        assert!(waiting.slots == 0 && waiting.accounts.is_empty() && waiting.tasks.is_empty());
-        assert!(waiting.sharing.is_empty());
+        assert!(waiters.slots() == 0 && waiting.tasks.is_empty() && waiting.sharing.is_empty());
     }
 
     #[test]
@@ -224,6 +197,6 @@ mod tests {
             assert_eq!(waiters.slots(), 1 + held.len().div_ceil(MAX_SHARING));
         }
         drop(others);
-        assert!(waiters.waiting.locked().accounts.is_empty() && waiters.waiting.locked().sharing.is_empty());
+        assert!(waiters.slots() == 0 && waiters.waiting.locked().sharing.is_empty());
     }
 }

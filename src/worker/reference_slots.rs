@@ -3,12 +3,13 @@
 //! A task in a reference slot holds memory but no render slot. No account can take all reference slots, because an
 //! account can choose servers that send its references as slowly as they like.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
 
 use prometheus::IntGauge;
 use tokio::sync::Notify;
 
+use crate::service::shares::Counts;
 use tintype_domain::model::Id;
 use tintype_system::locked::Locked as _;
 
@@ -31,7 +32,7 @@ pub(super) struct ReferenceSlots {
 
 #[derive(Debug, Default)]
 struct Taken {
-    by_account: HashMap<Id, usize>,
+    by_account: Counts<Id>,
     /// Accounts whose tasks found no free slot, each once, the longest waiting first.
     queue: VecDeque<Id>,
 }
@@ -54,14 +55,14 @@ impl ReferenceSlots {
     /// over until a slot is free.
     pub(super) fn take(self: &Arc<Self>, account_id: Id) -> Option<ReferenceSlot> {
         let mut taken = self.taken.locked();
-        if taken.count() >= self.total {
+        if taken.by_account.total() >= self.total {
             if !taken.queue.contains(&account_id) {
                 taken.queue.push_back(account_id);
             }
             return None;
         }
         taken.queue.retain(|waiting| *waiting != account_id);
-        *taken.by_account.entry(account_id).or_default() += 1;
+        taken.by_account.add(account_id);
         self.gauge.inc();
         Some(ReferenceSlot { account_id, slots: self.clone() })
     }
@@ -71,11 +72,11 @@ impl ReferenceSlots {
     /// limited to the free reference slots, since all claimed tasks may be theirs.
     pub(super) fn to_claim(&self, render_slots: usize) -> (usize, Vec<Id>) {
         let mut taken = self.taken.locked();
-        let free = self.total.saturating_sub(taken.count());
+        let free = self.total.saturating_sub(taken.by_account.total());
         let admitted = taken.queue.len().min(free);
         taken.queue.drain(..admitted);
         let most = if admitted > 0 { render_slots.min(free) } else { render_slots };
-        let full = taken.by_account.iter().filter(|(_, count)| **count >= self.share);
+        let full = taken.by_account.iter().filter(|(_, count)| *count >= self.share);
         (most, full.map(|(account_id, _)| account_id).chain(&taken.queue).copied().collect())
     }
 
@@ -85,23 +86,13 @@ impl ReferenceSlots {
     }
 }
 
-impl Taken {
-    fn count(&self) -> usize {
-        self.by_account.values().sum()
-    }
-}
-
 impl Drop for ReferenceSlot {
     fn drop(&mut self) {
         let Self { account_id, slots } = self;
         slots.gauge.dec();
         let mut taken = slots.taken.locked();
-        let Some(count) = taken.by_account.get_mut(account_id) else { return };
-        let had_share = *count == slots.share;
-        *count -= 1;
-        if *count == 0 {
-            taken.by_account.remove(account_id);
-        }
+        let had_share = taken.by_account.of(account_id) == slots.share;
+        taken.by_account.remove(account_id);
         if had_share || !taken.queue.is_empty() {
             slots.freed.notify_one();
         }

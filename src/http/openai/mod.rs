@@ -19,7 +19,7 @@ use super::state::ApiState;
 use super::submitted;
 use crate::service::limits::RateLimit;
 use crate::service::presets::NoEngineForMask;
-use crate::service::waiters::{NoWaitSlot, WaitSlot};
+use crate::service::waiters::WaitSlot;
 use tintype_config::{SWEEP_EVERY, TASK_TIME_LIMIT};
 use tintype_domain::images_api_request::{CallKind, ImagesCall, InvalidCall, OutputFormat};
 use tintype_domain::model::{Id, Status, Surface, Task, TaskId};
@@ -206,14 +206,10 @@ fn slot(answer: AnswerMode, api: &ApiState, caller: &Caller) -> Result<Option<Wa
     if answer == AnswerMode::AtOnce {
         return Ok(None);
     }
-    let refusal = |refusal: NoWaitSlot| {
-        let who = match refusal {
-            NoWaitSlot::Account(slots) => {
-                format!(
-                    "{slots} calls of this account wait for their tasks or receive answers, which is its share now."
-                )
-            }
-            NoWaitSlot::Process => "Too many calls are waiting on this server.".into(),
+    let refusal = |held| {
+        let who = match held {
+            0 => "Too many requests are open on this server.".into(),
+            held => format!("This account already has {held} open requests, which is its current limit."),
         };
         let message = format!(
             "{who} This call created no task, and the task of an earlier attempt continues; try again in {WAIT_RETRY_SECONDS} s."

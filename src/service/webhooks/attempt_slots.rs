@@ -5,33 +5,30 @@
 //! So however many slots some accounts want, another still finds one, as long as those accounts are fewer than the
 //! slots.
 
-use std::collections::HashMap;
-use std::hash::Hash;
 use std::sync::{Arc, Mutex};
 
+use crate::service::shares::Counts;
 use tintype_domain::endpoint::{Endpoint, EndpointState};
 use tintype_domain::model::Id;
 use tintype_outbound::receivers::MAX_REQUESTS;
 use tintype_store::DueEndpoint;
 use tintype_system::locked::Locked as _;
 
-const MAX: u32 = MAX_REQUESTS as u32;
 /// Those at one endpoint.
 pub const MAX_OF_ENDPOINT: u32 = 8;
 /// Those at all endpoints of one account, if as many are free.
-const MAX_OF_ACCOUNT: u32 = 16;
+const MAX_OF_ACCOUNT: usize = 16;
 /// Those at failing endpoints together.
-const MAX_FAILING: u32 = 32;
+const MAX_FAILING: usize = 32;
 
 #[derive(Debug, Default)]
-pub(super) struct AttemptSlots(Mutex<Counts>);
+pub(super) struct AttemptSlots(Mutex<Taken>);
 
 #[derive(Debug, Default, Clone)]
-struct Counts {
-    endpoints: HashMap<Id, u32>,
-    accounts: HashMap<Id, u32>,
-    failing: u32,
-    all: u32,
+struct Taken {
+    endpoints: Counts<Id>,
+    accounts: Counts<Id>,
+    failing: usize,
 }
 
 /// An attempt, until it is dropped.
@@ -41,50 +38,37 @@ pub(super) struct AttemptSlot {
     endpoint: DueEndpoint,
 }
 
-impl Counts {
+impl Taken {
     fn has_room(&self, endpoint: &DueEndpoint) -> bool {
-        let count = |counts: &HashMap<Id, u32>, id| counts.get(&id).copied().unwrap_or_default();
-        let of_endpoint = if endpoint.is_failing { 1 } else { MAX_OF_ENDPOINT };
-        let of_account = MAX_OF_ACCOUNT.min(MAX.saturating_sub(self.all));
+        let of_endpoint = if endpoint.is_failing { 1 } else { MAX_OF_ENDPOINT as usize };
+        let of_account = MAX_OF_ACCOUNT.min(MAX_REQUESTS.saturating_sub(self.accounts.total()));
         (!endpoint.is_failing || self.failing < MAX_FAILING)
-            && count(&self.endpoints, endpoint.id) < of_endpoint
-            && count(&self.accounts, endpoint.account_id) < of_account
+            && self.endpoints.of(&endpoint.id) < of_endpoint
+            && self.accounts.of(&endpoint.account_id) < of_account
     }
 
     fn add(&mut self, endpoint: &DueEndpoint) {
-        *self.endpoints.entry(endpoint.id).or_default() += 1;
-        *self.accounts.entry(endpoint.account_id).or_default() += 1;
-        self.failing += u32::from(endpoint.is_failing);
-        self.all += 1;
+        self.endpoints.add(endpoint.id);
+        self.accounts.add(endpoint.account_id);
+        self.failing += usize::from(endpoint.is_failing);
     }
 
     fn remove(&mut self, endpoint: &DueEndpoint) {
-        remove_one(&mut self.endpoints, endpoint.id);
-        remove_one(&mut self.accounts, endpoint.account_id);
-        self.failing -= u32::from(endpoint.is_failing);
-        self.all -= 1;
-    }
-}
-
-/// Counts one less, and forgets what is counted no more.
-fn remove_one<K: Hash + Eq>(counts: &mut HashMap<K, u32>, key: K) {
-    if let Some(count) = counts.get_mut(&key) {
-        *count -= 1;
-        if *count == 0 {
-            counts.remove(&key);
-        }
+        self.endpoints.remove(&endpoint.id);
+        self.accounts.remove(&endpoint.account_id);
+        self.failing -= usize::from(endpoint.is_failing);
     }
 }
 
 impl AttemptSlots {
     /// Gives out the free slots, one by one in turns. Returns the endpoints that got some, in the order of `due`.
     pub(super) fn share(&self, due: &[DueEndpoint]) -> Vec<(Id, u32)> {
-        let mut counts = self.0.locked().clone();
+        let mut taken = self.0.locked().clone();
         let mut shares = vec![0; due.len()];
         for _ in 0..MAX_OF_ENDPOINT {
             for (endpoint, share) in due.iter().zip(&mut shares) {
-                if counts.has_room(endpoint) {
-                    counts.add(endpoint);
+                if taken.has_room(endpoint) {
+                    taken.add(endpoint);
                     *share += 1;
                 }
             }
@@ -94,7 +78,8 @@ impl AttemptSlots {
 
     /// Whether these attempts take all slots that are free.
     pub(super) fn is_filled_by(&self, shares: &[(Id, u32)]) -> bool {
-        self.0.locked().all + shares.iter().map(|(_, share)| share).sum::<u32>() >= MAX
+        self.0.locked().accounts.total() + shares.iter().map(|(_, share)| *share as usize).sum::<usize>()
+            >= MAX_REQUESTS
     }
 
     pub(super) fn take(self: &Arc<Self>, endpoint: &Endpoint) -> AttemptSlot {
@@ -129,16 +114,16 @@ mod tests {
         let slots = AttemptSlots::default();
         let dead: Vec<_> = (0..1_000).map(|number| due(number, number, true)).collect();
         let shares = slots.share(&dead);
-        assert_eq!(shares.len(), MAX_FAILING as usize);
+        assert_eq!(shares.len(), MAX_FAILING);
         assert!(shares.iter().all(|(_, share)| *share == 1));
-        dead.iter().take(MAX_FAILING as usize).for_each(|endpoint| slots.0.locked().add(endpoint));
+        dead.iter().take(MAX_FAILING).for_each(|endpoint| slots.0.locked().add(endpoint));
         assert_eq!(slots.share(&dead), []);
         assert!(!slots.is_filled_by(&[]));
-        assert!(slots.is_filled_by(&[(id(5_000), MAX - MAX_FAILING)]));
+        assert!(slots.is_filled_by(&[(id(5_000), (MAX_REQUESTS - MAX_FAILING) as u32)]));
         assert_eq!(slots.share(&[due(5_000, 1, false)]), [(id(5_000), MAX_OF_ENDPOINT)]);
         let of_one_account: Vec<_> = (0..20).map(|number| due(6_000 + number, 2, false)).collect();
         let shares = slots.share(&of_one_account);
-        assert!(shares.len() == MAX_OF_ACCOUNT as usize - 1 && shares.iter().all(|(_, share)| *share == 1), "in turns");
+        assert!(shares.len() == MAX_OF_ACCOUNT - 1 && shares.iter().all(|(_, share)| *share == 1), "in turns");
     }
 
     #[test]
@@ -155,7 +140,7 @@ mod tests {
                 break;
             }
         }
-        assert!(slots.0.locked().all > MAX - MAX_OF_ENDPOINT, "they take most of them");
+        assert!(slots.0.locked().accounts.total() > MAX_REQUESTS - MAX_OF_ENDPOINT as usize, "they take most of them");
         let another = due(5_000, 5_000, false);
         assert_eq!(slots.share(&[another]).len(), 1);
     }
@@ -170,7 +155,7 @@ mod tests {
             assert_eq!(slots.share(&[endpoint]), []);
             slots.0.locked().remove(&endpoint);
         }
-        let counts = slots.0.locked();
-        assert!(counts.all == 0 && counts.failing == 0 && counts.endpoints.is_empty() && counts.accounts.is_empty());
+        let taken = slots.0.locked();
+        assert_eq!((taken.failing, taken.endpoints.total(), taken.accounts.iter().count()), (0, 0, 0));
     }
 }

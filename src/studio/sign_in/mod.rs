@@ -128,7 +128,7 @@ pub(super) fn take_slot(
     admission: &Admission<Source>,
     context: &RequestContext,
 ) -> Result<Admitted<Source>, PageError> {
-    admission.enter(context.source).ok_or_else(PageError::busy)
+    admission.enter(context.source).map_err(|_| PageError::busy())
 }
 
 /// Logs a failed sign-in. The name is logged only if a person has it: another one may be a password in the wrong field.

@@ -28,7 +28,11 @@ async fn calls_that_wait_for_a_task() {
         assert_eq!(refused.status, 429, "{refused:?}");
         refused.json()["error"]["message"].as_str().expect("a message").to_owned()
     };
-    assert!(message(&other_key).await.starts_with(&format!("{MAX_SLOTS_OF_ACCOUNT} calls of this account wait")));
+    assert!(
+        message(&other_key)
+            .await
+            .starts_with(&format!("This account already has {MAX_SLOTS_OF_ACCOUNT} open requests"))
+    );
     for (attempt, body) in [("0", r#"{"prompt": "a boat", "stream": true}"#), ("1", "{")] {
         let refused = ada.generations(&[("x-stainless-retry-count", attempt)], body).await;
         assert_eq!(refused.json()["error"]["code"], "rate_limit_exceeded", "{refused:?}");
@@ -42,7 +46,7 @@ async fn calls_that_wait_for_a_task() {
     assert_eq!(service.worked(bob.generations(&[], BODY)).await.status, 200);
     // Accounts that do not exist take all others.
     held.extend((0..).map_while(|number| waiters.slot(Id::floor(Timestamp::from_millis(number))).ok()));
-    assert!(message(&bob).await.starts_with("Too many calls are waiting"));
+    assert!(message(&bob).await.starts_with("Too many requests are open"));
     drop(held);
     assert_eq!((waiters.slots(), ada.credits().await), (0, 98));
     assert_eq!(service.worked(ada.generations(&[], BODY)).await.status, 200);
