@@ -10,6 +10,7 @@ use std::{io, thread};
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
+use console::{Alignment, measure_text_width, pad_str};
 
 use self::logging::{LogFormat, Logging};
 use self::printing::{print_line, say, show};
@@ -496,10 +497,10 @@ async fn find_account(store: &Store, name_or_id: &str) -> Result<Account, Failur
 fn table<const N: usize>(headings: [&str; N], rows: impl IntoIterator<Item = [String; N]>) -> String {
     let mut lines = vec![headings.map(str::to_owned)];
     lines.extend(rows);
-    let width = |column: usize| lines.iter().map(|line| line[column].chars().count()).max().unwrap_or(0);
+    let width = |column: usize| lines.iter().map(|line| measure_text_width(&line[column])).max().unwrap_or(0);
     let widths: [usize; N] = std::array::from_fn(width);
     let line = |cells: &[String; N]| {
-        let padded = cells.iter().zip(widths).map(|(cell, width)| format!("{cell:<width$}"));
+        let padded = cells.iter().zip(widths).map(|(cell, width)| pad_str(cell, width, Alignment::Left, None));
         padded.collect::<Vec<_>>().join("  ").trim_end().to_owned()
     };
     lines.iter().map(line).collect::<Vec<_>>().join("\n")

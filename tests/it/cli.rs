@@ -35,6 +35,11 @@ fn accounts_are_created_and_listed() {
     let said = binary::run(data, ["account", "create", "Ben & Co"]).text();
     let next = "Sign in: tintype account link 'Ben & Co'\nNew key: tintype key create --account 'Ben & Co'\n";
     assert!(said.starts_with("Created account Ben & Co (") && said.ends_with(next), "{said}");
+    run(data, &["account", "create", "画像の工房"]);
+    let listed = binary::run(data, ["account", "list"]).text();
+    // Five characters of two columns each; the longest name has twelve.
+    let aligned = |line: &str| line.strip_prefix("画像の工房    ").is_some_and(|id| !id.starts_with(' '));
+    assert!(listed.lines().any(aligned), "{listed}");
     assert!(refused(data, &["account", "create", " ada "]).contains("already"));
     let id = ada["id"].as_str().expect("an id");
     assert!(refused(data, &["account", "create", id]).contains("already"), "a name that is an id would be ambiguous");
