@@ -9,6 +9,7 @@ use unicode_normalization::UnicodeNormalization as _;
 use unicode_normalization::char::is_combining_mark;
 
 use super::model::Id;
+use super::text::hex;
 
 const MAX_CHARACTERS: usize = 40;
 /// Most terms of a search; the others do not count.
@@ -102,7 +103,7 @@ fn words(text: &str) -> Vec<String> {
 /// search compares the account as well.
 fn tag(account_id: Id) -> String {
     let id = account_id.as_str();
-    id.as_bytes()[id.len() - 6..].iter().map(|byte| format!("{byte:02x}")).collect()
+    hex(&id.as_bytes()[id.len() - 6..])
 }
 
 /// The terms of a prompt, each once.

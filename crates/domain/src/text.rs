@@ -11,6 +11,11 @@ pub const MAX_NOTE_CHARS: usize = 500;
 /// Most characters of the reason for failing a task, which its owner reads.
 pub const MAX_REASON_CHARS: usize = 500;
 
+/// Bytes as hexadecimal digits.
+pub fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
 /// The text is too long, empty, or holds control characters.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(

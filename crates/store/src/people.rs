@@ -10,7 +10,7 @@ use tintype_domain::key::Suspension;
 use tintype_domain::model::Id;
 use tintype_domain::person::{MAX_PEOPLE, Person, Role, Session, TokenHash};
 use tintype_domain::second_factor::FactorCode;
-use tintype_domain::text::MAX_NAME_CHARS;
+use tintype_domain::text::{MAX_NAME_CHARS, hex};
 use tintype_system::clock::Timestamp;
 use tintype_system::fault::Effect;
 
@@ -479,9 +479,8 @@ impl Store {
              WHERE s.hash {} AND s.expires_at > $2",
             self.driver.either("IN (SELECT unhex(value) FROM json_each($1))", "= ANY ($1)")
         );
-        let hex = |hash: &TokenHash| hash.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
         let sought = Each {
-            sqlite: json(&hashes.iter().map(hex).collect::<Vec<_>>()),
+            sqlite: json(&hashes.iter().map(|hash| hex(hash)).collect::<Vec<_>>()),
             postgres: hashes.iter().map(<[u8; 32]>::as_slice).collect::<Vec<_>>(),
         };
         let found: Vec<Vec<u8>> = self.driver.list(&sql, &[&sought, &self.driver.now()], |row| row.get("hash")).await?;

@@ -2,7 +2,6 @@
 //! repeated call needs their digests alone.
 
 use std::collections::HashMap;
-use std::fmt::Write as _;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -16,6 +15,7 @@ use tintype_domain::images_api_request::{ImagesCall, SentPicture};
 use tintype_domain::model::Id;
 use tintype_domain::request::{AspectRatio, MAX_REFERENCES};
 use tintype_domain::stored_reference::StoredReference;
+use tintype_domain::text::hex;
 use tintype_engine::Mask;
 
 /// Most pictures of one call: its images and a mask.
@@ -153,11 +153,7 @@ pub(super) async fn check_room(api: &ApiState, caller: &Caller) -> Result<(), Ap
 
 /// The name of a picture: no URL is one, and the same bytes have the same.
 fn name(spool: &Spool) -> String {
-    let mut name = "sha256:".to_owned();
-    for byte in spool.digest() {
-        write!(name, "{byte:02x}").expect("a string takes every text");
-    }
-    name
+    format!("sha256:{}", hex(&spool.digest()))
 }
 
 fn of_image(error: UploadError, index: usize) -> ApiError {

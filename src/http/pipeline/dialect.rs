@@ -5,6 +5,7 @@ use axum::http::header::{HeaderName, HeaderValue};
 use axum::http::{Response, StatusCode};
 
 use super::error::{ApiError, ErrorCode};
+use tintype_config::MAX_UPLOADS;
 use tintype_domain::images_api::{ErrorAnswer, ErrorObject};
 use tintype_domain::images_api_request::InvalidCall;
 use tintype_domain::model::{FailureCause, TaskFailure};
@@ -48,7 +49,7 @@ impl ApiError {
 
     /// The error for an account that has as many uploads as it may. A repeated call would fail as well.
     pub(in crate::http) fn too_many_uploads() -> Self {
-        let message = "The account has 200 uploads, which is its limit. Delete some in the studio.";
+        let message = format!("The account has {MAX_UPLOADS} uploads, which is its limit. Delete some in the studio.");
         let dialect = Dialect { code: Some("too_many_uploads"), is_final: true, ..Dialect::default() };
         Self { dialect, ..Self::invalid_request(message) }
     }

@@ -5,8 +5,7 @@
 //! fragment, which the HTTP library cuts off. Only heads that a connection waited for are checked, not pipelined ones:
 //! proxies do not pipeline, and a client that does could deceive only itself.
 
-/// Most bytes of a head that are checked. The HTTP library refuses larger ones.
-const MAX_HEADER: usize = 64 * 1024;
+use tintype_config::MAX_HEADER;
 
 /// The head of one request as it arrives.
 #[derive(Debug, Default)]
@@ -37,6 +36,7 @@ impl HeadCheck {
                 if self.seen.is_empty() {
                     self.seen.extend_from_slice(bytes);
                 }
+                // The HTTP library refuses larger ones.
                 self.done = self.seen.len() > MAX_HEADER;
                 false
             }

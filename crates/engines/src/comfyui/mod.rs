@@ -39,6 +39,7 @@ use super::results::{Results, cut_out, mask_to_png, to_pngs};
 use super::servers::{BriefHash, Server as _, Servers};
 use super::{EngineChoice, TYPICAL_DURATION, sizes};
 use tintype_config::EngineSettings;
+use tintype_domain::text::hex;
 
 /// One run renders while another waits, so that the server is never idle between two pictures.
 const RUNS_PER_SERVER: usize = 2;
@@ -339,8 +340,7 @@ impl Drop for Submitted {
 
 /// A reference, named by its content: the server cannot remove files, and keeps one per name.
 fn named(png: Bytes) -> (String, Bytes) {
-    let digest: String = Sha256::digest(&png).iter().take(16).map(|byte| format!("{byte:02x}")).collect();
-    (format!("tintype-{digest}.png"), png)
+    (format!("tintype-{}.png", hex(&Sha256::digest(&png)[..16])), png)
 }
 
 /// A random UUID in the only format that the server accepts.

@@ -14,6 +14,7 @@ use sha2::{Digest as _, Sha256};
 use super::hub::{Hub, HubError};
 use super::manifest::ModelFile;
 use super::selection::RemoteFile;
+use tintype_domain::text::hex;
 
 /// Consecutive failures, without [`PROGRESS`] in between, after which a download ends.
 const MAX_FAILURES: u32 = 6;
@@ -59,18 +60,14 @@ impl Checksums {
 
     /// The SHA-256, if it matches the file's.
     fn verify(self, file: &RemoteFile) -> Option<String> {
-        let sha256 = hexadecimal(&self.sha256.finalize());
+        let sha256 = hex(&self.sha256.finalize());
         let matches = match (&file.sha256, &file.git_sha1) {
             (Some(expected), _) => *expected == sha256,
-            (None, Some(expected)) => *expected == hexadecimal(&self.git.finalize()),
+            (None, Some(expected)) => *expected == hex(&self.git.finalize()),
             (None, None) => false,
         };
         matches.then_some(sha256)
     }
-}
-
-fn hexadecimal(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 struct Part<'a> {
@@ -115,7 +112,7 @@ pub(super) fn sha256(open: &mut File, watch: &dyn Watch) -> io::Result<String> {
         sha256.update(block);
         watch.advance(i64::try_from(block.len()).unwrap_or(0));
     })?;
-    Ok(hexadecimal(&sha256.finalize()))
+    Ok(hex(&sha256.finalize()))
 }
 
 /// Downloads a file from `url` into `folder`, unless it is there, and returns it with its SHA-256.

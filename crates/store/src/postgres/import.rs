@@ -7,6 +7,7 @@ use super::PostgresStore;
 use crate::failure::Failure;
 use crate::sqlite::Snapshot;
 use crate::{Audit, Result, StoreError, audit, driver};
+use tintype_domain::text::hex;
 
 /// Rows per batch.
 const PIECE: u32 = 1_000;
@@ -133,6 +134,6 @@ fn json(value: &Value) -> serde_json::Value {
         Value::Integer(number) => (*number).into(),
         Value::Real(number) => (*number).into(),
         Value::Text(text) => text.as_str().into(),
-        Value::Blob(bytes) => bytes.iter().fold("\\x".to_owned(), |hex, byte| format!("{hex}{byte:02x}")).into(),
+        Value::Blob(bytes) => format!("\\x{}", hex(bytes)).into(),
     }
 }
