@@ -3,7 +3,7 @@
 use clap::{Args, Subcommand};
 
 use super::{Outcome, show, table};
-use tintype_config::{ClientSettings, ServerSettings, ShownSetting, Source};
+use tintype_config::{ClientSettings, ServerSettings, ShownSetting};
 
 #[derive(Debug, Subcommand)]
 pub(super) enum ConfigCommand {
@@ -30,12 +30,7 @@ pub(super) fn run(command: ConfigCommand, settings: &[ShownSetting]) -> Outcome 
 
 fn row(setting: &ShownSetting) -> [String; 3] {
     let value = setting.value.as_ref().map_or_else(|| "-".to_owned(), |values| values.join(", "));
-    let source = match setting.source {
-        Source::Flag => "flag",
-        Source::Environment => "environment",
-        Source::File => "file",
-        Source::Default => "default",
-    };
-    let origin = setting.origin.as_ref().map_or_else(|| source.to_owned(), |origin| format!("{source} {origin}"));
+    let source = setting.source;
+    let origin = setting.origin.as_ref().map_or_else(|| source.to_string(), |origin| format!("{source} {origin}"));
     [setting.name.clone(), value, origin]
 }

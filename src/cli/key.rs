@@ -236,13 +236,7 @@ fn budget_in_use(allowance: Allowance) -> String {
 }
 
 fn state(key: &ApiKey, now: Timestamp) -> String {
-    let state = match key.state(now) {
-        KeyState::Active => "active",
-        KeyState::Disabled => "disabled",
-        KeyState::Suspended => "suspended",
-        KeyState::Expired => "expired",
-        KeyState::Revoked => "revoked",
-    };
+    let state = key.state(now);
     let of_account = if key.account_disabled && key.revoked_at.is_none() { " (its account is disabled)" } else { "" };
     let advice = if key.leaked_at.is_some() { " (seen in a URL: rotate this)" } else { "" };
     let reason = match &key.suspension {

@@ -3,7 +3,8 @@
 use std::process::ExitCode;
 use std::time::Duration;
 
-use clap::{Args, ValueEnum};
+use clap::Args;
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 
 use super::owners::find_only;
 use super::printing::misused;
@@ -19,8 +20,8 @@ const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 #[derive(Debug, Args)]
 pub(super) struct UsageArgs {
     /// Group rows by
-    #[arg(long, value_enum, default_value_t = GroupBy::Account)]
-    by: GroupBy,
+    #[arg(long, default_value_t = UsageBy::Account, value_parser = grouping())]
+    by: UsageBy,
     /// Count only this account
     #[arg(long, value_name = "NAME")]
     account: Option<String>,
@@ -41,12 +42,8 @@ pub(super) struct UsageArgs {
     json: bool,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum GroupBy {
-    Account,
-    Key,
-    Person,
-    Day,
+fn grouping() -> impl TypedValueParser<Value = UsageBy> {
+    PossibleValuesParser::new(UsageBy::ALL.map(UsageBy::as_str)).try_map(|text: String| text.parse::<UsageBy>())
 }
 
 fn day(text: &str) -> Result<Timestamp, String> {
@@ -65,12 +62,7 @@ pub(super) async fn run(args: UsageArgs, data: &DataSettings) -> Outcome {
         (since, _) => since,
     };
     let until = args.until.map(|day| day.saturating_add(DAY));
-    let by = match args.by {
-        GroupBy::Account => UsageBy::Account,
-        GroupBy::Key => UsageBy::Key,
-        GroupBy::Person => UsageBy::Person,
-        GroupBy::Day => UsageBy::Day,
-    };
+    let by = args.by;
     let lines = usage::lines(&store, by, UsageFilter { account_id, from, until }).await?;
     if args.csv {
         say(usage::csv(by, &lines).trim_end());

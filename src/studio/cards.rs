@@ -1,5 +1,7 @@
 //! A task on a page: its words and its pictures.
 
+use std::borrow::Cow;
+
 use askama::Template;
 use tintype_engine::{Setting, Stage};
 
@@ -205,17 +207,17 @@ impl<'a> Card<'a> {
         preset.into_iter().chain(mask).chain(Setting::ALL.into_iter().filter_map(field)).collect()
     }
 
-    pub(super) fn rendered_with(&self) -> Vec<(&'static str, String)> {
+    pub(super) fn rendered_with(&self) -> Vec<(Cow<'_, str>, String)> {
         let TaskSettings { preset, render, .. } = &self.request.settings;
         let named = |name: &String| match name.as_str() {
             DEFAULT_PRESET => self.t.get("preset-default").into_owned(),
             name => name.to_owned(),
         };
-        let preset = preset.as_ref().map(|name| ("preset", named(name)));
+        let preset = preset.as_ref().map(|name| (self.t.get("preset"), named(name)));
         // Its seeds stand beside them.
         let others = Setting::ALL.into_iter().filter(|setting| *setting != Setting::Seed);
-        let given =
-            others.filter_map(|setting| Some((settings::text_of(setting), settings::value_of(render, setting)?)));
+        let text = |setting: Setting| self.t.of_word("setting", setting.as_str());
+        let given = others.filter_map(|setting| Some((text(setting), settings::value_of(render, setting)?)));
         preset.into_iter().chain(given).collect()
     }
 

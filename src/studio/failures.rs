@@ -8,7 +8,6 @@ use tintype_domain::reference_url::UrlFault;
 use tintype_domain::request::{InvalidRequest, PromptFault};
 use tintype_engine::Setting;
 
-use super::settings::text_of;
 use super::texts::Texts;
 use crate::service::endings::STOPPED;
 use tintype_store::StrikeRule;
@@ -19,7 +18,8 @@ pub(super) fn failure(t: &Texts, failure: &TaskFailure) -> String {
     let text = match failure.cause {
         FailureCause::Policy => "failure-policy",
         FailureCause::Reference(index, problem) => {
-            return t.count(problem_text(problem), index as u64 + 1).into_owned();
+            let word = if problem == ReferenceProblem::Unknown { "unusable" } else { problem.as_str() };
+            return t.count(&format!("reference-{word}"), index as u64 + 1).into_owned();
         }
         FailureCause::TooManyReferences(most) => return t.count("failure-references", most).into_owned(),
         FailureCause::NoEngine => "failure-no-engine",
@@ -48,21 +48,6 @@ pub(super) fn suspension(t: &Texts, reason: &str) -> String {
         left %= seconds;
     }
     t.count_of("suspended-for", rule.limit, &parts.join(" "))
-}
-
-/// The name of the text for a reference that cannot be used.
-fn problem_text(problem: ReferenceProblem) -> &'static str {
-    match problem {
-        ReferenceProblem::Address => "reference-address",
-        ReferenceProblem::Unreachable => "reference-unreachable",
-        ReferenceProblem::TooLarge => "reference-too-large",
-        ReferenceProblem::NotAnImage => "reference-not-a-picture",
-        ReferenceProblem::Damaged => "reference-damaged",
-        ReferenceProblem::Gone => "reference-gone",
-        ReferenceProblem::MaskGone => "reference-mask-gone",
-        ReferenceProblem::MaskSize => "reference-mask-size",
-        ReferenceProblem::Unknown => "reference-unusable",
-    }
 }
 
 /// Why the form of a task was refused.
@@ -107,7 +92,7 @@ pub(super) fn setting_refusal(
     bounds: Option<&RangeInclusive<f64>>,
     is_too_long: bool,
 ) -> String {
-    let name = t.get(text_of(setting));
+    let name = t.of_word("setting", setting.as_str());
     match (setting, bounds) {
         (_, None) => t.word("setting-not-taken", &name).into_owned(),
         (Setting::NegativePrompt, Some(bounds)) if is_too_long => {
@@ -136,7 +121,7 @@ mod tests {
         for setting in Setting::ALL {
             let bounds = setting.bounds();
             let most = bounds.end().to_string();
-            let name = t.get(text_of(setting)).into_owned();
+            let name = t.of_word("setting", setting.as_str()).into_owned();
             for (bounds, is_too_long) in [(None, false), (Some(&bounds), false), (Some(&bounds), true)] {
                 let message = setting_refusal(t, setting, bounds, is_too_long);
                 let is_of_characters = setting == Setting::NegativePrompt && bounds.is_some() && !is_too_long;

@@ -1,6 +1,6 @@
 //! Headers that every page has, and its parts that do not depend on the page.
 
-use std::borrow::Borrow;
+use std::borrow::{Borrow, Cow};
 use std::time::Duration;
 
 use askama::Template;
@@ -17,7 +17,6 @@ use super::session::{Fields, Form, Visitor};
 use super::texts::Texts;
 use tintype_domain::ledger::OPENING_NOTE;
 use tintype_domain::model::{EntryKind, Id, LedgerEntry};
-use tintype_domain::person::Role;
 use tintype_system::clock::Timestamp;
 
 /// Allows scripts, styles and requests of this server alone. Pictures may come from a bucket.
@@ -183,35 +182,15 @@ fn local(at: &Timestamp, in_utc: &str) -> String {
     format!("<time datetime=\"{at}\" data-local>{in_utc} UTC</time>")
 }
 
-pub(super) fn role_text(role: impl Borrow<Role>) -> &'static str {
-    match role.borrow() {
-        Role::Viewer => "role-viewer",
-        Role::Member => "role-member",
-        Role::Owner => "role-owner",
-    }
-}
-
 /// The note of a ledger entry, for the reader. The note of the opening balance is translated.
 pub(super) fn note(texts: &Texts, note: &str) -> String {
     if note == OPENING_NOTE { texts.get("credits-opening").into_owned() } else { note.to_owned() }
 }
 
-/// The name of the text for a kind of ledger entries.
-pub(super) fn kind_text(kind: impl Borrow<EntryKind>) -> &'static str {
-    match kind.borrow() {
-        EntryKind::Grant => "credits-grant",
-        EntryKind::Charge => "credits-charge",
-        EntryKind::Refund => "credits-refund",
-        EntryKind::Expiry => "credits-expiry",
-    }
-}
-
-/// The name of the text for an entry: the credits that an operator took are a grant with a negative amount.
-pub(super) fn entry_text(entry: &LedgerEntry) -> &'static str {
-    match entry.kind {
-        EntryKind::Grant if entry.amount < 0 => "credits-taken",
-        kind => kind_text(kind),
-    }
+/// The text for an entry: the credits that an operator took are a grant with a negative amount.
+pub(super) fn entry_text<'t>(t: &'t Texts, entry: &LedgerEntry) -> Cow<'t, str> {
+    let is_taken = entry.kind == EntryKind::Grant && entry.amount < 0;
+    if is_taken { t.get("credits-taken") } else { t.of_word("credits", entry.kind) }
 }
 
 /// The top of every page of someone who is signed in. As a template of its own it is compiled once, and not into every

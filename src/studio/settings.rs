@@ -15,8 +15,6 @@ use crate::service::presets::Presets;
 
 pub(super) struct SettingField {
     pub(super) name: &'static str,
-    /// The name of its words among the texts.
-    pub(super) text: &'static str,
     /// The least and the most value and the step of a number; `None` for a text.
     pub(super) bounds: Option<(f64, f64, &'static str)>,
     pub(super) value: String,
@@ -64,7 +62,6 @@ pub(super) fn fields(presets: &Presets, filled: &RenderSettings) -> Vec<SettingF
     }
     let field = |(setting, bounds): (Setting, std::ops::RangeInclusive<f64>)| SettingField {
         name: setting.as_str(),
-        text: text_of(setting),
         bounds: match setting {
             Setting::NegativePrompt => None,
             Setting::Seed | Setting::Steps => Some((*bounds.start(), *bounds.end(), "1")),
@@ -80,16 +77,6 @@ pub(super) fn value_of(settings: &RenderSettings, setting: Setting) -> Option<St
     match setting {
         Setting::NegativePrompt => settings.negative_prompt.clone(),
         other => settings.number(other).map(|number| number.to_string()),
-    }
-}
-
-pub(super) fn text_of(setting: Setting) -> &'static str {
-    match setting {
-        Setting::Seed => "setting-seed",
-        Setting::NegativePrompt => "setting-negative-prompt",
-        Setting::Steps => "setting-steps",
-        Setting::GuidanceScale => "setting-guidance-scale",
-        Setting::Strength => "setting-strength",
     }
 }
 

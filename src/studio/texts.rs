@@ -1,6 +1,7 @@
 //! The texts of the studio, in every language that it speaks. No page has a text of its own.
 
 use std::borrow::Cow;
+use std::fmt::Display;
 use std::sync::LazyLock;
 use std::time::Duration;
 
@@ -73,6 +74,11 @@ impl Texts {
     /// A text by its name. A name without a text is shown as it is; a test finds those.
     pub fn get(&self, name: &str) -> Cow<'_, str> {
         self.format(name, None)
+    }
+
+    /// The text for a word, such as `role-viewer` for a role. A word without a text is shown as it is; a test finds those.
+    pub(super) fn of_word(&self, kind: &str, word: impl Display) -> Cow<'_, str> {
+        self.get(&format!("{kind}-{word}"))
     }
 
     /// A text with one number in it, called `n`, which decides between singular and plural.
@@ -202,6 +208,13 @@ mod tests {
     use std::collections::BTreeSet;
 
     use super::*;
+    use tintype_domain::budget::Period;
+    use tintype_domain::endpoint::DeliveryState;
+    use tintype_domain::key::KeyState;
+    use tintype_domain::model::{EntryKind, ReferenceProblem};
+    use tintype_domain::person::Role;
+    use tintype_engine::Setting;
+    use tintype_store::{Action, Via};
 
     fn keys(text: &str) -> BTreeSet<&str> {
         let entry = |line: &str| !line.starts_with([' ', '#', '}', '[', '*']) && line.contains(" =");
@@ -246,9 +259,23 @@ mod tests {
             }
         }
         let users = [pages, files("rs")].concat().concat();
-        let actions: Vec<_> = tintype_store::Action::ALL.iter().map(|action| action.as_str()).collect();
-        assert!(actions.iter().all(|action| known.contains(action)), "{actions:?}");
-        let is_used = |name: &str| users.contains(&format!("\"{name}\"")) || actions.contains(&name);
+        let words = [
+            ("role", Role::ALL.map(Role::as_str).to_vec()),
+            ("credits", EntryKind::ALL.map(EntryKind::as_str).to_vec()),
+            ("key-per", Period::ALL.map(Period::as_str).to_vec()),
+            ("key-state", KeyState::ALL.map(KeyState::as_str).to_vec()),
+            ("via", Via::ALL.map(Via::as_str).to_vec()),
+            ("delivery", DeliveryState::ALL.map(DeliveryState::as_str).to_vec()),
+            ("setting", Setting::ALL.map(Setting::as_str).to_vec()),
+            ("reference", ReferenceProblem::ALL.map(ReferenceProblem::as_str).to_vec()),
+        ];
+        let of_kind = |(kind, words): (&'static str, Vec<&'static str>)| {
+            words.into_iter().filter(|word| !word.is_empty()).map(move |word| format!("{kind}-{word}"))
+        };
+        let actions = Action::ALL.iter().map(|action| action.as_str().to_owned());
+        let words: Vec<String> = words.into_iter().flat_map(of_kind).chain(actions).collect();
+        assert!(words.iter().all(|word| known.contains(word.as_str())), "{words:?}");
+        let is_used = |name: &str| users.contains(&format!("\"{name}\"")) || words.iter().any(|word| word == name);
         let unused: Vec<_> = known.iter().filter(|name| !is_used(name)).collect();
         assert!(unused.is_empty(), "{unused:?}");
     }

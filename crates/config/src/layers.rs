@@ -18,6 +18,7 @@ use super::environment::{STARTED_AGAIN, fault_of_variables, is_empty_variable, v
 use super::file::{CONFIG_FILE, ConfigFile, EngineTable, FileOrigin, FileSetting, Value, nearest};
 use super::installation::Installation;
 use super::presets::{PresetFile, PresetTable};
+use tintype_domain::words;
 
 /// Prefix of all settings' environment variables.
 const PREFIX: &str = "TINTYPE_";
@@ -66,18 +67,18 @@ pub struct ShownSetting {
     pub origin: Option<String>,
 }
 
-/// A layer of settings.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Source {
-    /// A flag of this command.
-    Flag,
-    /// An environment variable.
-    Environment,
-    /// The config file.
-    File,
-    /// Nothing sets it.
-    Default,
+words! {
+    /// A layer of settings.
+    pub enum Source: "source" {
+        /// A flag of this command.
+        Flag = "flag",
+        /// An environment variable.
+        Environment = "environment",
+        /// The config file.
+        File = "file",
+        /// Nothing sets it.
+        Default = "default",
+    }
 }
 
 /// The settings cannot be used.

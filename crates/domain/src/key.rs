@@ -10,6 +10,7 @@ use sha2::{Digest as _, Sha256};
 use crate::budget::Budget;
 use crate::model::Id;
 use crate::timestamp::Timestamp;
+use crate::words;
 
 const PREFIX: &str = "tt_";
 const BODY_LEN: usize = 32;
@@ -150,18 +151,18 @@ impl ApiKey {
     }
 }
 
-/// State of a key.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum KeyState {
-    /// Valid.
-    Active,
-    /// Disabled by the operator, who can enable it again.
-    Disabled,
-    /// Suspended for violations of the content policy.
-    Suspended,
-    /// Expired.
-    Expired,
-    /// Revoked permanently.
-    Revoked,
+words! {
+    /// State of a key.
+    pub enum KeyState: "state of a key" {
+        /// Valid.
+        Active = "active",
+        /// Disabled by the operator, who can enable it again.
+        Disabled = "disabled",
+        /// Suspended for violations of the content policy.
+        Suspended = "suspended",
+        /// Expired.
+        Expired = "expired",
+        /// Revoked permanently.
+        Revoked = "revoked",
+    }
 }

@@ -13,6 +13,7 @@ use super::{Result, WorkerReport};
 use tintype_domain::key::ApiKey;
 use tintype_domain::model::{Account, CREDITS_PER_IMAGE, EntryKind, Id, LedgerEntry, Surface, TaskFailure};
 use tintype_domain::person::Person;
+use tintype_domain::words;
 use tintype_system::clock::Timestamp;
 
 /// Most reasons for failures that an [`Hour`] lists. It counts the other failures without a reason.
@@ -51,17 +52,18 @@ pub struct DayUsage {
     pub last: i64,
 }
 
-/// Grouping of usage rows.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum UsageBy {
-    /// By account.
-    Account,
-    /// By account and key; tasks of the studio have none.
-    Key,
-    /// By account and person; tasks of the API have none.
-    Person,
-    /// By day in UTC.
-    Day,
+words! {
+    /// Grouping of usage rows.
+    pub enum UsageBy: "grouping" {
+        /// By account.
+        Account = "account",
+        /// By account and key; tasks of the studio have none.
+        Key = "key",
+        /// By account and person; tasks of the API have none.
+        Person = "person",
+        /// By day in UTC.
+        Day = "day",
+    }
 }
 
 impl UsageBy {

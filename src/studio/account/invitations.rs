@@ -12,7 +12,7 @@ use super::secret::{self, Secret};
 use crate::service::people::JoinOutcome;
 use crate::studio::create::base;
 use crate::studio::error::{PageError, PageResult};
-use crate::studio::page::{answer, html, redirect, role_text, written};
+use crate::studio::page::{answer, html, redirect, written};
 use crate::studio::session::{Fields, Form, Unready, Visitor, check_origin, request_context};
 use crate::studio::sign_in::sign_up::new_person;
 use crate::studio::sign_in::{agent, delay_failure, enter, take_slot, without_path_in_referrer, words};
@@ -68,8 +68,7 @@ struct JoinPage<'a> {
     /// The path of the page, to which the choice of a language leads back.
     path: &'a str,
     account: &'a str,
-    /// The name of the text for the role.
-    role: &'static str,
+    role: Role,
     name: &'a str,
     /// The name of the text that says why nobody has joined yet.
     notice: Option<&'static str>,
@@ -78,7 +77,7 @@ struct JoinPage<'a> {
 impl<'a> JoinPage<'a> {
     fn new(parts: &'a Parts, invitation: &'a Invitation) -> Self {
         let (t, path) = (Texts::of(&parts.headers), parts.uri.path());
-        Self { t, path, account: &invitation.account, role: role_text(invitation.role), name: "", notice: None }
+        Self { t, path, account: &invitation.account, role: invitation.role, name: "", notice: None }
     }
 }
 

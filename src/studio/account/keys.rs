@@ -42,27 +42,9 @@ struct KeysPage<'a> {
     draft: Draft,
 }
 
-pub(in crate::studio) fn state_text(state: KeyState) -> &'static str {
-    match state {
-        KeyState::Active => "key-active",
-        KeyState::Disabled => "key-disabled",
-        KeyState::Suspended => "key-suspended-state",
-        KeyState::Expired => "key-expired",
-        KeyState::Revoked => "key-revoked",
-    }
-}
-
-pub(in crate::studio) fn period_text(period: &Period) -> &'static str {
-    match period {
-        Period::Day => "key-per-day",
-        Period::Week => "key-per-week",
-        Period::Month => "key-per-month",
-    }
-}
-
 impl KeysPage<'_> {
-    fn state(&self, key: &ApiKey) -> &'static str {
-        state_text(key.state(self.now))
+    fn state(&self, key: &ApiKey) -> KeyState {
+        key.state(self.now)
     }
 
     /// Whether it can still be changed.

@@ -30,19 +30,7 @@ pub struct UsageQuery {
 
 impl UsageQuery {
     fn by(&self) -> UsageBy {
-        match &*self.by {
-            "day" => UsageBy::Day,
-            "person" => UsageBy::Person,
-            _ => UsageBy::Key,
-        }
-    }
-
-    fn word(&self) -> &'static str {
-        match self.by() {
-            UsageBy::Day => "day",
-            UsageBy::Person => "person",
-            _ => "key",
-        }
+        self.by.parse().ok().filter(|by| *by != UsageBy::Account).unwrap_or(UsageBy::Key)
     }
 
     fn heading(&self) -> &'static str {
@@ -94,7 +82,7 @@ impl UsagePage<'_> {
     }
 
     fn is_shown(&self, by: &str) -> bool {
-        self.query.word() == by
+        self.query.by().as_str() == by
     }
 
     /// The groups to choose from: their words in URLs, and their texts.

@@ -12,9 +12,7 @@ use crate::studio::action::{WebhookAction, action};
 use crate::studio::error::{PageError, PageResult};
 use crate::studio::page::{Cursor, Draft, Frame, answer, last_of_page, redirect, text_with_time, time};
 use crate::studio::session::{Fields, Form, Visitor};
-use tintype_domain::endpoint::{
-    AddedBy, Delivery, DeliveryState, DisabledFor, Endpoint, EndpointState, SigningSecret, Trouble,
-};
+use tintype_domain::endpoint::{AddedBy, Delivery, DisabledFor, Endpoint, EndpointState, SigningSecret, Trouble};
 use tintype_domain::event::{EventType, Subscription};
 use tintype_domain::model::Id;
 use tintype_domain::person::Role;
@@ -83,14 +81,6 @@ impl WebhooksPage<'_> {
 impl WebhookPage<'_> {
     fn subscribes(&self, kind: &EventType) -> bool {
         self.endpoint.events.kinds().contains(kind)
-    }
-
-    fn delivery_state(&self, delivery: &Delivery) -> &'static str {
-        match delivery.state() {
-            DeliveryState::Waiting => "delivery-waiting",
-            DeliveryState::Delivered => "delivery-delivered",
-            DeliveryState::Failed => "delivery-failed",
-        }
     }
 
     fn outcome(&self, delivery: &Delivery) -> String {

@@ -5,7 +5,6 @@ use axum::extract::{Path, Query};
 use axum::http::StatusCode;
 
 use super::{Operator, OperatorForm, ReversibleForm};
-use crate::studio::account::keys::state_text;
 use crate::studio::action::{AccountAction, AnyKeyAction, AnyPersonAction, action};
 use crate::studio::error::{PageError, PageResult};
 use crate::studio::page::{DAY, Draft, Frame, answer, html, last_of_page, redirect};
@@ -57,8 +56,8 @@ struct AccountPage<'a> {
 }
 
 impl AccountPage<'_> {
-    fn state(&self, key: &ApiKey) -> &'static str {
-        state_text(key.state(self.now))
+    fn state(&self, key: &ApiKey) -> KeyState {
+        key.state(self.now)
     }
 
     fn can_change(&self, key: &ApiKey) -> bool {

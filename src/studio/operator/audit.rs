@@ -10,7 +10,7 @@ use super::{Operator, details};
 use crate::studio::error::{PageError, PageResult};
 use crate::studio::page::{Frame, html, last_of_page};
 use tintype_domain::model::Id;
-use tintype_store::{AuditEntry, Via};
+use tintype_store::AuditEntry;
 
 const PAGE: u32 = 50;
 
@@ -31,15 +31,6 @@ struct AuditPage<'a> {
 }
 
 impl AuditPage<'_> {
-    /// The name of the text that says where the change was made: on the command line, in the studio or by the server.
-    fn via(&self, entry: &AuditEntry) -> &'static str {
-        match entry.actor.via {
-            Via::Command => "via-command",
-            Via::Studio => "via-studio",
-            Via::Server => "via-server",
-        }
-    }
-
     fn actor<'e>(&'e self, entry: &'e AuditEntry) -> Cow<'e, str> {
         details::actor(self.frame.t, &entry.actor.name)
     }

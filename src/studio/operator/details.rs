@@ -1,8 +1,7 @@
 //! Details of the audit log in the language of the reader. They are stored in English; words of people, names and ids stay.
 
-use crate::studio::account::keys::period_text;
 use crate::studio::failures::suspension;
-use crate::studio::page::{minute, role_text};
+use crate::studio::page::minute;
 use crate::studio::texts::Texts;
 use tintype_domain::budget::Budget;
 use tintype_domain::endpoint::DisabledFor;
@@ -48,7 +47,7 @@ fn apart(detail: &str) -> (&str, &str) {
 fn role(t: &Texts, detail: &str) -> Option<String> {
     let (role, rest) = apart(detail);
     let (role, comma) = role.strip_suffix(',').map_or((role, ""), |role| (role, ","));
-    let role = t.get(role_text(role.parse::<Role>().ok()?));
+    let role = t.of_word("role", role.parse::<Role>().ok()?);
     let places =
         rest.strip_suffix(" places").or(rest.strip_suffix(" place")).and_then(|places| places.parse::<i64>().ok());
     let rest = match (rest, places) {
@@ -81,7 +80,7 @@ fn limit(t: &Texts, detail: &str) -> Option<String> {
         return Some(t.number(number));
     }
     let budget: Budget = detail.parse().ok()?;
-    Some(format!("{} {}", t.number(budget.credits), t.get(period_text(&budget.period))))
+    Some(format!("{} {}", t.number(budget.credits), t.of_word("key-per", budget.period)))
 }
 
 /// Why the server disabled an endpoint. One that someone disabled has its address as the detail.
