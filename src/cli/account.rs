@@ -54,9 +54,8 @@ pub(super) struct CreateArgs {
     /// Let the owners of this account manage all accounts in the studio
     #[arg(long)]
     admin: bool,
-    /// Print JSON
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    json: JsonArgs,
 }
 
 #[derive(Debug, Args)]
@@ -71,9 +70,8 @@ pub(super) struct LinkArgs {
 pub(super) struct OneAccountArgs {
     /// Name or id of the account
     pub(super) account: String,
-    /// Print JSON
-    #[arg(long)]
-    pub(super) json: bool,
+    #[command(flatten)]
+    pub(super) json: JsonArgs,
 }
 
 #[derive(Debug, Args)]
@@ -152,7 +150,7 @@ async fn create(args: CreateArgs, data: &DataSettings) -> Outcome {
 
 async fn list(args: JsonArgs, data: &DataSettings) -> Outcome {
     let accounts = open_store(data).await?.list_accounts().await?;
-    show(args.json, &accounts, || {
+    show(args, &accounts, || {
         let rows = accounts.iter().map(|account| {
             let rank = if account.admin { "admin" } else { "-" };
             let credits = account.credits.to_string();
@@ -229,7 +227,7 @@ async fn delete(args: DeleteArgs, data: &DataSettings) -> Outcome {
 }
 
 /// Asks on the terminal for the name of the account, but not a program, which reads `json`.
-fn confirmed(name: &str, json: bool) -> Result<bool, Failure> {
+fn confirmed(name: &str, JsonArgs { json }: JsonArgs) -> Result<bool, Failure> {
     if json || !io::stdin().is_terminal() {
         return Ok(false);
     }

@@ -6,7 +6,7 @@ use clap::Args;
 use indicatif::BinaryBytes;
 use serde::Serialize;
 
-use super::printing::show_verdict;
+use super::printing::{JsonArgs, show_verdict};
 use super::{CREATE, Outcome, describe, existing_file, existing_files, progress};
 use crate::backup::{self, Contents};
 use tintype_config::{DataSettings, FilesSettings};
@@ -27,9 +27,8 @@ pub(super) struct BackupArgs {
     to: PathBuf,
     #[command(flatten)]
     pub(super) files: FilesSettings,
-    /// Print JSON
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    json: JsonArgs,
 }
 
 /// JSON output for a copied installation.

@@ -2,6 +2,7 @@
 
 use clap::{Args, Subcommand};
 
+use super::printing::JsonArgs;
 use super::{Outcome, show, table};
 use tintype_config::{ClientSettings, ServerSettings, ShownSetting};
 
@@ -18,9 +19,8 @@ pub(super) struct ShowArgs {
     _server: ServerSettings,
     #[command(flatten)]
     _client: ClientSettings,
-    /// Print JSON
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    json: JsonArgs,
 }
 
 pub(super) fn run(command: ConfigCommand, settings: &[ShownSetting]) -> Outcome {

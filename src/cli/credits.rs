@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use super::account::{MAX_GRANT, OneAccountArgs};
 use super::owners::{Owners, open_account};
-use super::printing::show_verdict;
+use super::printing::{JsonArgs, show_verdict};
 use super::values::whole_number;
 use super::{Failure, Outcome, describe, existing_files, open_store, or_dash, progress, show, table};
 use crate::backup::results::{self, Check, Tasks};
@@ -48,9 +48,8 @@ pub(super) struct GrantArgs {
     /// When unspent credits of this grant expire, such as 90d [default: never]
     #[arg(long, value_name = "DURATION", value_parser = lifetime)]
     expires_in: Option<Duration>,
-    /// Print JSON
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    json: JsonArgs,
 }
 
 #[derive(Debug, Args)]
@@ -63,9 +62,8 @@ pub(super) struct TakeArgs {
     /// Reason for the ledger, at most 500 characters
     #[arg(long, value_name = "TEXT", value_parser = text::ledger_reason)]
     note: String,
-    /// Print JSON
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    json: JsonArgs,
 }
 
 #[derive(Debug, Args)]
@@ -86,9 +84,8 @@ pub(super) struct AuditArgs {
     /// The files that `tintype serve` would use
     #[arg(long, env = "TINTYPE_FILES", hide = true)]
     served_files: Option<String>,
-    /// Print JSON
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    json: JsonArgs,
 }
 
 #[derive(Debug, Serialize)]

@@ -18,7 +18,7 @@ use tracing::instrument::WithSubscriber as _;
 use tracing::subscriber::NoSubscriber;
 
 use super::health::ask;
-use super::printing::show_verdict;
+use super::printing::{JsonArgs, show_verdict};
 use super::queue::TASKS_EXPIRE;
 use super::{Failure, Outcome, is_there};
 use crate::files::{Creation, FileName, Files, REPLACES};
@@ -64,9 +64,8 @@ pub(super) struct DoctorArgs {
     space: SpaceSettings,
     #[arg(long, env = "TINTYPE_LISTEN", default_value = "127.0.0.1:8080", num_args = 1.., value_delimiter = ',', hide = true)]
     listen: Vec<ListenAddress>,
-    /// Print JSON
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    json: JsonArgs,
 }
 
 #[derive(Debug, Serialize)]

@@ -3,6 +3,7 @@
 use clap::{Args, Subcommand};
 use serde::Serialize;
 
+use super::printing::JsonArgs;
 use super::{Failure, Outcome, existing_files, open_store, show};
 use crate::service::file_store;
 use tintype_config::{DataSettings, FilesSettings};
@@ -23,9 +24,8 @@ check that every image exists.")]
 pub(super) struct AdoptArgs {
     #[command(flatten)]
     pub(super) files: FilesSettings,
-    /// Print JSON
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    json: JsonArgs,
 }
 
 #[derive(Debug, Serialize)]

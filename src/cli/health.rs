@@ -11,7 +11,7 @@ use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::net::{TcpStream, UnixStream};
 
 use super::Outcome;
-use super::printing::show_verdict;
+use super::printing::{JsonArgs, show_verdict};
 use crate::server::workers;
 use tintype_config::{DataSettings, ListenAddress, time_limit};
 
@@ -37,9 +37,8 @@ pub(super) struct HealthArgs {
     /// How long to wait for a response
     #[arg(long, default_value = "5s", value_name = "DURATION", value_parser = time_limit)]
     timeout: Duration,
-    /// Print JSON
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    json: JsonArgs,
 }
 
 #[derive(Debug, Serialize)]

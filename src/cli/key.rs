@@ -9,7 +9,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::owners::{ListArgs, open_account, owner_name};
-use super::printing::{print_line, show, show_once};
+use super::printing::{JsonArgs, print_line, show, show_once};
 use super::values::OrNone;
 use super::{Failure, Outcome, open_store, or_dash, table, terminal};
 use tintype_config::{DataSettings, lifetime, overlap, rate};
@@ -63,9 +63,8 @@ pub(super) struct CreateArgs {
     /// Lifetime of the key, such as 90d [default: unlimited]
     #[arg(long, value_name = "DURATION", value_parser = lifetime)]
     expires_in: Option<Duration>,
-    /// Print JSON
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    json: JsonArgs,
 }
 
 #[derive(Debug, Args)]
@@ -73,9 +72,8 @@ pub(super) struct OneKeyArgs {
     /// Id of the key, as shown by `key list`
     #[arg(allow_hyphen_values = true)]
     id: Id,
-    /// Print JSON
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    json: JsonArgs,
 }
 
 #[derive(Debug, Args)]
@@ -271,7 +269,7 @@ async fn change(args: OneKeyArgs, change: KeyChange, data: &DataSettings) -> Out
 
 async fn rotate(args: RotateArgs, data: &DataSettings) -> Outcome {
     let store = open_store(data).await?;
-    let OneKeyArgs { id, json } = args.key;
+    let OneKeyArgs { id, json: JsonArgs { json } } = args.key;
     let revoked = || Failure(format!("key {id} is revoked: create a new key"));
     match store.find_key(id).await? {
         None => return Err(no_such_key(id)),

@@ -6,6 +6,7 @@ use std::time::Duration;
 use clap::Args;
 use serde_json::json;
 
+use super::printing::JsonArgs;
 use super::{Failure, Outcome, describe, existing_file, progress, show};
 use tintype_config::{DataSettings, DatabaseUrl};
 use tintype_domain::text::counted;
@@ -32,9 +33,8 @@ pub(super) struct MigrateArgs {
     /// Return to the SQLite database: remove its mark, and copy nothing. Later changes stay in PostgreSQL
     #[arg(long, conflicts_with = "to")]
     take_back: bool,
-    /// Print JSON
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    json: JsonArgs,
 }
 
 pub(super) async fn run(args: MigrateArgs, data: &DataSettings) -> Outcome {
@@ -96,7 +96,7 @@ pub(super) async fn run(args: MigrateArgs, data: &DataSettings) -> Outcome {
 const ELSEWHERE: &str = "give its path as --from sqlite:PATH";
 
 /// Removes the mark of an earlier migration.
-fn take_back(database: &Path, json: bool) -> Outcome {
+fn take_back(database: &Path, json: JsonArgs) -> Outcome {
     existing_file(database, ELSEWHERE)?;
     let _lock = lock(database)?;
     let was_moved = sqlite::take_back(database)?;

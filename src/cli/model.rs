@@ -60,9 +60,8 @@ pub(super) struct PullArgs {
     accept_licence: bool,
     #[command(flatten)]
     pub(super) hub: HubSettings,
-    /// Print JSON
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    json: JsonArgs,
 }
 
 #[derive(Debug, Args)]
@@ -77,18 +76,16 @@ pub(super) struct AddArgs {
     /// Record the checksum of every file for `tintype model verify`
     #[arg(long)]
     hash: bool,
-    /// Print JSON
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    json: JsonArgs,
 }
 
 #[derive(Debug, Args)]
 pub(super) struct VerifyArgs {
     /// Model to verify [default: all]
     name: Option<String>,
-    /// Print JSON
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    json: JsonArgs,
 }
 
 #[derive(Debug, Args)]
@@ -98,9 +95,8 @@ pub(super) struct RemoveArgs {
     /// Do not ask
     #[arg(long)]
     yes: bool,
-    /// Print JSON
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    json: JsonArgs,
 }
 
 #[derive(Debug, Serialize)]
@@ -258,7 +254,7 @@ fn describe(pull: &Pull) -> String {
     )
 }
 
-fn accept(pull: &Pull, accepted: bool, json: bool) -> Result<(), String> {
+fn accept(pull: &Pull, accepted: bool, json: JsonArgs) -> Result<(), String> {
     if accepted {
         return Ok(());
     }
@@ -271,7 +267,7 @@ fn accept(pull: &Pull, accepted: bool, json: bool) -> Result<(), String> {
 }
 
 /// Asks a question on the terminal; `None` if there is none, or for a program, which reads `json`.
-fn ask(question: &str, json: bool) -> Option<bool> {
+fn ask(question: &str, JsonArgs { json }: JsonArgs) -> Option<bool> {
     if json || !io::stdin().is_terminal() || !io::stderr().is_terminal() {
         return None;
     }
@@ -351,7 +347,7 @@ fn list(args: JsonArgs, data: &DataSettings) -> Outcome {
     let is_there = |model: &&CatalogueModel| entries.iter().any(|entry| entry.name == model.name);
     let available: Vec<_> = catalogue::models().iter().filter(|model| !is_there(model)).collect();
     let available_json: Value = available.iter().copied().map(catalogue_json).collect();
-    show(args.json, &json!({ "installed": installed, "available": available_json }), || text(&installed, &available))
+    show(args, &json!({ "installed": installed, "available": available_json }), || text(&installed, &available))
 }
 
 fn text(installed: &[Listed<'_>], available: &[&CatalogueModel]) -> String {

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use clap::Args;
 
+use super::printing::JsonArgs;
 use super::{Failure, find_account, open_store};
 use tintype_config::DataSettings;
 use tintype_domain::model::{Account, Id};
@@ -16,9 +17,8 @@ pub(super) struct ListArgs {
     /// List only those of this account
     #[arg(long, value_name = "NAME")]
     account: Option<String>,
-    /// Print JSON
-    #[arg(long)]
-    pub(super) json: bool,
+    #[command(flatten)]
+    pub(super) json: JsonArgs,
 }
 
 #[derive(Debug, Default)]

@@ -10,7 +10,7 @@ use console::Term;
 use serde::Serialize;
 
 use super::owners::{ListArgs, open_account};
-use super::printing::{show, show_once};
+use super::printing::{JsonArgs, show, show_once};
 use super::values::role;
 use super::{Failure, Outcome, find_account, open_store, table};
 use crate::service::people::People;
@@ -63,9 +63,8 @@ pub(super) struct AddArgs {
     password_file: Option<PathBuf>,
     #[arg(skip)]
     password: Option<String>,
-    /// Print JSON
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    json: JsonArgs,
 }
 
 impl AddArgs {
@@ -92,9 +91,8 @@ pub(super) struct LinkArgs {
 pub(super) struct ShownLinkArgs {
     #[command(flatten)]
     studio: StudioUrl,
-    /// Print JSON
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    json: JsonArgs,
 }
 
 #[derive(Debug, Args)]
@@ -110,9 +108,8 @@ pub(super) struct RoleArgs {
 pub(super) struct OnePersonArgs {
     /// Name or id of the person
     person: String,
-    /// Print JSON
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    json: JsonArgs,
 }
 
 #[derive(Debug, Serialize)]
@@ -282,7 +279,7 @@ async fn remove(args: OnePersonArgs, data: &DataSettings) -> Outcome {
     show_person(&store, args.json, &person, || format!("Removed {}; all sessions have ended.", person.name)).await
 }
 
-async fn show_person(store: &Store, json: bool, person: &Person, text: impl FnOnce() -> String) -> Outcome {
+async fn show_person(store: &Store, json: JsonArgs, person: &Person, text: impl FnOnce() -> String) -> Outcome {
     let account = find_account(store, person.account_id.as_str()).await?;
     show(json, &ShownPerson { person, account: &account.name }, text)
 }

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::{Args, Subcommand};
 use serde::Serialize;
 
-use super::printing::show_verdict;
+use super::printing::{JsonArgs, show_verdict};
 use super::{Failure, Outcome, show};
 use crate::policy::{Rules, picture_hash};
 use tintype_engine::picture::Picture;
@@ -24,9 +24,8 @@ pub(super) struct CheckArgs {
     file: PathBuf,
     /// Prompt to check, without using the moderation endpoint
     prompt: Option<String>,
-    /// Print JSON
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    json: JsonArgs,
 }
 
 #[derive(Debug, Args)]
@@ -34,9 +33,8 @@ pub(super) struct HashArgs {
     /// PNG, JPEG or WebP files
     #[arg(required = true, value_name = "IMAGE")]
     pictures: Vec<PathBuf>,
-    /// Print JSON
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    json: JsonArgs,
 }
 
 #[derive(Debug, Serialize)]

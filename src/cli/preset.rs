@@ -8,6 +8,7 @@ use serde_json::{Map, Value, json};
 use tintype_config::PresetSettings;
 use tintype_domain::preset::Preset;
 
+use super::printing::JsonArgs;
 use super::{Outcome, show};
 
 #[derive(Debug, Subcommand)]
@@ -20,9 +21,8 @@ pub(super) enum PresetCommand {
 pub(super) struct ListArgs {
     #[command(flatten)]
     presets: PresetSettings,
-    /// Print JSON
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    json: JsonArgs,
 }
 
 #[derive(Debug, Serialize)]

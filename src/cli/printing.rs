@@ -14,22 +14,30 @@ use tintype_system::output;
 /// Why output of this command is missing.
 static UNPRINTED: OnceLock<io::Error> = OnceLock::new();
 
-/// The flag of commands that take no other.
-#[derive(Debug, Args)]
+/// Whether a command prints JSON.
+#[derive(Debug, Clone, Copy, Args)]
 pub(super) struct JsonArgs {
     /// Print JSON
     #[arg(long)]
     pub(super) json: bool,
 }
 
+impl std::ops::Not for JsonArgs {
+    type Output = bool;
+
+    fn not(self) -> bool {
+        !self.json
+    }
+}
+
 /// Prints `thing` as JSON, or else the text that `text` returns.
-pub(super) fn show(json: bool, thing: &impl Serialize, text: impl FnOnce() -> String) -> Outcome {
+pub(super) fn show(json: JsonArgs, thing: &impl Serialize, text: impl FnOnce() -> String) -> Outcome {
     print_line(&shown(json, thing, text)?);
     Ok(ExitCode::SUCCESS)
 }
 
 /// Prints `thing` like [`show`]; the command fails unless `ok`.
-pub(super) fn show_verdict(ok: bool, json: bool, thing: &impl Serialize, text: impl FnOnce() -> String) -> Outcome {
+pub(super) fn show_verdict(ok: bool, json: JsonArgs, thing: &impl Serialize, text: impl FnOnce() -> String) -> Outcome {
     show(json, thing, text)?;
     Ok(if ok { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
@@ -37,7 +45,7 @@ pub(super) fn show_verdict(ok: bool, json: bool, thing: &impl Serialize, text: i
 /// Prints a secret that cannot be printed again later. The caller undoes or repeats what made it if this fails. As a
 /// text, the secret has a line of its own before the note: a reader such as `head -1` may be gone by then.
 pub(super) fn show_once(
-    json: bool,
+    json: JsonArgs,
     thing: &impl Serialize,
     secret: &str,
     note: &str,
@@ -49,7 +57,11 @@ pub(super) fn show_once(
     Ok(printed)
 }
 
-fn shown(json: bool, thing: &impl Serialize, text: impl FnOnce() -> String) -> Result<String, Failure> {
+fn shown(
+    JsonArgs { json }: JsonArgs,
+    thing: &impl Serialize,
+    text: impl FnOnce() -> String,
+) -> Result<String, Failure> {
     Ok(match json {
         true => terminal::visible_json(&serde_json::to_string_pretty(thing)?),
         false => terminal::visible(&text()),

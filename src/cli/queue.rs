@@ -30,7 +30,7 @@ pub(super) async fn run(command: QueueCommand, data: &DataSettings) -> Outcome {
     match command {
         QueueCommand::Pause(args) => {
             let since = store.pause_queue().await?;
-            print(&store, args.json, |_| {
+            print(&store, args, |_| {
                 format!(
                     "Paused since {since}: no worker claims a task. Submits are accepted, but {TASKS_EXPIRE}. \
                      `tintype queue resume` ends the pause."
@@ -43,10 +43,10 @@ pub(super) async fn run(command: QueueCommand, data: &DataSettings) -> Outcome {
                 Some(since) => format!("Resumed; it was paused since {since}."),
                 None => "The queue was not paused.".into(),
             };
-            print(&store, args.json, |_| message).await
+            print(&store, args, |_| message).await
         }
         QueueCommand::Show(args) => {
-            print(&store, args.json, |paused_at| match paused_at {
+            print(&store, args, |paused_at| match paused_at {
                 Some(since) => format!("Paused since {since}: {TASKS_EXPIRE}. `tintype queue resume` ends the pause."),
                 None => "Not paused.".into(),
             })
@@ -56,7 +56,7 @@ pub(super) async fn run(command: QueueCommand, data: &DataSettings) -> Outcome {
 }
 
 /// Prints the state of the queue, after a message for people on whether it is paused.
-async fn print(store: &Store, json: bool, message: impl FnOnce(Option<Timestamp>) -> String) -> Outcome {
+async fn print(store: &Store, json: JsonArgs, message: impl FnOnce(Option<Timestamp>) -> String) -> Outcome {
     let QueueDepth { waiting, leased, oldest, paused_at, .. } = store.queue_depth().await?;
     let for_engines = store.waiting_for_engines().await?;
     let queue = json!({

@@ -6,6 +6,7 @@ use clap::Args;
 use serde::Serialize;
 
 use super::backup::{Copied, lossy};
+use super::printing::JsonArgs;
 use super::{Outcome, progress, show};
 use crate::backup::{self, Target};
 use tintype_config::{DataSettings, FilesSettings};
@@ -25,9 +26,8 @@ pub(super) struct RestoreArgs {
     /// Restore even if the audit of the backup finds drifts, such as a missing image
     #[arg(long)]
     despite_drifts: bool,
-    /// Print JSON
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    json: JsonArgs,
 }
 
 #[derive(Debug, Serialize)]

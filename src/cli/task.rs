@@ -6,6 +6,7 @@ use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 
 use super::owners::{Owners, find_only, readable_name};
+use super::printing::JsonArgs;
 use super::values::whole_number;
 use super::{Failure, Outcome, open_store, show, table};
 use crate::metrics::Metrics;
@@ -34,9 +35,8 @@ pub(super) struct ListArgs {
     /// Number of tasks to show
     #[arg(long, default_value_t = 20, value_name = "N", value_parser = whole_number::<u32>(0..=i64::from(u32::MAX)))]
     limit: u32,
-    /// Print JSON
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    json: JsonArgs,
 }
 
 #[derive(Debug, Args)]
@@ -44,9 +44,8 @@ pub(super) struct OneTaskArgs {
     /// The task_id, with or without the prefix imgmodel-
     #[arg(value_parser = task_id, allow_hyphen_values = true)]
     id: Id,
-    /// Print JSON
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    json: JsonArgs,
 }
 
 #[derive(Debug, Args)]
@@ -129,7 +128,7 @@ async fn show_one(args: OneTaskArgs, data: &DataSettings) -> Outcome {
     shown["lost_leases"] = json!(lost_leases);
     shown["removed_at"] = json!(removed_at);
     // JSON is the most readable layout for nested values.
-    show(true, &shown, String::new)
+    show(JsonArgs { json: true }, &shown, String::new)
 }
 
 async fn fail(args: FailArgs, data: &DataSettings) -> Outcome {

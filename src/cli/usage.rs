@@ -7,7 +7,7 @@ use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 
 use super::owners::find_only;
-use super::printing::misused;
+use super::printing::{JsonArgs, misused};
 use super::values::whole_number;
 use super::{Outcome, open_store, or_dash, say, show, table};
 use crate::service::usage::{self, UsageLine};
@@ -37,9 +37,8 @@ pub(super) struct UsageArgs {
     /// Print CSV
     #[arg(long, conflicts_with = "json")]
     csv: bool,
-    /// Print JSON
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    json: JsonArgs,
 }
 
 fn grouping() -> impl TypedValueParser<Value = UsageBy> {

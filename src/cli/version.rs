@@ -7,5 +7,5 @@ use super::{Outcome, show};
 
 pub(super) fn run(args: &JsonArgs) -> Outcome {
     let version = env!("CARGO_PKG_VERSION");
-    show(args.json, &json!({ "version": version }), || format!("tintype {version}"))
+    show(*args, &json!({ "version": version }), || format!("tintype {version}"))
 }

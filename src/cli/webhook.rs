@@ -10,7 +10,7 @@ use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 
 use super::owners::{ListArgs, open_account, owner_name};
-use super::printing::{show, show_once, show_verdict};
+use super::printing::{JsonArgs, show, show_once, show_verdict};
 use super::values::whole_number;
 use super::{Failure, Outcome, find_account, open_store, or_dash, table};
 use crate::service::webhooks::endpoints::{self, EndpointRefusal};
@@ -67,9 +67,8 @@ pub(super) struct AddArgs {
     events: Vec<String>,
     #[command(flatten)]
     networks: WebhookNetworks,
-    /// Print JSON
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    json: JsonArgs,
 }
 
 #[derive(Debug, Args)]
@@ -77,9 +76,8 @@ pub(super) struct OneEndpointArgs {
     /// Id of the endpoint, as shown by `webhook list`
     #[arg(allow_hyphen_values = true)]
     id: Id,
-    /// Print JSON
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    json: JsonArgs,
 }
 
 #[derive(Debug, Args)]
@@ -105,9 +103,8 @@ pub(super) struct ReplayArgs {
     /// Id of the delivery, as shown by `webhook deliveries`
     #[arg(allow_hyphen_values = true)]
     delivery: Id,
-    /// Print JSON
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    json: JsonArgs,
 }
 
 fn endpoint_json(endpoint: &Endpoint, account: &str) -> Value {
@@ -204,7 +201,12 @@ async fn add(args: AddArgs, data: &DataSettings, adopted: &Adopted) -> Outcome {
     }
 }
 
-fn show_secret(json: bool, endpoint: &Endpoint, secret: &SigningSecret, note: &str) -> Result<io::Result<()>, Failure> {
+fn show_secret(
+    json: JsonArgs,
+    endpoint: &Endpoint,
+    secret: &SigningSecret,
+    note: &str,
+) -> Result<io::Result<()>, Failure> {
     let secret = secret.reveal();
     let note =
         format!("Signing secret of endpoint {}. It will not be shown again: store it safely.{note}", endpoint.id);

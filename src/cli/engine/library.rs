@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 
+use crate::cli::printing::JsonArgs;
 use crate::cli::progress::Transfer;
 use crate::cli::signals::until_interrupted;
 use crate::cli::{Outcome, show};
@@ -24,9 +25,8 @@ pub(in crate::cli) struct LibraryArgs {
     /// PEM file with certificate authorities to trust in addition to the public ones
     #[arg(long, env = "TINTYPE_CA", value_name = "FILE")]
     ca: Option<PathBuf>,
-    /// Print JSON
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    json: JsonArgs,
 }
 
 pub(super) async fn run(args: LibraryArgs, data: &Path) -> Outcome {

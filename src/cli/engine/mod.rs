@@ -15,7 +15,7 @@ use tracing::subscriber::NoSubscriber;
 use self::library::LibraryArgs;
 use self::nodes::NodesArgs;
 use super::following::{save, unfinished};
-use super::printing::show_verdict;
+use super::printing::{JsonArgs, show_verdict};
 use super::progress::Stages;
 use super::values::{RatioParser, whole_number};
 use super::{Failure, Outcome, show};
@@ -55,9 +55,8 @@ pub(super) enum EngineCommand {
 pub(super) struct ListArgs {
     #[command(flatten)]
     engine: EngineSettings,
-    /// Print JSON
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    json: JsonArgs,
 }
 
 #[derive(Debug, Args)]
@@ -66,9 +65,8 @@ pub(super) struct CheckArgs {
     name: Option<EngineTarget>,
     #[command(flatten)]
     engine: EngineSettings,
-    /// Print JSON
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    json: JsonArgs,
 }
 
 #[derive(Debug, Args)]
@@ -92,9 +90,8 @@ pub(super) struct TryArgs {
     /// File to write, which must not exist [default: try.png, or else the first of try-2.png, try-3.png and so on]
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
-    /// Print JSON
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    json: JsonArgs,
 }
 
 /// What is known of an engine without asking it, as JSON.

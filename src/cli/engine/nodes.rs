@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use clap::Args;
 
-use crate::cli::printing::print_line;
+use crate::cli::printing::{JsonArgs, print_line};
 use crate::cli::{Failure, Outcome, show, terminal};
 use tintype_engines::comfyui::nodes::{Found, Missing, NodeInputs, find};
 use tintype_system::output;
@@ -27,7 +27,7 @@ pub(in crate::cli) struct NodesArgs {
 pub(super) fn run(args: &NodesArgs) -> Outcome {
     let found = find(&args.workflow).map_err(Failure)?;
     if args.json {
-        show(true, &found, String::new)?;
+        show(JsonArgs { json: true }, &found, String::new)?;
     } else {
         print_line(&terminal::visible_json(&mapping(&found)?));
         for line in found.missing.iter().map(missing).chain(found.notes.iter().cloned()) {
