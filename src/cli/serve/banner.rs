@@ -47,6 +47,17 @@ impl Handover {
             Err(error) => Self::Lost(path, error),
         })
     }
+
+    /// Logs the outcome, with the command for another `secret`.
+    fn log(&self, secret: &str, again: &str) {
+        match self {
+            Self::Shown(_) => {}
+            Self::Saved(path) => tracing::info!(file = %path.display(), "saved the first {secret}"),
+            Self::Lost(path, error) => {
+                tracing::error!(file = %path.display(), %error, again, "could not save the first {secret}")
+            }
+        }
+    }
 }
 
 pub(super) struct FirstKey(Handover);
@@ -63,16 +74,7 @@ impl FirstKey {
     }
 
     pub(super) fn log(&self) {
-        match &self.0 {
-            Handover::Shown(_) => {}
-            Handover::Saved(path) => {
-                tracing::info!(account = FIRST_ACCOUNT, file = %path.display(), "saved the first API key")
-            }
-            Handover::Lost(path, error) => {
-                let file = path.display();
-                tracing::error!(account = FIRST_ACCOUNT, %file, %error, "could not save the first API key: create another one with `tintype key create`")
-            }
-        }
+        self.0.log("API key", &format!("tintype key create --account {FIRST_ACCOUNT}"));
     }
 
     /// The key, and commands to paste, for an API at `url`.
@@ -174,13 +176,7 @@ impl FirstLink {
     }
 
     pub(super) fn log(&self) {
-        match &self.link {
-            Handover::Shown(_) => {}
-            Handover::Saved(path) => tracing::info!(file = %path.display(), "saved the first sign-in link"),
-            Handover::Lost(path, error) => {
-                tracing::error!(file = %path.display(), %error, again = self.command, "could not save the first sign-in link")
-            }
-        }
+        self.link.log("sign-in link", &self.command);
     }
 }
 
