@@ -280,7 +280,7 @@ async fn rotate(args: RotateArgs, data: &DataSettings) -> Outcome {
         Some(_) => {}
     }
     let secret = KeySecret::random();
-    // A rotation ends the old key and cannot be undone, so the new one has to be on paper first.
+    // A rotation ends the old key and cannot be undone, so the new one must be printed first.
     let start = if json { format!("{{\n  \"key\": \"{}\",", secret.reveal()) } else { secret.reveal().to_owned() };
     output::print(&start)
         .map_err(|error| Failure(format!("the new key could not be printed, so nothing was rotated: {error}")))?;

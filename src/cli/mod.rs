@@ -162,7 +162,7 @@ enum Command {
     Version(printing::JsonArgs),
     /// Print the OpenAPI description of the API
     Openapi {
-        /// Print JSON, which is what it prints anyway
+        /// Accepted for consistency; the output is always JSON
         #[arg(long)]
         json: bool,
     },

@@ -256,7 +256,7 @@ async fn rotate(args: RotateArgs, data: &DataSettings) -> Outcome {
     let overlap = in_words(args.overlap);
     let note = format!("\nThe previous secret stays valid for {overlap}.");
     let note = if args.overlap.is_zero() { "" } else { note.as_str() };
-    // The present secret is lost with a rotation, so the new one has to be on paper first.
+    // The present secret is lost with a rotation, so the new one must be printed first.
     show_secret(args.endpoint.json, &endpoint, &secret, note)?
         .map_err(|error| Failure(format!("the new secret could not be printed, so nothing was rotated: {error}")))?;
     let rotation = EndpointChange::Rotate { secret, overlap: args.overlap };

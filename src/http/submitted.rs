@@ -38,7 +38,7 @@ pub(super) fn task(
         }
         Submission::NotCharged(NotCharged::TooManyUnfinished) => Err(ApiError::rate_limited(
             format!(
-                "The account has {}, which is its limit.",
+                "The account already has {}, which is its limit.",
                 counted(api.settings.limits.max_unfinished, "unfinished task", "unfinished tasks")
             ),
             UNFINISHED_RETRY_SECONDS,

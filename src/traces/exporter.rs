@@ -124,7 +124,7 @@ impl Collector {
             Some(cause) if !was_down => tracing::warn!(
                 url = self.url,
                 cause,
-                "the trace collector rejects spans, and they are lost until it accepts them: check --otlp and the collector"
+                "the trace collector rejects spans, which are lost until it accepts them: check --otlp and the collector"
             ),
             None if was_down => {
                 let lost = self.lost.load(Ordering::Relaxed);

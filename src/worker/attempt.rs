@@ -27,7 +27,7 @@ const COMPLETED: &str = "completed";
 pub(super) const FAILED: &str = "failed";
 /// The outcome of an attempt whose task the content policy refused.
 const REFUSED: &str = "refused";
-/// The outcome of an attempt that came to nothing. The task is tried again, or has failed after the last attempt.
+/// Attempt failed: the task is queued again, or failed if it was the last.
 pub(super) const LOST: &str = "lost";
 /// The outcome of an attempt that gave its task back.
 pub(super) const RELEASED: &str = "released";

@@ -356,8 +356,8 @@ impl Worker {
     fn cancel(&self, lost: Vec<Lease>) -> usize {
         // An attempt that ends its task loses the lease by that, and is not cancelled.
         let cancelled = lost.into_iter().filter(|lease| self.held.cancel(*lease));
-        // The sweeper warns of leases that it takes away. Any other loss is someone's wish.
-        let log = |lease: &Lease| tracing::info!(task = %lease.task_id, "lease lost, because the task was stopped or its time is over; the attempt is cancelled");
+        // The sweeper warns of leases that it reclaims. Any other loss was requested (cancel or fail).
+        let log = |lease: &Lease| tracing::info!(task = %lease.task_id, "lease lost (task cancelled or timed out); cancelling the attempt");
         cancelled.inspect(log).count()
     }
 

@@ -32,7 +32,7 @@ const MAX_QUOTE: usize = 300;
 /// the server is busy or starting, or a proxy cannot reach it.
 const NOT_OF_THE_WORK: [(u16, &str); 15] = [
     (401, CHECK_KEY),
-    (402, "the provider wants to be paid"),
+    (402, "billing problem at the provider"),
     (403, CHECK_KEY),
     (404, CHECK_URL),
     (405, CHECK_URL),
@@ -226,7 +226,7 @@ impl Endpoint {
             self.read(response, max_bytes).await
         };
         tokio::time::timeout(limit, exchange).await.unwrap_or_else(|_| {
-            let cause = format!("{name} gave no whole answer within {:.0} s", limit.as_secs_f64());
+            let cause = format!("incomplete response from {name} after {:.0} s", limit.as_secs_f64());
             Err(Fault { reached: Reached::Silent, ..EngineError::Temporary(cause).into() })
         })
     }

@@ -150,7 +150,7 @@ impl Store {
         with_store!(self.driver, store => store.keep_report(report).await)
     }
 
-    /// Takes back the reports of a worker that will send no more.
+    /// Deletes the reports of a stopped worker.
     pub async fn withdraw_worker(&self, id: Id) -> Result<()> {
         with_store!(self.driver, store => store.forget_reports(id).await)
     }

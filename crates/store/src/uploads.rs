@@ -1,4 +1,4 @@
-//! Pictures that people bring, which tasks use as references.
+//! Uploaded pictures, which tasks use as references.
 
 use super::driver::{Store, from_row};
 use super::tasks::upper;

@@ -292,7 +292,7 @@ impl Rendering {
         let (mut running, old): (Vec<_>, Vec<_>) = running.into_iter().partition(stays);
         for Running { member, leave, .. } in &old {
             let engine = &member.info.description;
-            tracing::info!(engine, "the installed models have changed: the engine ends when its tasks are done");
+            tracing::info!(engine, "models changed: stopping the engine after its current tasks");
             leave.cancel();
         }
         for Running { member: Member { worker, info, model, engine: _ }, task, .. } in old {
@@ -308,10 +308,7 @@ impl Rendering {
             }
             match choose((engine, model.clone()), &self.data).and_then(|chosen| self.member(&chosen)) {
                 Ok(member) => {
-                    tracing::info!(
-                        engine = member.info.description,
-                        "the installed models have changed: an engine starts"
-                    );
+                    tracing::info!(engine = member.info.description, "models changed: starting an engine");
                     if let Err(error) = member.worker.register().await {
                         tracing::warn!(%error, "could not report the engine; its next report tries again");
                     }

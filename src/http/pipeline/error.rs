@@ -155,9 +155,7 @@ impl ApiError {
 
     /// 403 for a page of a site that may not call this server.
     pub fn refused_origin() -> Self {
-        let message = "Pages of this origin may not call this server; the operator allows them with --cors-origin, or \
-                       names this server with --public-url.";
-        Self::new(StatusCode::FORBIDDEN, ErrorCode::InvalidRequest, message)
+        Self::new(StatusCode::FORBIDDEN, ErrorCode::InvalidRequest, "Origin not allowed.")
     }
 
     /// The error for a compression of the body that this server cannot read.

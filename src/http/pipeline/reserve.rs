@@ -1,4 +1,4 @@
-//! Connections beyond the limits: they learn of the health of the server, and nothing else.
+//! Connections over the limit may only call the health endpoints.
 
 use axum::extract::Request;
 use axum::http::StatusCode;

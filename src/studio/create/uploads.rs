@@ -1,4 +1,4 @@
-//! Pictures that people bring, and the small copies of all pictures.
+//! Uploaded pictures, and thumbnails of all pictures.
 
 use std::collections::HashMap;
 use std::sync::Arc;

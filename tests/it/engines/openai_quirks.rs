@@ -91,7 +91,7 @@ fn of_accounts_and_fields() -> Vec<Quirk> {
         (
             "OpenRouter and Together without credits",
             Reply::json(402, &json!({ "error": { "code": 402, "message": "Insufficient credits" } })),
-            "wants to be paid",
+            "billing problem",
         ),
         (
             "github.com/vercel/ai/issues/6102",
