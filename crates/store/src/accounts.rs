@@ -35,7 +35,7 @@ pub enum GrantOutcome {
     Granted(i64),
     /// Nothing changed: there is a newer grant.
     Repeated,
-    /// Nothing changed: there is no such account, or it is deleted.
+    /// Nothing changed: the account doesn't exist or is deleted.
     NoAccount,
 }
 
@@ -65,7 +65,7 @@ pub enum AccountChange {
 
 /// The columns of an [`Account`] on SQLite.
 pub(crate) const ON_SQLITE: &str = "id, name, balance, low_balance, admin, disabled_at, deleted_at";
-/// The columns of an [`Account`] on PostgreSQL, where the balance is that of the newest entry of the ledger.
+/// The columns of an [`Account`] on PostgreSQL, where the balance is in the newest ledger entry.
 pub(crate) const ON_POSTGRES: &str = "id, name, coalesce(
         (SELECT balance FROM ledger WHERE account_id = accounts.id ORDER BY ledger.id DESC LIMIT 1), 0) AS balance,
     low_balance, admin, disabled_at, deleted_at";
@@ -263,7 +263,7 @@ impl Store {
     }
 
     /// [`Store::grant`], but at most once for a form that names the newest grant it has seen: `Some(Some(id))` grants
-    /// only while that entry is the newest grant, `Some(None)` only while there is none, and `None` always.
+    /// only while that entry is the newest grant, `Some(None)` only while there is none, `None` always.
     pub async fn grant_after(
         &self,
         account_id: Id,

@@ -95,7 +95,7 @@ async fn add_up_entries(snapshot: &impl Snapshot, run: &mut AuditRun) -> Result<
     }
 }
 
-/// Matches tasks, entries and queue in pages, whose bounds are ids of tasks.
+/// Compares tasks, ledger entries and the queue, in pages bounded by task ids.
 async fn match_tasks(snapshot: &impl Snapshot, run: &mut AuditRun) -> Result<()> {
     let page_end = "SELECT task_id FROM ledger WHERE task_id > $1 ORDER BY task_id LIMIT 1 OFFSET $2";
     let tasks = "SELECT id, account_id, status, images IS NOT NULL AS has_images, CAST(n AS bigint) AS n FROM tasks
@@ -232,9 +232,9 @@ struct Task {
 struct Queued {
     task_id: Id,
     account_id: Id,
-    /// The key with which its task was submitted.
+    /// The key that submitted its task.
     key_id: Option<Id>,
-    /// The number of references by which workers claim it.
+    /// The number of references that workers claim it by.
     reference_count: i64,
     /// The references of its task in JSON, if that exists and has any.
     references: Option<String>,
@@ -257,7 +257,7 @@ impl Queued {
 struct AuditRun {
     audit: Audit,
     sums: HashMap<Id, Sums>,
-    /// Credits of grants that tasks in the queue took, with the account of one of them.
+    /// Credits that queued tasks took from grants, with the account of one of the tasks.
     held: HashMap<i64, (Id, i64)>,
 }
 
@@ -270,7 +270,7 @@ impl AuditRun {
         self.drift(task.account_id, Some(task.id), fault.into());
     }
 
-    /// Adds the next ledger entry, whose balance must follow from the earlier entries of its account.
+    /// Adds the next ledger entry, whose balance must follow from its account's earlier entries.
     fn add_up(&mut self, entry: &AccountEntry) {
         self.audit.entries += 1;
         let sums = self.sums.entry(entry.account_id).or_default();

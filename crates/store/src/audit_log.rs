@@ -52,7 +52,7 @@ impl Actor {
         }
     }
 
-    /// The rules of an OpenID Connect provider, which give roles and take them away.
+    /// The rules of an OpenID Connect provider, which grant and revoke roles.
     pub fn joining() -> Self {
         Self { name: "OpenID Connect".into(), person_id: None, via: Via::Server, source: None }
     }
@@ -69,8 +69,8 @@ impl Actor {
 }
 
 words! {
-    /// A change that the audit log knows. During a rolling upgrade, a newer process of the cluster may record one that
-    /// this version lacks.
+    /// A change in the audit log. During a rolling upgrade, a newer process in the cluster may record one that this
+    /// version doesn't know.
     pub enum Action or Unknown {
         /// An account was created. The detail is its opening balance.
         CreateAccount = "audit-create-account",
@@ -144,7 +144,7 @@ words! {
         EnableEndpoint = "audit-enable-endpoint",
         /// An endpoint was disabled. The detail is the reason, if it was not asked for.
         DisableEndpoint = "audit-disable-endpoint",
-        /// An endpoint got a new secret. The detail is the time for which both sign.
+        /// An endpoint got a new secret. The detail says how long both secrets sign.
         RotateEndpoint = "audit-rotate-endpoint",
         /// An endpoint subscribes to other events. The detail is their types.
         SubscribeEndpoint = "audit-subscribe-endpoint",
@@ -251,8 +251,8 @@ from_row! { fn change(row) -> AuditedChange { action, account_id, subject, detai
 from_row! { fn entry(row) -> AuditEntry { id, actor: actor(row)?, audited: change(row)?, account } }
 
 impl Store {
-    /// This store for an actor: it records each change that the audit log knows in the commit of the change. Without an
-    /// actor, nothing is recorded.
+    /// This store for an actor: changes are recorded in the audit log, in the same commit. Without an actor, nothing is
+    /// recorded.
     pub fn acting(&self, actor: Actor) -> Arc<Store> {
         Arc::new(Self { actor: Some(Arc::new(actor)), ..self.clone() })
     }

@@ -13,9 +13,9 @@ pub(crate) fn budget(row: &Row) -> Result<Option<Budget>> {
     Ok(Some(Budget { credits, period: row.get("budget_period")? }))
 }
 
-/// The budget of the key $1 and what its line has spent of it on tasks from the id of its period on: that of the day
-/// $2, the week $4 or the month $6, and below the next. A refund is summed with the charge of its task, whenever it
-/// came.
+/// The budget of the key $1, and what its line of rotated keys has spent of it on tasks of the current period, which is
+/// the day from id $2, the week from $4 or the month from $6, each ending before the next parameter. A refund counts in
+/// its charge's period, whenever it came.
 const ALLOWANCE: &str = "
     SELECT k.budget, k.budget_period, (
         SELECT CAST(coalesce(-sum(l.amount), 0) AS bigint) FROM api_keys line JOIN ledger l ON l.key_id = line.id
@@ -25,7 +25,7 @@ const ALLOWANCE: &str = "
     ) AS spent
     FROM api_keys k WHERE k.id = $1 AND k.budget IS NOT NULL";
 
-/// The lowest ids of the day, the week and the month that contain a time, each followed by that of the next one.
+/// The lowest ids of the day, week and month that contain a time, each followed by the lowest id of the next period.
 fn bounds(at: Timestamp) -> [Id; 6] {
     let [day, week, month] = Period::ALL.map(|period| period.around(at));
     [day.0, day.1, week.0, week.1, month.0, month.1].map(Id::floor)
@@ -47,8 +47,8 @@ pub(crate) async fn allowance_within(begun: &Transaction<'_>, key_id: Id, at: Ti
     Ok(found(begun.query_opt(ALLOWANCE, &parameters(&key_id, &bounds(at))).await?.as_ref(), at)?)
 }
 
-/// Sets the budget of a key and of all others of its line, in the order in which other statements lock keys. A rotation
-/// also locks the first key of the line, so that it adds no key meanwhile.
+/// Sets the budget of a key and all others of its line, locking keys in the same order as other statements. A rotation
+/// also locks the first key of the line, so it cannot add a key meanwhile.
 pub(crate) async fn set(begun: &Transaction<'_>, key_id: Id, budget: Option<Budget>, by_operator: bool) -> Done {
     let line = "first_id = (SELECT first_id FROM api_keys WHERE id = $1)";
     // After the lock, the second statement sees a key that a rotation has added before.

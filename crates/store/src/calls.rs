@@ -10,11 +10,11 @@ use tintype_domain::model::Id;
 use tintype_system::clock::Timestamp;
 use tintype_system::fault::Effect;
 
-/// A call without an idempotency key finds a task that was submitted this long ago at most: the task ends within ten
-/// minutes, and a client that waits for two attempts before it comes back within half an hour.
+/// How old a task can be for a call without an idempotency key to find it: tasks end within ten minutes, and a client
+/// that waits for two attempts before it retries does so within half an hour.
 pub const FOUND_WITHIN: Duration = Duration::from_secs(60 * 60);
-/// A call of a client that does not count its attempts finds a task of this age at most: the task ends within ten
-/// minutes, and the client comes back at once.
+/// How old a task can be for a call from a client that doesn't count its attempts: tasks end within ten minutes, and
+/// such a client retries at once.
 pub const FOUND_UNCOUNTED_WITHIN: Duration = Duration::from_secs(11 * 60);
 /// Calls and their idempotency keys are kept at least this long.
 pub const CALL_LIFE: Duration = Duration::from_secs(24 * 60 * 60);
@@ -28,18 +28,17 @@ pub struct Call {
     pub idempotency: Option<[u8; 32]>,
     /// The number of attempts before this one, as the client counts.
     pub attempt: u32,
-    /// Whether the client counts. The call of one that does not may be a new one with the same words, so it takes over
-    /// only tasks whose caller disconnected, soon after.
+    /// Whether the client counts. Without a count, the call may be a new one with the same words, so it only takes over
+    /// tasks whose caller disconnected, soon after.
     pub counted: bool,
-    /// A random number, which identifies this attempt as the one that waits for the task.
+    /// A random number that identifies this attempt while it waits for the task.
     pub holder: i64,
     /// Whether the caller asked for previews.
     pub wants_previews: bool,
 }
 
 impl Call {
-    /// The tasks that it may take over: those of fewer attempts than this number, submitted at this time at the
-    /// earliest.
+    /// The tasks that it can take over: fewer attempts than this number, submitted at this time or later.
     pub(super) fn reach(&self, now: Timestamp) -> (u32, Id) {
         let (attempts, within) = if self.counted { (self.attempt, FOUND_WITHIN) } else { (1, FOUND_UNCOUNTED_WITHIN) };
         (attempts, Id::floor(now.saturating_sub(within)))
@@ -60,9 +59,9 @@ pub struct Origin {
     pub person_id: Option<Id>,
     /// The call of OpenAI's dialect, or of a tool, that made it.
     pub call: Option<Call>,
-    /// The engine that its model stands for; `None` if any may make its images.
+    /// The engine that its model name maps to; `None` if any engine can make its images.
     pub engine: Option<String>,
-    /// The right by which it is submitted, which the submit checks in its transaction; `None` checks none.
+    /// The right to submit it, which is checked in the transaction; `None` skips the check.
     pub right: Option<Right>,
 }
 
@@ -75,7 +74,7 @@ impl From<Option<Id>> for Origin {
 /// Outcome of looking for the task of an earlier attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Attachment {
-    /// There is none.
+    /// There is no such task.
     None,
     /// This one. Without an idempotency key, the attempt before no longer holds it.
     Task(Id),
@@ -172,7 +171,7 @@ impl Store {
         Ok(!ended.is_empty())
     }
 
-    /// Deletes the calls whose tasks were submitted before `cutoff`. Returns their number.
+    /// Deletes calls whose tasks were submitted before `cutoff`. Returns their number.
     pub async fn delete_calls(&self, cutoff: Timestamp) -> Result<usize> {
         let sql = "DELETE FROM calls WHERE task_id < $1 RETURNING task_id";
         Ok(self.statement(Effect::DeleteCalls, sql, &[&Id::floor(cutoff)]).await?.len())

@@ -33,7 +33,7 @@ pub struct DueEndpoint {
     pub is_failing: bool,
 }
 
-/// A delivery whose attempt has begun.
+/// A delivery with an attempt in progress.
 #[derive(Debug, Clone)]
 pub struct DeliveryClaim {
     /// The delivery.
@@ -42,7 +42,7 @@ pub struct DeliveryClaim {
     pub attempt: u32,
     /// The endpoint.
     pub endpoint: Endpoint,
-    /// Its secret, and the one before if that still signs.
+    /// Its secret, and the previous one if it still signs.
     pub secrets: Vec<SigningSecret>,
     /// The event.
     pub event: Event,
@@ -67,9 +67,9 @@ pub struct AttemptFailure {
     pub status: Option<u16>,
     /// The reason why there was none.
     pub trouble: Option<Trouble>,
-    /// Wait before the next attempt; `None` gives the delivery up.
+    /// Wait before the next attempt; `None` abandons the delivery.
     pub again_in: Option<Duration>,
-    /// Time for which the endpoint gets nothing at all.
+    /// How long the endpoint gets nothing at all.
     pub hold: Duration,
     /// The consequence for the endpoint.
     pub verdict: Verdict,
@@ -200,8 +200,8 @@ async fn send_at_once(begun: &Transaction<'_>, id: Id) -> Done<Option<Id>> {
 const ENABLED: &str = "e.disabled_at IS NULL
     AND NOT EXISTS (SELECT 1 FROM accounts a WHERE a.id = e.account_id AND a.disabled_at IS NOT NULL)";
 
-/// Endpoints with waiting deliveries, each at the cost of an index lookup; then those of them that are due at `now`. A
-/// delivery that is due at 0, a test or a replay, does not wait for its endpoint.
+/// Endpoints with waiting deliveries, found by one index lookup each, then the deliveries that are due at `now`. A
+/// delivery due at 0 is a test or a replay, and doesn't wait for its endpoint.
 fn due(now: &str) -> String {
     format!(
         "WITH RECURSIVE waiting (id) AS (
@@ -381,7 +381,7 @@ async fn failed(begun: &Transaction<'_>, id: Id, attempt: u32, failure: AttemptF
     Ok(AttemptWrite::Disabled(reason))
 }
 
-/// Deletes up to [`BATCH`] old deliveries, and returns their number. It waits for none of them.
+/// Deletes up to [`BATCH`] old deliveries, and returns their number. Skips locked ones.
 async fn delete(begun: &Transaction<'_>, cutoff: Timestamp) -> Done<usize> {
     let old = format!(
         "SELECT id FROM deliveries WHERE id < $1 ORDER BY id LIMIT $2 {}",
@@ -402,7 +402,7 @@ async fn give_up(begun: &Transaction<'_>, endpoint_id: Id, most: i64) -> Done<us
     Ok(begun.execute(&sql, &[&endpoint_id, &most, &BATCH]).await? as usize)
 }
 
-/// Deletes and gives up as [`Store::trim_deliveries`] says, some rows in each of some transactions.
+/// Deletes and abandons deliveries as in [`Store::trim_deliveries`], some rows per transaction.
 async fn trim(store: &Store, cutoff: Timestamp, most: i64) -> Result<usize> {
     let mut trimmed = store.write(Effect::TrimDeliveries, async move |begun| delete(begun, cutoff).await).await?;
     let crowded = "SELECT endpoint_id FROM deliveries WHERE next_attempt_at IS NOT NULL
@@ -438,9 +438,9 @@ impl Store {
         .await
     }
 
-    /// Sends a delivery that has ended once more, as a new delivery of the same event, or one that waits at once;
-    /// before all others and without regard to the wait of the endpoint. While the event waits to be sent so, that is
-    /// enough. Returns the delivery that is sent; `None` if there is none, or its endpoint is disabled.
+    /// Sends an ended delivery once more, as a new delivery of the same event, or a waiting one immediately: before all
+    /// others, ignoring the endpoint's wait. If the event is already waiting to be sent like this, nothing is added.
+    /// Returns the delivery to be sent; `None` if there is none, or its endpoint is disabled.
     pub async fn replay_delivery(&self, id: Id) -> Result<Option<Id>> {
         self.write(Effect::AddDelivery, async move |begun| {
             let sql =
@@ -477,7 +477,7 @@ impl Store {
         let (time, longest, limit) = (self.driver.time(), millis(LONGEST_WAIT), i64::from(limit));
         let rows = match &self.driver {
             Driver::Sqlite(_) => self.driver.read(&due("$2"), &[&after, &time, &longest, &limit]).await?,
-            // On a connection for writing, whose plan uses the indexes.
+            // On a connection for writing, because its plan uses the indexes.
             Driver::Postgres(store) => {
                 driver::rows(store.database.write(&due("tintype_now($2)"), &[&after, &time, &longest, &limit]).await?)
             }
@@ -512,8 +512,8 @@ impl Store {
         .await
     }
 
-    /// Deletes the deliveries that were written before `cutoff`, and gives up the oldest of more than `most_waiting`
-    /// that wait for an endpoint. Returns the number of both.
+    /// Deletes deliveries written before `cutoff`, and abandons the oldest if more than `most_waiting` wait for an
+    /// endpoint. Returns the total number.
     pub async fn trim_deliveries(&self, cutoff: Timestamp, most_waiting: u32) -> Result<usize> {
         let mut all = 0;
         loop {

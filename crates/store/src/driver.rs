@@ -1,7 +1,7 @@
 //! What both databases do with the same statement.
 //!
-//! SQL is written once, as PostgreSQL takes it, with the parameters `$1`, `$2` and so on. A parameter whose type does
-//! not follow from its first use needs a `CAST`.
+//! SQL is written once, for PostgreSQL, with parameters `$1`, `$2` and so on. A parameter whose type isn't clear from
+//! its first use needs a `CAST`.
 
 use std::borrow::Cow;
 use std::convert::Infallible;
@@ -45,7 +45,7 @@ impl<T: rusqlite::ToSql + tokio_postgres::types::ToSql + Sync> Parameter for T {
     }
 }
 
-/// A parameter that each database takes in a form of its own, such as a list.
+/// A parameter that each database takes in its own form, such as a list.
 pub(crate) struct Each<S, P> {
     pub(crate) sqlite: S,
     pub(crate) postgres: P,
@@ -110,7 +110,7 @@ macro_rules! columns {
 }
 
 columns!(Self, Ok::<Self, Infallible>; bool, i64, f32, String, Vec<u8>, Id, Timestamp);
-// Numbers whose width differs from that of the domain type, words of enums, and JSON.
+// Numbers with a different width than the domain type, enum words, and JSON.
 columns!(i64, Self::try_from; u8, u16, u32, u64, usize);
 columns!(String, |word: String| word.parse::<Self>(); Action, AddedBy, AspectRatio, DisabledFor, EndpointUrl, EntryKind,
     EventType, Period, Role, SigningSecret, Subscription, Surface, Trouble, Via);
@@ -187,7 +187,7 @@ pub(crate) fn rows(found: Vec<tokio_postgres::Row>) -> Vec<Row> {
     found.into_iter().map(Row::Postgres).collect()
 }
 
-/// A transaction that has begun, for the actor whose changes the audit log records.
+/// An open transaction, for the actor whose changes are recorded in the audit log.
 pub(crate) enum Transaction<'a> {
     /// The lock never waits: a transaction runs one statement at a time.
     Sqlite(Mutex<&'a mut sqlite::Writing>, Option<&'a Actor>),
@@ -306,7 +306,7 @@ impl Transaction<'_> {
         self.either(among_json(number), among_array(number))
     }
 
-    /// The condition that a column is among the rows of a `SELECT`, each of which an index finds.
+    /// The condition that a column is among the rows of a `SELECT`. An index finds each row.
     pub(crate) fn within(&self, select: &str) -> String {
         self.either(format!("IN ({select})"), format!("= ANY (ARRAY ({select}))"))
     }
@@ -430,7 +430,7 @@ pub(crate) use with_store;
 #[derive(Debug, Clone)]
 pub struct Store {
     pub(crate) driver: Driver,
-    /// The one whose changes the audit log records.
+    /// The actor whose changes are recorded in the audit log.
     pub(crate) actor: Option<Arc<Actor>>,
     /// The right that each write of the caller needs.
     pub(crate) right: Option<Right>,
@@ -497,8 +497,8 @@ impl Store {
         }
     }
 
-    /// Copies all rows of `source`, whose audit is `expected`, into this empty database on PostgreSQL. `progress` is
-    /// called with the number of rows of each batch.
+    /// Copies all rows of `source`, whose audit is `expected`, into this empty PostgreSQL database. Calls `progress`
+    /// with the number of rows in each batch.
     pub async fn import(
         &self,
         source: &sqlite::Snapshot,
@@ -621,7 +621,7 @@ impl Driver {
         self.read(sql, parameters).await?.iter().map(of_row).collect()
     }
 
-    /// [`Driver::read`] of many rows, for which SQLite takes a thread of its own.
+    /// [`Driver::read`] for many rows, on a separate thread with SQLite.
     pub(crate) async fn read_apart(&self, sql: String, parameters: &[&dyn Parameter]) -> Result<Vec<Row>> {
         match self {
             Self::Sqlite(store) => {

@@ -24,13 +24,13 @@ use tintype_system::fault::Effect;
 /// The condition for one leased task `q`.
 pub(super) const LEASED: &str = "q.task_id = $1 AND q.lease_epoch = $2 AND q.lease_until IS NOT NULL";
 
-/// When a task is claimable that waits for `delay`. Without a delay it is at any time, even by a process whose clock is
-/// behind or was set back.
+/// When a task that waits for `delay` becomes claimable. Without a delay it is claimable at any time, even by a process
+/// whose clock is behind or was set back.
 pub(super) fn ready_after(now: Timestamp, delay: Duration) -> Timestamp {
     if delay.is_zero() { Timestamp::from_millis(0) } else { now.saturating_add(delay.min(LONGEST_DELAY)) }
 }
 
-/// A row of the queue whose task is given up. It is locked, so that no other transaction ends the task.
+/// A queue row whose task is to be ended or requeued. It is locked, so that no other transaction ends the task.
 #[derive(Debug)]
 pub(super) struct LostLease {
     pub(super) task_id: Id,
@@ -69,7 +69,7 @@ async fn find(begun: &Transaction<'_>, condition: &str, parameters: &[&dyn Param
 }
 
 impl LostLease {
-    /// Takes the task out of the queue. SQLite counts those of each account.
+    /// Takes the task out of the queue. SQLite also counts each account's queued tasks.
     async fn leave_queue(&self, begun: &Transaction<'_>) -> Done {
         begun.execute("DELETE FROM queue WHERE task_id = $1", &[&self.task_id]).await?;
         if let Transaction::Sqlite(..) = begun {

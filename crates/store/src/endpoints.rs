@@ -28,9 +28,9 @@ pub struct NewEndpoint {
 pub enum EndpointCreation {
     /// It was added.
     Created(Box<Endpoint>),
-    /// The account has as many as it may have.
+    /// The account has reached its limit.
     TooMany,
-    /// There is no such account, or it is deleted.
+    /// The account doesn't exist or is deleted.
     NoAccount,
 }
 
@@ -39,13 +39,13 @@ pub enum EndpointCreation {
 pub enum EndpointChange {
     /// Sends events again, from now on. None that was written before is sent.
     Enable,
-    /// Sends no more events, and gives up those that wait.
+    /// Stop sending events, and abandon waiting ones.
     Disable,
     /// Replaces its secret. The one before signs too, for the time of the overlap.
     Rotate {
         /// The new secret.
         secret: SigningSecret,
-        /// Time for which both sign.
+        /// How long both secrets sign.
         overlap: Duration,
     },
     /// Subscribes to these types instead.
@@ -65,8 +65,8 @@ pub(super) async fn find(begun: &Transaction<'_>, id: Id) -> Done<Option<Endpoin
     begun.find(&sql, &[&id], endpoint).await
 }
 
-/// Enables a disabled endpoint. On PostgreSQL, an event whose commit ended after the endpoint was disabled was written
-/// for it if the commit began before: that one is given up now.
+/// Enables a disabled endpoint. On PostgreSQL, an event whose commit began before the endpoint was disabled and ended
+/// afterwards was still written for it: it is abandoned now.
 async fn enable(begun: &Transaction<'_>, id: Id) -> Done {
     let sql = "UPDATE endpoints SET disabled_at = NULL, disabled_for = NULL, failing_since = NULL, resume_at = NULL
         WHERE id = $1 AND disabled_at IS NOT NULL";
@@ -76,7 +76,7 @@ async fn enable(begun: &Transaction<'_>, id: Id) -> Done {
     Ok(())
 }
 
-/// Disables an endpoint, and gives up what waits for it.
+/// Disables an endpoint, and abandons its waiting deliveries.
 pub(super) async fn disable(begun: &Transaction<'_>, id: Id, reason: DisabledFor) -> Done {
     let sql = "UPDATE endpoints SET disabled_at = $2, disabled_for = $3 WHERE id = $1 AND disabled_at IS NULL";
     if begun.execute(sql, &[&id, &begun.now(), &reason.as_str()]).await? > 0 {
@@ -85,8 +85,8 @@ pub(super) async fn disable(begun: &Transaction<'_>, id: Id, reason: DisabledFor
     Ok(())
 }
 
-/// Gives up what waits for an endpoint, which this transaction has locked: a statement of its own sees all that was
-/// written before the lock.
+/// Abandons the waiting deliveries of an endpoint locked by this transaction: a separate statement sees everything that
+/// was written before the lock.
 async fn give_up(begun: &Transaction<'_>, id: Id) -> Done {
     let sql = "UPDATE deliveries SET next_attempt_at = NULL WHERE endpoint_id = $1 AND next_attempt_at IS NOT NULL";
     begun.execute(sql, &[&id]).await?;

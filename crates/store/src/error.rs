@@ -13,7 +13,7 @@ pub enum StoreError {
     /// Nothing was changed. The text is for the operator and never for a caller.
     #[error("database: {0}")]
     Other(#[source] Cause),
-    /// The right by which the caller writes was lost before the write. Nothing was changed.
+    /// The caller's right to write was lost before the write. Nothing was changed.
     #[error("the caller has lost the right to do this")]
     Revoked,
     /// The connection to the database broke before it said whether the change was made.

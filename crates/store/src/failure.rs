@@ -94,7 +94,7 @@ impl From<tokio_postgres::Error> for StoreError {
     }
 }
 
-/// The attempts at a write that meets others which wait for it: the server ends one side, and the other goes on.
+/// Attempts at a write that can deadlock with others: the server aborts one side, and the other continues.
 #[derive(Debug, Default)]
 pub(crate) struct Attempts(u32);
 

@@ -63,7 +63,7 @@ pub struct EngineState {
     pub max_references: u32,
     /// Whether it takes masks, as all of its workers say.
     pub masks: bool,
-    /// Number of workers that are alive and whose engine is available.
+    /// Number of live workers whose engine is available.
     pub workers: u64,
     /// Time of the last report.
     pub seen_at: Timestamp,
@@ -76,7 +76,7 @@ pub struct WaitingForEngine {
     pub engine: String,
     /// The number of the tasks, at least one.
     pub tasks: u64,
-    /// Most reference images of any of them.
+    /// The highest number of reference images that any of them takes.
     #[serde(skip)]
     pub references: u32,
 }
@@ -97,7 +97,7 @@ impl WaitingForEngine {
 /// The tasks that some engines can do together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Abilities {
-    /// Most reference images of a task that any of them takes; `None` if there is no engine.
+    /// The highest number of reference images per task that any of them takes; `None` if there is no engine.
     pub configured: Option<u32>,
     /// Most reference images of a task that an engine with an available worker takes.
     pub available: Option<u32>,
@@ -143,9 +143,9 @@ pub(super) fn marker(row: &Row) -> Result<FilesMarker> {
 }
 
 impl Store {
-    /// Publishes the state of a worker to all processes of this database. The worker counts as gone after
-    /// [`WORKER_SILENCE`] unless it repeats the report, and its engine after [`ENGINE_SILENCE`]. A report replaces
-    /// those of the same engine by workers that are gone.
+    /// Publishes a worker's state to all processes of this database. Unless the report is repeated, the worker counts
+    /// as gone after [`WORKER_SILENCE`], and its engine after [`ENGINE_SILENCE`]. A report replaces the same engine's
+    /// reports from workers that are gone.
     pub async fn report_worker(&self, report: WorkerReport) -> Result<()> {
         with_store!(self.driver, store => store.keep_report(report).await)
     }
@@ -155,8 +155,7 @@ impl Store {
         with_store!(self.driver, store => store.forget_reports(id).await)
     }
 
-    /// The reports of the workers of other processes whose engines are available. `own` are the workers of this
-    /// process.
+    /// Reports from other processes' workers whose engines are available. `own` are this process's workers.
     pub async fn other_workers(&self, own: &[Id]) -> Result<Vec<WorkerReport>> {
         match &self.driver {
             // Only one server uses the file, and its workers are all there are.
@@ -165,7 +164,7 @@ impl Store {
         }
     }
 
-    /// The engines of this installation, sorted by name: those of all reports within [`ENGINE_SILENCE`].
+    /// This installation's engines, sorted by name, from all reports within [`ENGINE_SILENCE`].
     pub async fn engines(&self) -> Result<Vec<EngineState>> {
         with_store!(self.driver, store => store.seen_engines().await)
     }

@@ -94,17 +94,16 @@ pub enum BoardWrite {
     Done(Id),
     /// Another board has this name.
     NameTaken,
-    /// There are as many boards as there may be.
+    /// The limit on boards is reached.
     Full,
-    /// There is no such account or person, or the person sees no such board.
+    /// There is no such account or person, or the person can't see such a board.
     NotFound,
 }
 
 /// Tasks that are indexed or erased in one transaction.
 pub const GALLERY_BATCH: u32 = 256;
 
-/// A page of these ids, of which it has up to `limit`, and the id before which the next one begins; `unseen` if these
-/// are fewer.
+/// A page of up to `limit` of these ids, and the id before which the next page begins, or `unseen` if there are fewer.
 pub(super) fn cut(mut found: Vec<Id>, unseen: Option<Id>, limit: u32) -> (Vec<Id>, Option<Id>) {
     if found.len() <= limit as usize {
         return (found, unseen);
@@ -135,8 +134,8 @@ async fn seen(begun: &Transaction<'_>, account_id: Id, person_id: Id, board: Id)
     begun.find(&sql, &[&board, &account_id, &person_id], named).await
 }
 
-/// Why a board cannot have this name, if so: another one than `own` has it among those of the owner, or of the account,
-/// or there are `most` of them already.
+/// Why a board cannot have this name, if so: a board other than `own` of the same owner or account has it, or there are
+/// already `most` of them.
 async fn refusal(
     begun: &Transaction<'_>,
     account_id: Id,
@@ -154,7 +153,7 @@ async fn refusal(
     Ok((boards.len() >= most as usize).then_some(BoardWrite::Full))
 }
 
-/// Locks those of these tasks that are in the bin, of the author if there is one.
+/// Locks the tasks that are in the bin, only the author's if there is one.
 async fn in_bin(begun: &Transaction<'_>, account_id: Id, tasks: &[Id], author: Option<Id>) -> Done<Vec<Id>> {
     let sql = format!(
         "SELECT d.task_id FROM deletions d CROSS JOIN tasks t WHERE t.id = d.task_id AND d.task_id {}
@@ -399,9 +398,8 @@ impl Store {
         .await
     }
 
-    /// Moves tasks that have ended to the bin, which hides them at once; with an `author`, only this person's. Returns
-    /// those that were moved. Their ledger entries stay. The audit log records tasks of other people than the one who
-    /// acts.
+    /// Moves ended tasks to the bin, which hides them at once; with an `author`, only this person's. Returns the moved
+    /// tasks. Their ledger entries stay. The audit log records tasks of people other than the actor.
     pub async fn delete_tasks(&self, account_id: Id, tasks: &[Id], author: Option<Id>) -> Result<Vec<Id>> {
         let tasks = tasks.to_owned();
         self.write(Effect::DeleteTasks, async move |begun| {
@@ -451,7 +449,8 @@ impl Store {
         page(&self.driver, cut(found, last, limit)).await
     }
 
-    /// Restores tasks from the bin; with an `author`, only this person's. Returns them. Erased ones do not come back.
+    /// Restores tasks from the bin; with an `author`, only this person's. Returns them. Erased tasks cannot be
+    /// restored.
     pub async fn restore_tasks(&self, account_id: Id, tasks: &[Id], author: Option<Id>) -> Result<Vec<Id>> {
         let tasks = tasks.to_owned();
         self.write(Effect::RestoreTasks, async move |begun| {
@@ -477,9 +476,8 @@ impl Store {
         .await
     }
 
-    /// Erases deleted tasks, up to some hundred: those that were deleted before `deleted_before` or ended before
-    /// `ended_before`, and those whose deletion is final. Requests, entries of the search, stars and places on boards
-    /// go. Returns their number.
+    /// Erases up to a few hundred deleted tasks: deleted before `deleted_before`, ended before `ended_before`, or
+    /// permanently deleted. Their requests, search entries, stars and board places are removed. Returns their number.
     pub async fn erase_deleted(&self, deleted_before: Timestamp, ended_before: Option<Timestamp>) -> Result<usize> {
         // Read first: a write that changes nothing would be a commit, too.
         let floor = ended_before.map(Id::floor);

@@ -14,8 +14,8 @@ use tintype_system::fault::Effect;
 pub enum Linking {
     /// The person has the identity.
     Linked,
-    /// Nothing changed: the identity is another person's, the person has another one of this provider, or there is no
-    /// such person.
+    /// Nothing changed: the identity belongs to another person, the person has another identity from this provider, or
+    /// the person doesn't exist.
     Taken,
 }
 
@@ -42,7 +42,7 @@ pub(crate) async fn identify(begun: &Transaction<'_>, person_id: Id, Identity { 
     Ok(())
 }
 
-/// Identities. One is that of at most one person, who has at most one of each provider.
+/// Identities. Each belongs to at most one person, who has at most one per provider.
 impl Store {
     /// The person with an identity.
     pub async fn find_identity(&self, identity: &Identity) -> Result<Option<Person>> {

@@ -1,4 +1,4 @@
-//! Invitations: an owner makes a link, by which several people join the account.
+//! Invitations: an owner creates a link that lets several people join the account.
 
 use super::driver::{Parameter, Store, from_row};
 use super::{Action, Actor, AuditedChange, PersonCreation, Result, audit_log, ledger, people};
@@ -70,7 +70,7 @@ pub enum Accepting {
     NameTaken,
     /// No such invitation works, perhaps since a moment ago.
     Gone,
-    /// The account has as many people as it may have. No place was taken.
+    /// The account has reached its limit of people. No place was taken.
     Full,
 }
 
@@ -134,8 +134,8 @@ impl Store {
         .await
     }
 
-    /// Adds a person to the account of an invitation, and takes one of its places. The audit log names the person as
-    /// the one who did it.
+    /// Adds a person to an invitation's account, and takes one of its places. The audit log names the person as the
+    /// actor.
     pub async fn accept_invitation(&self, new: Acceptance) -> Result<Accepting> {
         self.write(Effect::ChangePerson, async move |begun| {
             // What ends the rights of its maker waits for the lock, or this waits for that and looks again. People are

@@ -54,9 +54,9 @@ impl NewKey {
 pub enum KeyCreation {
     /// The key was added.
     Created(Box<ApiKey>),
-    /// The account has as many keys that work or could as the caller may give it.
+    /// The account already has as many usable keys as the caller can give it.
     TooMany,
-    /// There is no such account, or it is deleted; or there is no such key to rotate, or it is revoked.
+    /// The account doesn't exist or is deleted; or the key to rotate doesn't exist or is revoked.
     NotPossible,
 }
 
@@ -70,8 +70,8 @@ impl KeyCreation {
 /// A change to a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum KeyChange {
-    /// Enables a disabled or suspended key and clears its strikes, with those of the keys that it was rotated from and
-    /// to.
+    /// Enables a disabled or suspended key and clears its strikes, including strikes of the keys that it was rotated
+    /// from and to.
     Enable,
     /// Lifts a suspension and clears the same strikes. A disabled key stays disabled.
     Lift,
@@ -83,8 +83,8 @@ pub enum KeyChange {
     Revoke,
     /// Records that it was seen in a query string.
     FlagLeaked,
-    /// Sets its budget and that of the keys that it was rotated from and to, or ends it. Credits spent in the present
-    /// period count.
+    /// Sets or removes its budget and the budget of the keys that it was rotated from and to. Credits already spent in
+    /// the current period count.
     Budget(Option<Budget>),
 }
 
@@ -168,8 +168,8 @@ async fn rotate(
     if let Some(refusal) = refusal(begun, row.get("account_id")?, most).await? {
         return Ok(refusal);
     }
-    // The lock of the key makes concurrent strikes wait, and that of the first key of its line makes changes of their
-    // budget wait. The next statement sees everything that was committed before.
+    // The key's lock makes concurrent strikes wait, and the lock of the first key in its line makes budget changes
+    // wait. The next statement sees everything that was committed before.
     lock_line(begun, id).await?;
     let sql = format!(
         "INSERT INTO api_keys
@@ -286,9 +286,9 @@ impl Store {
         .await
     }
 
-    /// Adds a key that takes over name, rates and expiry of the key `id`, whether it is disabled, and its strikes and
+    /// Adds a key that takes over the key `id`'s name, rates and expiry, whether it is disabled, and its strikes and
     /// suspension under the content policy. Both share one budget. The key `id` ends after `overlap` at the latest.
-    /// `None` when there is no such key or it is revoked.
+    /// `None` if the key doesn't exist or is revoked.
     pub async fn rotate_key(&self, id: Id, hash: KeyHash, hint: &str, overlap: Duration) -> Result<Option<ApiKey>> {
         Ok(self.rotate_key_within(id, hash, hint, overlap, None).await?.created())
     }

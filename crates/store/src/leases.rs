@@ -51,7 +51,7 @@ impl Claim {
 /// How far an attempt is.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct AttemptProgress {
-    /// Time for which the attempt has been rendering.
+    /// How long the attempt has been rendering.
     pub running: Duration,
     /// The latest report of its engine.
     pub stage: Option<Stage>,
@@ -66,12 +66,12 @@ pub enum LeaseWrite {
     Lost,
 }
 
-/// The number of strikes that suspends a key or a person, and the time for which each counts.
+/// The number of strikes that suspends a key or a person, and how long each counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StrikeRule {
     /// Number of strikes that suspends the key or the person.
     pub limit: u32,
-    /// Time for which a strike counts.
+    /// How long a strike counts.
     pub window: Duration,
 }
 
@@ -129,7 +129,7 @@ pub enum Retry {
 pub enum Rescue {
     /// Expired leases.
     Expired,
-    /// All leases: the caller knows that no worker is alive.
+    /// All leases, because the caller knows that no worker is alive.
     All,
 }
 

@@ -1,9 +1,8 @@
 //! Credits: what `domain::ledger` decides is loaded and written here.
 //!
-//! SQLite keeps the balance of an account and the number of its unfinished tasks in its row. On PostgreSQL the balance
-//! is that of the newest ledger entry: the row of the account is the lock on its credits and never changes with them,
-//! so no transaction leaves dead tuples there. A statement that comes after [`lock`] sees everything that was committed
-//! before.
+//! SQLite keeps an account's balance and number of unfinished tasks in its row. On PostgreSQL the balance is in the
+//! newest ledger entry: the account's row is the lock on its credits and never changes with them, so no transaction
+//! leaves dead tuples there. A statement after [`lock`] sees everything that was committed before.
 
 use tokio::try_join;
 
@@ -165,13 +164,13 @@ pub(crate) async fn add_grant(
     begun.execute(sql, &[&entry_id, &account_id, &amount, &expires_at]).await.map(drop)
 }
 
-/// The key of the task that is refunded: that of its charge.
+/// The key that was charged for the task, which also gets the refund.
 pub(crate) async fn charged_key(begun: &Transaction<'_>, task_id: Id) -> Done<Option<Id>> {
     let sql = "SELECT key_id FROM ledger WHERE task_id = $1 AND kind = 'charge'";
     Ok(begun.find(sql, &[&task_id], |row| row.get("key_id")).await?.flatten())
 }
 
-/// Writes the refund of a failed task, and gives the credits back to the grants from which `taken` says they came.
+/// Writes a failed task's refund, and returns the credits to the grants that `taken` lists.
 pub(crate) async fn refund(
     begun: &Transaction<'_>,
     account_id: Id,
@@ -269,7 +268,7 @@ pub(crate) async fn end_grants(
 }
 
 impl Store {
-    /// The grants of an account that expire or have lapsed: those with credits left first, in the order in which tasks
+    /// An account's grants that expire or have lapsed: grants with credits left first, in the order in which tasks
     /// spend them.
     pub async fn expiring_grants(&self, account_id: Id, limit: u32) -> Result<Vec<ExpiringGrant>> {
         let sql = "SELECT g.entry_id, g.amount, g.remaining, g.lapsed, g.expires_at, l.note

@@ -88,11 +88,11 @@ pub use self::schema::{FIRST_VERSION, Schema};
 pub use self::shared_links::{NewSharedLink, SharedLink, SharedLinkCreation, Target};
 pub use self::uploads::{NewUpload, Upload, UploadedPicture};
 
-/// Longest time by which a sweep is postponed. A sweep that is due later than that was postponed before the clock was
-/// set back, and counts as due.
+/// The longest that a sweep can be postponed. A sweep due later than that was postponed before the clock was set back,
+/// and counts as due.
 pub const LONGEST_PAUSE: Duration = Duration::from_secs(7 * 24 * 60 * 60);
 
-/// A submit whose transaction has not begun this long after the last byte of its request never begins.
+/// A submit whose transaction hasn't begun this long after the last byte of its request never begins.
 pub const START_WITHIN: Duration = Duration::from_secs(5);
 
 /// Result of a store method.
@@ -128,7 +128,7 @@ pub enum Submission {
     NotCharged(NotCharged),
     /// Nothing happened: too many tasks of the account have failed lately. The service decides this, never the store.
     TooManyFailed {
-        /// Time until fewer of them count.
+        /// How long until fewer of them count.
         wait: Duration,
     },
     /// Nothing happened: the account has no such picture as this reference names, counted from 0. The service decides
@@ -144,7 +144,7 @@ pub enum Submission {
     /// Nothing happened: the queue is so long that the task would not end in time. The service decides this, never the
     /// store.
     Overloaded {
-        /// Time by which the task would exceed its time limit.
+        /// By how much the task would exceed its time limit.
         excess: Duration,
     },
 }
@@ -159,7 +159,7 @@ pub struct QueueDepth {
     pub needing: [u64; MAX_REFERENCES],
     /// Leased to a worker.
     pub leased: u64,
-    /// Time at which the oldest of them was submitted.
+    /// When the oldest of them was submitted.
     #[serde(skip)]
     pub oldest: Option<Timestamp>,
     /// Time since which the queue is paused.
@@ -168,7 +168,7 @@ pub struct QueueDepth {
 }
 
 impl QueueDepth {
-    /// Waiting tasks with more than `max_references` references; `None`: all of them.
+    /// Waiting tasks with more than `max_references` references; `None` means all of them.
     pub fn beyond(&self, max_references: Option<u32>) -> u64 {
         max_references.map_or(self.waiting, |most| self.needing.get(most as usize).copied().unwrap_or(0))
     }
@@ -231,7 +231,7 @@ pub struct TaskRecord {
     pub removed_at: Option<Timestamp>,
 }
 
-/// A completed task with the names of its result files, or an upload with that of its file.
+/// A completed task with its result files' names, or an upload with its file's name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CompletedTask {
     /// The task or the upload.
@@ -253,7 +253,7 @@ pub struct TaskFiles {
     pub images: Vec<String>,
     /// Time of its last change.
     pub updated_at: Timestamp,
-    /// Time of its removal; `None` for a task in the bin, which may come back.
+    /// When it was removed; `None` for a task in the bin, which can be restored.
     pub removed_at: Option<Timestamp>,
 }
 

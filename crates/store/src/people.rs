@@ -24,7 +24,7 @@ pub enum PersonCreation {
     Created(Person),
     /// Another person has this name, or this text as its id.
     NameTaken,
-    /// The account does not exist, is deleted, or has as many people as it may have.
+    /// The account doesn't exist, is deleted, or has reached its limit of people.
     NotPossible,
 }
 
@@ -82,7 +82,7 @@ pub struct Candidate {
     pub password: Option<String>,
 }
 
-/// The proof by which someone who opens an account signs in later.
+/// How someone who opens an account signs in later.
 #[derive(Clone)]
 pub enum Credential {
     /// The Argon2id hash of a password in PHC format.
@@ -99,7 +99,7 @@ tintype_domain::opaque!(Credential);
 pub struct SignUp {
     /// The name of the person, and of the account unless another account has it.
     pub name: String,
-    /// The proof by which the person signs in later.
+    /// How the person signs in later.
     pub credential: Credential,
     /// Credits to start with.
     pub credits: i64,
@@ -135,11 +135,11 @@ pub enum Joining {
     Done(Person),
     /// This person has the identity, perhaps since a moment ago. Nothing changes.
     Known(Person),
-    /// The account does not exist, is deleted, or has as many people as it may have.
+    /// The account doesn't exist, is deleted, or has reached its limit of people.
     NotPossible,
 }
 
-/// The name for a person whose own name is taken.
+/// The name for a person whose preferred name is taken.
 pub(super) fn with_id(name: &str, id: Id) -> String {
     let id = id.as_str().to_lowercase();
     let rest = MAX_NAME_CHARS - id.len() - 1;
@@ -168,10 +168,10 @@ pub enum EndSessions {
     AllExcept(Id),
 }
 
-/// The way in which a person loses a second factor.
+/// How a person loses a second factor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FactorRemoval {
-    /// The person turns it off. The session with this id goes on.
+    /// The person turns it off. The session with this id continues.
     Off(Id),
     /// The operator removes it for a person who has lost the app. All sessions end.
     Reset,
@@ -190,7 +190,7 @@ pub enum DeleteSessions {
 pub(crate) const PERSON: &str = "people.id, people.account_id, people.name, people.role, people.password,
     people.factor_step, people.suspended_at, people.suspended_for";
 
-/// People whose accounts are enabled.
+/// People in enabled accounts.
 const ENABLED: &str = "people JOIN accounts a ON a.id = people.account_id AND a.disabled_at IS NULL";
 
 from_row! { pub(crate) fn person(row) -> Person {
@@ -207,7 +207,7 @@ pub(crate) fn suspension(row: &Row) -> Result<Option<Suspension>> {
     Ok(Some(Suspension { at, reason: row.get("suspended_for")? }))
 }
 
-/// Finds sessions `s` of people whose accounts `a` are enabled.
+/// Finds sessions `s` of people in enabled accounts `a`.
 pub(crate) fn sessions(condition: &str) -> String {
     format!(
         "SELECT {PERSON}, a.admin, s.id AS session_id, s.seen_at, s.expires_at, s.agent, s.by_provider
@@ -373,8 +373,8 @@ impl Store {
         self.driver.find(&sql, &[&&hash[..], &self.driver.now()], person).await
     }
 
-    /// Uses a link up and begins a session of its person. `None` if the link does not exist, was used or has expired,
-    /// the account is disabled, or the person has a second factor whose code is not this one. The code is used up too.
+    /// Uses up a link and begins a session for its person. `None` if the link doesn't exist, was used or has expired,
+    /// the account is disabled, or the person has a second factor and this isn't its code. The code is used up too.
     pub async fn sign_in_by_link(
         &self,
         link: TokenHash,
@@ -409,8 +409,8 @@ impl Store {
         .await
     }
 
-    /// Begins a session of a person. `None` if there is no such person, the account is disabled, or `proof` is no
-    /// longer that of the person; a caller that knows the person otherwise gives none.
+    /// Begins a session for a person. `None` if the person doesn't exist, the account is disabled, or `proof` is no
+    /// longer the person's; callers that have verified the person in another way pass none.
     pub async fn begin_session(&self, person_id: Id, proof: Option<Proof>, new: NewSession) -> Result<Option<Session>> {
         self.write(Effect::SignIn, async move |begun| {
             let (password, identity) = match &proof {
@@ -521,8 +521,8 @@ impl Store {
         .await
     }
 
-    /// Deletes links, invitations and sessions of everyone; with all of them, authentication requests to a provider
-    /// end, too. Returns their number.
+    /// Deletes everyone's links, invitations and sessions; with all of them, pending authentication requests to a
+    /// provider end, too. Returns their number.
     pub async fn delete_sessions(&self, which: DeleteSessions) -> Result<usize> {
         self.write(Effect::SignOut, async move |begun| {
             let latest = match which {

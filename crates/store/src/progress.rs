@@ -60,7 +60,7 @@ from_row! { fn unfinished(row) -> Unfinished {
     task_id, account_id, image_to_image, is_leased, attempt: of_attempt(row)?, preview,
 } }
 
-/// The latest previews of tasks that `elements` gives as JSON, on the surface $1, that are due and not yet seen.
+/// The latest previews of tasks listed in the JSON `elements`, on the surface $1, that are due and not yet seen.
 fn previews_of(elements: &str) -> String {
     format!(
         "SELECT sought.place, p.number, p.png FROM (
@@ -77,9 +77,9 @@ fn previews_of(elements: &str) -> String {
 }
 
 impl Store {
-    /// Writes down how far attempts are, apart from the tasks. The report of an attempt whose lease is lost has no
-    /// effect. [`Store::poll_task`] shows a report until the lease ends, and [`Store::rescue`] deletes it afterwards.
-    /// A report may get lost: no backup keeps it, no other database gets it, and a crash of the database may erase it.
+    /// Saves attempts' progress, separately from the tasks. A report has no effect if its attempt has lost the lease.
+    /// [`Store::poll_task`] shows a report until the lease ends, and [`Store::rescue`] deletes it afterwards. A report
+    /// can get lost: backups and other databases don't include it, and a database crash can erase it.
     pub async fn report_progress(&self, mut attempts: Vec<(Lease, AttemptProgress)>) -> Result<()> {
         attempts.sort_unstable_by_key(|(lease, _)| lease.task_id);
         self.write(Effect::ReportProgress, async move |begun| {

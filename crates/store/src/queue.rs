@@ -65,9 +65,9 @@ impl Store {
         self.claim_within(max, "", ANY_REFERENCES, lease, &[]).await
     }
 
-    /// [`Store::claim`] of tasks that name no engine or this one, with up to `max_references` reference images, without
-    /// the accounts `passed_over`. Once an account is no longer excluded, it is served before any other account is
-    /// served twice. Claims with different engines or `max_references` take turns of their own, so that none keeps an
+    /// [`Store::claim`] for tasks that name this engine or none, with up to `max_references` reference images, except
+    /// for the accounts `passed_over`. Once an account is no longer excluded, it is served before any other account is
+    /// served twice. Claims with different engines or `max_references` take turns separately, so that none keeps an
     /// account from the others.
     pub async fn claim_within(
         &self,

@@ -121,7 +121,7 @@ pub struct UsageRow {
     pub tasks: u64,
     /// Credits charged.
     pub charged: i64,
-    /// Credits refunded, also those of tasks that were charged before.
+    /// Credits refunded, including refunds of earlier charges.
     pub refunded: i64,
 }
 
@@ -142,7 +142,7 @@ impl UsageRow {
 pub struct Hour {
     /// Tasks that were completed.
     pub completed: u64,
-    /// Completed tasks whose last claim is known; earlier releases did not note it.
+    /// Completed tasks whose last claim is known; earlier releases didn't record it.
     pub timed: u64,
     /// Time from the creation of the timed tasks to their last claim, in total. Earlier attempts count as waiting.
     pub waited: Duration,
@@ -150,7 +150,7 @@ pub struct Hour {
     pub rendered: Duration,
     /// Images of the timed tasks.
     pub images: u64,
-    /// The number of tasks that failed, by their failure; without one, those of all others.
+    /// The number of failed tasks by failure, with other failures under `None`.
     pub failed: BTreeMap<Option<TaskFailure>, u64>,
 }
 
@@ -204,8 +204,8 @@ pub struct StruckKey {
     pub key: ApiKey,
     /// The name of its account.
     pub account: String,
-    /// Its strikes, with those of the keys that it was rotated from and to. Those that are too old to count go with the
-    /// next one.
+    /// Its strikes, including strikes of the keys that it was rotated from and to. Strikes that are too old to count
+    /// are removed at the next one.
     pub strikes: u64,
 }
 
@@ -294,7 +294,7 @@ impl Store {
     }
 
     /// People of one account, or of all, with `text` in their name, sorted by name, after the name `after`. Names have
-    /// no capitals, and those of `text` do not count.
+    /// no capitals, and capitals in `text` are ignored.
     pub async fn find_people(
         &self,
         account_id: Option<Id>,
@@ -340,8 +340,8 @@ impl Store {
         self.driver.list(sql, &[&account_id, &since, &DAY_MS, &after], day_usage).await
     }
 
-    /// The charges and refunds that pass a filter, added up: exactly those of the ledger. Without a bound on the time
-    /// of an account, this reads its whole ledger.
+    /// The charges and refunds that pass a filter, added up exactly as in the ledger. Without a time limit for an
+    /// account, this reads its whole ledger.
     pub async fn usage_by(&self, by: UsageBy, filter: UsageFilter) -> Result<Vec<UsageRow>> {
         let UsageFilter { account_id, from, until } = filter;
         let rows = self.driver.read_apart(usage_by(by, account_id), &[&account_id, &from, &until]).await?;

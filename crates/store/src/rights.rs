@@ -1,4 +1,4 @@
-//! The rights by which callers write.
+//! Callers' rights to write.
 //!
 //! A caller's right is read when its request arrives, and the effect comes later: after a body, a hash, a queue or a
 //! download. So a store that acts by a right ([`Store::with_right`](super::Store::with_right)) checks it once more in
@@ -20,8 +20,8 @@ pub enum Right {
     Session(SessionRight),
 }
 
-/// The right of a signed-in person: it holds while the session lasts, the account is enabled, and the person has at
-/// least the rights with which the request was judged.
+/// A signed-in person's right: it holds while the session lasts, the account is enabled, and the person has at least
+/// the rights that the request was checked with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SessionRight {
     /// The hash of the session's token.

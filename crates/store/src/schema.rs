@@ -1,4 +1,4 @@
-//! The schema of a database: the one in force, and the changes that bring an earlier database to it.
+//! The database schema: the current one, and the changes from earlier ones.
 //!
 //! `crates/store/schema/sqlite.sql` and `crates/store/schema/postgres.sql` show the schema in force; a new database is
 //! made from its file. To change the schema:

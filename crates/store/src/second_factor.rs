@@ -53,8 +53,8 @@ impl Store {
         Ok(Some(Factor { secret, step: row.get("factor_step")?, recovery_codes: row.get("codes")? }))
     }
 
-    /// Turns on the second factor of a person who has none, and ends all of the person's sessions but the one with the
-    /// id `kept`, and all sign-in links. Returns whether it is on now; `false` if the person has one already.
+    /// Turns on the second factor of a person without one, and ends all of the person's sign-in links and sessions,
+    /// except the session with the id `kept`. Returns whether it is on now; `false` if the person already has one.
     pub async fn add_factor(&self, person_id: Id, new: NewFactor, kept: Id) -> Result<bool> {
         self.write(Effect::ChangePerson, async move |begun| {
             let sql = format!(

@@ -61,7 +61,7 @@ pub enum SharedLinkCreation {
     Created(Id),
     /// The account has no such board, and no such task in the studio, or the maker is not one of its people.
     NoTarget,
-    /// The account has as many links as it may have.
+    /// The account has reached its limit of links.
     TooMany,
 }
 

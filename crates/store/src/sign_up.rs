@@ -30,8 +30,8 @@ async fn wait(begun: &Transaction<'_>, Identity { issuer, subject }: &Identity) 
 }
 
 impl Store {
-    /// Creates a non-admin account with its owner and its first credits, and counts the attempt, also one that is
-    /// refused for its name. The audit log names the person as the one who did it.
+    /// Creates a non-admin account with its owner and its first credits, and counts the attempt, even if it is rejected
+    /// for its name. The audit log names the person as the actor.
     pub async fn sign_up(&self, new: SignUp) -> Result<SigningUp> {
         self.write(Effect::SignUp, async move |begun| {
             check_opening(new.credits).map_err(StoreError::other)?;
@@ -56,7 +56,7 @@ impl Store {
                 Credential::Password(_) => return Ok(SigningUp::NameTaken),
                 Credential::Identity(_) => with_id(&new.name, id),
             };
-            // A name of an account may be taken where that of a person is not; only the operator sees it.
+            // An account's name can be taken where a person's isn't; only the operator sees it.
             if accounts::insert(begun, account_id, &name, "FALSE").await?.is_none() {
                 accounts::insert(begun, account_id, &format!("{name}-{account_id}"), "FALSE").await?;
             }
@@ -78,7 +78,7 @@ impl Store {
         .await
     }
 
-    /// Adds a person with an identity to an account. The audit log names the person as the one who did it.
+    /// Adds a person with an identity to an account. The audit log names the person as the actor.
     pub async fn join(&self, new: Newcomer) -> Result<Joining> {
         self.write(Effect::ChangePerson, async move |begun| {
             wait(begun, &new.identity).await?;

@@ -1,4 +1,4 @@
-//! Strikes by the content policy, and the suspension of keys and people because of them.
+//! Content policy strikes, and the suspension of keys and people that follows.
 
 use super::driver::{Row, Transaction};
 use super::keys::{KEY, api_key};

@@ -65,7 +65,7 @@ impl Order {
         }
     }
 
-    /// The use of the budget of the key in the period to which the task will count.
+    /// The key's budget use in the period that the task will count towards.
     async fn budget(&self, begun: &Transaction<'_>, id: Id) -> Done<Option<Allowance>> {
         match self.origin.key_id {
             Some(key_id) => budgets::allowance_within(begun, key_id, id.timestamp()).await,

@@ -105,7 +105,7 @@ const UNFINISHED_ON_SQLITE: &str = "
 const UNFINISHED_ON_POSTGRES: &str = "SELECT count(*) AS unfinished FROM tasks
     WHERE id = ANY (ARRAY (SELECT task_id FROM queue WHERE account_id = $1)) AND surface = $2";
 
-/// Completed tasks and uploads after $1, up to $2, whose files are there; `array` makes a name an array in JSON.
+/// Completed tasks and uploads after $1, up to $2, whose files still exist; `array` turns a name into a JSON array.
 pub(super) fn completed_after(array: &str) -> String {
     format!(
         "SELECT id, account_id, images FROM (
@@ -165,7 +165,7 @@ impl Store {
         }
     }
 
-    /// [`Store::submit_before`] without a time limit for the begin.
+    /// [`Store::submit_before`] without a time limit for its start.
     pub async fn submit(
         &self,
         account_id: Id,

@@ -59,7 +59,7 @@ pub(super) const KEEP_FAILED_PROMPT: &str = "INSERT INTO failed_prompts (task_id
         octet_length(prompt) + octet_length(reference_images) + coalesce(octet_length(settings), 0)
     FROM tasks WHERE id = $1";
 
-/// Erases some prompts of an account, up to that of the task `latest`; returns their number.
+/// Erases some of an account's prompts, up to the prompt of the task `latest`; returns their number.
 async fn erase(begun: &Transaction<'_>, account_id: Id, latest: Id) -> Done<usize> {
     let due = format!(
         "SELECT task_id FROM failed_prompts WHERE account_id = $1 AND task_id <= $2
@@ -97,8 +97,8 @@ pub(crate) enum Sweep {
     Before(Id),
     /// Waiting tasks with more references than this.
     Beyond(u32),
-    /// Waiting tasks whose engine is not in this JSON object, or takes fewer references than they have: the object has
-    /// the most references of each engine.
+    /// Waiting tasks whose engine isn't in this JSON object, or takes fewer references than they have. The object maps
+    /// engines to their most references.
     Unmatched(String),
 }
 
@@ -113,7 +113,7 @@ impl Store {
     /// Fails and refunds every unfinished task created at or before `cutoff` of [`Store::now`]; returns them in any
     /// order.
     pub async fn expire(&self, cutoff: Timestamp, error: &str) -> Result<Vec<Ended>> {
-        // Ids begin with the time of creation, so the first id after the cutoff bounds a range of them.
+        // Ids begin with the creation time, so the first id after the cutoff bounds a range of them.
         let end = Id::floor(Timestamp::from_millis(cutoff.as_millis().saturating_add(1)));
         let loss = Loss::now(FailureCause::Expired, error);
         Ok(self.sweep(Effect::Expire, Sweep::Before(end), loss).await?.failed)
@@ -238,7 +238,7 @@ impl Store {
     /// Erases prompts and references of tasks that failed: of all that were submitted before `cutoff` of
     /// [`Store::now`], and of each account the oldest beyond `most` bytes. The tasks stay. Returns their number.
     pub async fn erase_failed_prompts(&self, cutoff: Timestamp, most: u64) -> Result<usize> {
-        // The accounts with prompts to erase, and the latest task of each whose prompt goes.
+        // The accounts with prompts to erase, each with the latest task to lose its prompt.
         let due = "SELECT account_id, max(task_id) AS latest FROM (
                 SELECT account_id, task_id, sum(bytes) OVER (PARTITION BY account_id ORDER BY task_id DESC) AS kept
                 FROM failed_prompts) AS sums

@@ -14,7 +14,7 @@ pub struct Upload {
     pub id: Id,
     /// The account that it belongs to.
     pub account_id: Id,
-    /// The surface through which it came, whose tasks alone may use it.
+    /// The surface that it came through. Only tasks from there can use it.
     pub surface: Surface,
     /// The picture.
     pub picture: UploadedPicture,
@@ -67,8 +67,7 @@ from_row! { fn upload(row) -> Upload {
     removed_at, person_id, is_mask,
 } }
 
-/// Uploads. An upload is begun, which reserves its place among those of its account, and finished when its file is
-/// stored.
+/// Uploads. Beginning an upload reserves one of its account's places, and it is finished when its file is stored.
 impl Store {
     /// Begins an upload. `None` if the account has `most` uploads, is disabled or does not exist.
     pub async fn begin_upload(&self, new: NewUpload, most: u32) -> Result<Option<Id>> {
@@ -86,8 +85,8 @@ impl Store {
         .await
     }
 
-    /// Finishes an upload, whose file is stored. `false` if it is unknown, finished or removed; nothing refers to the
-    /// file then.
+    /// Finishes an upload with a stored file. `false` if it is unknown, finished or removed; nothing refers to the file
+    /// then.
     pub async fn finish_upload(&self, id: Id, picture: UploadedPicture) -> Result<bool> {
         let sql = "UPDATE uploads SET name = $2, width = $3, height = $4, updated_at = $5
             WHERE id = $1 AND name IS NULL AND removed_at IS NULL RETURNING id";
@@ -168,7 +167,7 @@ impl Store {
         self.driver.list(&sql, &[&cutoff, &i64::from(limit)], upload).await
     }
 
-    /// Deletes a removed upload, whose file is gone.
+    /// Deletes a removed upload whose file is gone.
     pub async fn forget_upload(&self, id: Id) -> Result<()> {
         let sql = "DELETE FROM uploads WHERE id = $1 AND removed_at IS NOT NULL";
         self.statement(Effect::RemoveUploads, sql, &[&id]).await.map(drop)

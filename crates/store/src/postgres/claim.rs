@@ -14,8 +14,8 @@ use tintype_domain::model::Id;
 use tintype_system::fault::Effect;
 use tintype_system::locked::Locked as _;
 
-/// Condition for a task `q` that can be claimed. Below the horizon ($2) are only dead tuples. The collation is that of
-/// the index `queue_of_account`, which has the number of references too.
+/// Condition for a claimable task `q`. Below the horizon ($2) are only dead tuples. The collation matches the index
+/// `queue_of_account`, which also contains the number of references.
 const CLAIMABLE: &str = "q.task_id COLLATE \"POSIX\" >= $2 AND q.reference_count <= $7::bigint
     AND q.lease_until IS NULL AND (q.ready_at <= tintype_now($3) OR q.ready_at > tintype_now($3) + $9)";
 

@@ -17,9 +17,9 @@ const NETWORK_TIMEOUT: Duration = Duration::from_secs(15);
 /// The server cancels a statement that takes longer.
 const STATEMENT_TIMEOUT: Duration = Duration::from_secs(15);
 
-/// Settings of each session: those that the URL asks for, which poolers drop, and ours. An acknowledged write is on
-/// disk, whatever the default of the server, and waiting statements time out. A pooler that resets no session may hand
-/// over that of a process before, with statements of the same names.
+/// Settings of each session: the URL's, which poolers drop, and ours. An acknowledged write is on disk, whatever the
+/// server's default, and waiting statements time out. A pooler that doesn't reset sessions could hand over a previous
+/// process's session, which has statements with the same names.
 pub(super) fn session(config: &Config) -> String {
     let options = config.get_options().map(options).unwrap_or_default();
     let options: String = options.iter().map(|(name, value)| setting(name, value)).collect();
@@ -71,9 +71,9 @@ fn setting(name: &str, value: &str) -> String {
     format!("SELECT set_config({name}, {value}, false) WHERE current_setting({name}, true) IS DISTINCT FROM {value};\n")
 }
 
-/// Settings of a session whose statements look up rows by the indexes that they were written for, whatever the
-/// statistics say: those of the queue are always outdated, and a plan that was made while it was empty would read all
-/// of it when it is full. The server keeps one plan for each statement and connection.
+/// Settings of a session whose statements look up rows by the indexes that they were written for, regardless of
+/// statistics: the queue's statistics are always outdated, and a plan made while it was empty would read all of it when
+/// it is full. The server keeps one plan per statement and connection.
 pub(super) const BY_INDEX: &str = "SET enable_seqscan = off; SET enable_bitmapscan = off;
     SET enable_hashjoin = off; SET enable_mergejoin = off; SET jit = off; SET plan_cache_mode = force_generic_plan";
 
@@ -98,7 +98,7 @@ pub(super) fn configuration(url: &str) -> Result<(Config, Trust), String> {
     if config.get_hosts().is_empty() && config.get_hostaddrs().is_empty() {
         return Err("--database names no host: write postgres://USER:PASSWORD@HOST/DATABASE".into());
     }
-    // The library would refuse these as it connects to the first of them.
+    // The library would only reject these when it connects to the first of them.
     let (hosts, addresses) = (config.get_hosts().len(), config.get_hostaddrs().len());
     if (hosts > 0 && addresses > 0 && hosts != addresses)
         || ![0, 1, hosts.max(addresses)].contains(&config.get_ports().len())
@@ -113,7 +113,7 @@ pub(super) fn configuration(url: &str) -> Result<(Config, Trust), String> {
     if config.get_connect_timeout().is_none() {
         config.connect_timeout(CONNECT_TIMEOUT);
     }
-    // Of several hosts, use the one that is the primary now.
+    // Of several hosts, use the current primary.
     config.target_session_attrs(TargetSessionAttrs::ReadWrite);
     config.tcp_user_timeout(NETWORK_TIMEOUT).keepalives_idle(NETWORK_TIMEOUT);
     config.keepalives_interval(Duration::from_secs(5)).keepalives_retries(3);

@@ -1,4 +1,4 @@
-//! The connection pool, and the ways in which statements reach the server.
+//! The connection pool, and how statements reach the server.
 
 use std::fmt;
 use std::sync::Mutex;
@@ -26,18 +26,18 @@ use tintype_system::locked::Locked as _;
 const MAX_CONNECTIONS: usize = 8;
 /// Longest wait for a connection of the pool.
 pub(super) const POOL_WAIT: Duration = Duration::from_secs(10);
-/// Time for which a statement waits while the server is unreachable: about the duration of a restart.
+/// How long a statement waits while the server is unreachable: about as long as a restart.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// Pause before the next attempt to reach the server.
 const PAUSE: Duration = Duration::from_millis(100);
-/// Time for which a server counts as full that has said so. It may have room again, which only a larger write shows.
+/// How long a server counts as full after it has said so. Only a larger write shows whether it has room again.
 const FULL_FOR: Duration = Duration::from_secs(10);
 /// Longest wait for the response to a statement: longer than the limit of the server, so that its error arrives.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(20);
 /// Longest wait for a transaction of several statements.
 const TRANSACTION_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Begins a transaction, and changes nothing: finds a connection that responds and whose server is not read-only.
+/// Begins a transaction without changing anything, to find a connection that responds and whose server isn't read-only.
 const BEGIN: &str = "BEGIN; UPDATE tintype SET version = version WHERE false";
 
 /// A parameter of a statement.
@@ -106,7 +106,7 @@ impl Database {
         describe(&self.config)
     }
 
-    /// The time parameter of statements: `None` stands for the clock of the server; a manual clock passes its time.
+    /// The time parameter of statements: `None` for the server's clock; a manual clock passes its time.
     pub(crate) fn given_time(&self) -> Option<Timestamp> {
         self.clock.is_manual().then(|| self.clock.now())
     }
@@ -136,7 +136,7 @@ impl Database {
         StoreError::other(format!("{name} did not respond for {seconds} s; {pooler}"))
     }
 
-    /// Two connections without settings, in a pool of their own, which ends with them; waits while the server restarts.
+    /// Two connections without settings, in a separate pool that ends with them. Waits while the server restarts.
     pub(super) async fn bare_pair(&self) -> Result<(Client, Client)> {
         let pool = Pool::builder(manager(&self.config, &self.hosts)).max_size(2).runtime(Runtime::Tokio1).build();
         let pool = pool.map_err(StoreError::other)?;
@@ -166,7 +166,7 @@ impl Database {
         }
     }
 
-    /// Runs one writing statement in a transaction of its own.
+    /// Runs one writing statement in a separate transaction.
     pub(crate) async fn write(&self, sql: &str, parameters: &[Parameter<'_>]) -> Done<Vec<Row>> {
         Box::pin(self.query(&self.writers, sql, Some(parameters), |failure| failure)).await.map(|(_, rows)| rows)
     }
@@ -256,8 +256,8 @@ impl Database {
         done
     }
 
-    /// Whether a write has failed lately because the disk of the server is full. The smallest writes, such as that of a
-    /// probe, may still succeed there.
+    /// Whether a write has recently failed because the server's disk is full. Very small writes, such as a probe's, may
+    /// still succeed there.
     pub(super) fn was_full(&self) -> bool {
         let since = |at| self.clock.elapsed().saturating_sub(at);
         self.full_at.locked().is_some_and(|at| since(at) < FULL_FOR)
@@ -283,7 +283,7 @@ pub(super) async fn within<F: Future>(runtime: &Handle, limit: Duration, future:
 }
 
 async fn sleep(runtime: &Handle, time: Duration) {
-    // Created inside the task, because a timer belongs to the runtime in which it is created.
+    // Created inside the task, because a timer belongs to its runtime.
     let sleeping = AbortOnDropHandle::new(runtime.spawn(async move { tokio::time::sleep(time).await }));
     // The task cannot panic, and when its runtime ends so does this one.
     drop(sleeping.await);

@@ -9,11 +9,11 @@ use tintype_domain::model::Id;
 use tintype_domain::search::{SearchTerm, terms};
 use tintype_system::fault::Effect;
 
-/// Reading on in the order of tasks is better than asking the index of words, which gives all hits at once, if at least
-/// one of so many tasks has the sought words.
+/// Reading on in task order is better than using the word index, which returns all hits at once, if at least one in
+/// this many tasks contains the words.
 const COMMON: i64 = 20;
 
-/// Most tasks that the index of words gives at once, for each of those that a page looks at.
+/// The most tasks that the word index returns at once, per task that a page looks at.
 const HITS: i64 = 5;
 
 /// The $10 newest tasks before $3, the most that a page looks at, from the smallest table that has all that fit. No
@@ -52,8 +52,8 @@ fn scan(filter: &GalleryFilter) -> String {
     )
 }
 
-/// Finds up to $11 tasks that fit by their words $9, unless more than $10 tasks have the words. It then finds none, and
-/// says so: the index of words has no order, so it would have to give all of them.
+/// Finds up to $11 tasks by their words $9, unless more than $10 tasks contain the words. It then finds none, and says
+/// so: the word index isn't ordered, so it would have to return all of them.
 ///
 /// The planner expects that `hits` is read to its end, and so asks the index of words and not the rows of all accounts;
 /// the server reads no more of it than `bounded` takes. OFFSET makes it look up one task after the other, in the order

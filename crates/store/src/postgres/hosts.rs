@@ -1,4 +1,4 @@
-//! The servers that the URL names, and which of them a connection goes to.
+//! The servers in the URL, and how one is chosen for a connection.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -74,7 +74,7 @@ impl Hosts {
         host
     }
 
-    /// Opens a connection; tries again while all of several hosts are silent. The error is that of the host tried last.
+    /// Opens a connection; tries again while all of several hosts are silent. The error is from the host tried last.
     pub(super) async fn open(&self) -> Result<(Client, EncryptedConnection), Error> {
         loop {
             let (count, first) = (self.hosts.len(), self.first.load(Ordering::Relaxed));
@@ -102,10 +102,10 @@ impl Hosts {
         }
     }
 
-    /// Connects to one host; `None` if it is silent, and there are others. All of them together must get their turn
-    /// before callers lose their patience.
+    /// Connects to one host; `None` if it is silent and there are others. All hosts must get their turn before callers
+    /// lose patience.
     async fn try_host(&self, host: &Config) -> Option<Result<(Client, EncryptedConnection), Error>> {
-        // To give up the only host would gain nothing, and burden a server that is slow.
+        // Giving up on the only host would gain nothing, and burden a slow server.
         if self.hosts.len() == 1 {
             return Some(self.connect(host, POOL_WAIT).await);
         }

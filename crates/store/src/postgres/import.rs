@@ -46,11 +46,11 @@ const TABLES: [&str; 25] = [
 /// Outcome of an import.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Import {
-    /// Everything was imported, and the audit gives the same result as at the source.
+    /// Everything was imported, and the audit's result is the same as at the source.
     Done(Audit),
     /// Nothing was changed: this database already has accounts.
     NotEmpty,
-    /// Nothing was changed: the audit of the imported rows differs from that of the source.
+    /// Nothing was changed: the imported rows' audit differs from the source's.
     Differs(Audit),
 }
 

@@ -1,7 +1,7 @@
-//! Refuses poolers that give each transaction another session of the server, before anything is written.
+//! Rejects poolers that give each transaction another server session, before anything is written.
 //!
-//! Prepared statements, session settings, LISTEN and advisory locks of a session all fail there, some of them without
-//! an error. Poolers are recognised by their behaviour, because none reports how it is configured.
+//! Prepared statements, session settings, LISTEN and session advisory locks all fail there, some of them silently.
+//! Poolers are recognised by their behaviour, because none reports its configuration.
 
 use std::time::Duration;
 
@@ -13,8 +13,7 @@ use super::schema::unusable;
 use crate::failure::Done;
 use crate::{OpenError, StoreError};
 
-/// Longest wait for the answers of both sessions. A pooler may have one connection only, and let the second client
-/// wait.
+/// Time limit for both sessions' answers. A pooler may have only one connection, and make the second client wait.
 const LIMIT: Duration = Duration::from_secs(10);
 
 /// PostgreSQL 14, as it numbers itself.
@@ -66,7 +65,7 @@ async fn refuse_old(client: &Client) -> Done<()> {
     Ok(())
 }
 
-/// Whether both connections keep a session of their own.
+/// Whether each connection keeps its session.
 async fn have_sessions(one: &Client, two: &Client) -> Done<bool> {
     // In this order, poolers that take the newest free session, the oldest one, or the only one all show themselves.
     let (first, second) = (mark(one).await?, mark(two).await?);

@@ -68,7 +68,7 @@ pub(super) async fn is_current(database: &Database) -> Result<bool, OpenError> {
 }
 
 pub(super) fn unusable(database: &Database, failure: Failure) -> OpenError {
-    // Many managed services have an authority of their own, whose certificate they offer for download.
+    // Many managed services use their own certificate authority, whose certificate can be downloaded.
     let error = trust::explain(cause_of(failure.into()).to_string(), "--database-ca or sslrootcert");
     let error = format!("{error}{}", advice(&error));
     OpenError::Unusable { name: database.name(), error }
@@ -148,8 +148,8 @@ async fn steps(
         // A waiting ALTER TABLE blocks all later statements on the table, so give up soon and try again. The timeout is
         // shorter than `deadlock_timeout`, so that the server never cancels other transactions instead.
         begun.batch_execute("SET LOCAL lock_timeout = '500ms'; SET LOCAL statement_timeout = 0").await?;
-        // Every writing transaction locks this table first. So does the migration: otherwise one that has begun would
-        // wait for a table of the first change, and the migration for that one with the last.
+        // Every writing transaction locks this table first. So does the migration: otherwise a transaction in progress
+        // could wait for a table of the first change, and the migration for one that the transaction has locked.
         begun.batch_execute("LOCK TABLE tintype IN ACCESS EXCLUSIVE MODE").await?;
         for change in pending {
             begun.batch_execute(change).await?;

@@ -1,7 +1,7 @@
 //! Submits: one transaction charges and queues a task.
 //!
-//! Submits of an account wait for each other in this process before they take a connection, so that an account with
-//! many of them leaves the others to its neighbours.
+//! An account's submits wait for each other in this process before they take a connection, so that a busy account
+//! leaves connections to others.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -79,8 +79,8 @@ impl PostgresStore {
         Ok(submission)
     }
 
-    /// Finds out whether a submit whose answer was lost took effect. It locked the account before it wrote anything, so
-    /// a transaction that locks the account later either sees its task, or the task will never exist.
+    /// Finds out whether a submit took effect if its answer was lost. It locked the account before it wrote anything,
+    /// so a transaction that locks the account later either sees its task, or the task will never exist.
     async fn find_out(&self, order: &Order, id: Id, error: StoreError) -> Result<Submission> {
         tracing::warn!(task = %id, %error, "the response to a submit was lost; checking whether its task exists");
         let look = async |begun: &Transaction<'_>| {

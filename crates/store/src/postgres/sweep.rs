@@ -1,5 +1,5 @@
-//! Sweeps: reclaiming lost leases, failing overdue tasks, and ending expired grants. Account by account, so that an
-//! account whose rows are damaged or locked delays no other.
+//! Sweeps: reclaiming lost leases, failing overdue tasks, and ending expired grants. They go account by account, so
+//! that an account with damaged or locked rows doesn't delay others.
 
 use super::PostgresStore;
 use crate::driver::{Parameter, Transaction, millis};
@@ -72,7 +72,7 @@ impl PostgresStore {
     /// Gives up the tasks, in one or more transactions for each account.
     async fn give_up(&self, sweep: &Sweep, loss: &Loss) -> Result<Rescued> {
         let ((condition, bound), horizon) = (self.sought(sweep), self.database.horizon());
-        // On a connection for writing, whose plan begins at the horizon.
+        // On a connection for writing, because its plan begins at the horizon.
         let accounts = format!("SELECT DISTINCT q.account_id FROM queue q WHERE {condition} AND q.task_id >= $2");
         let ordered = format!(
             "{condition} AND q.task_id COLLATE \"POSIX\" >= $2 AND q.account_id = $3

@@ -15,7 +15,7 @@ use tintype_system::clock::Timestamp;
 
 /// Time between two rounds of upkeep.
 const EVERY: Duration = Duration::from_secs(10);
-/// Age up to which new tasks may still appear: longer than a submit may wait for its statement.
+/// Age up to which new tasks can still appear: longer than a submit can wait for its statement.
 const MARGIN: Duration = Duration::from_secs(10);
 /// A response within this time is precise enough about the server's time: the error is at most half of it. A later one
 /// counts only if it contradicts the estimate, which is then wrong.
@@ -80,10 +80,10 @@ impl Database {
         Ok(self.now().as_millis() - self.clock.now().as_millis())
     }
 
-    /// The horizon: a lower bound of the ids of unfinished tasks, at which statements begin. Vacuum removes no dead
-    /// tuple of the queue while a reader keeps an old snapshot, such as a backup, and a scan from the beginning would
-    /// pass over all of them. The horizon is only an estimate: a task below it that comes late, after its process was
-    /// frozen, waits until the next reading includes it.
+    /// The horizon: a lower bound of unfinished tasks' ids, where statements begin. Vacuum removes no dead tuples from
+    /// the queue while a reader, such as a backup, keeps an old snapshot, and a scan from the beginning would pass over
+    /// all of them. The horizon is only an estimate: a task below it that comes late, after its process was frozen,
+    /// waits until the next reading includes it.
     pub(crate) fn horizon(&self) -> Id {
         Id::floor(Timestamp::from_millis(self.horizon_ms.load(Ordering::Relaxed)))
     }

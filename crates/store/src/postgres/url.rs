@@ -66,7 +66,7 @@ pub(super) fn read(url: &str) -> Result<(Config, Trust), String> {
     Ok((config, trust))
 }
 
-/// Refuses a URL whose user name or password would be taken for a part of the host.
+/// Rejects a URL whose user name or password would be parsed as part of the host.
 fn check_signs(url: &str) -> Result<(), String> {
     let is_query = |before: &str| {
         let path = before.split_once("://").map_or(before, |(_, rest)| rest);

@@ -9,8 +9,8 @@ use crate::{Cause, ENGINE_SILENCE, EngineState, Result, StoreError, WORKER_SILEN
 use tintype_domain::model::Id;
 use tintype_system::clock::Timestamp;
 
-/// Stores a report. Deletes those of the same engine by workers that are gone, and of all engines that have not been
-/// seen for long. It skips a row that another process is writing.
+/// Stores a report. Deletes the same engine's reports from workers that are gone, and reports of all engines that
+/// haven't been seen for long. It skips a row that another process is writing.
 const REPORT: &str = "
     WITH gone AS (DELETE FROM workers WHERE id = ANY (ARRAY (
         SELECT id FROM workers WHERE id <> $1
@@ -21,8 +21,8 @@ const REPORT: &str = "
     ON CONFLICT (id) DO UPDATE SET engine = $2, max_references = $3, slots = $4, mean_ms = $5, image_ms = $10,
         is_available = $6, seen_at = tintype_now($7), masks = $11";
 
-/// Condition for a row of `workers` whose worker is alive. A report from the future was written before the clock was
-/// set back. It is ignored as well.
+/// Condition for a live worker's row in `workers`. A report from the future was written before the clock was set back,
+/// and is ignored too.
 fn alive(now: &str, silence: &str) -> String {
     format!("is_available AND seen_at > tintype_now({now}) - {silence} AND seen_at < tintype_now({now}) + {silence}")
 }

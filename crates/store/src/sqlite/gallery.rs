@@ -11,8 +11,8 @@ use crate::{GalleryFilter, Result};
 use tintype_domain::model::Id;
 use tintype_domain::search::{SearchTerm, terms};
 
-/// The tables to read, newest task first, and the conditions of their index: the one that has the fewest other tasks.
-/// CROSS JOIN keeps SQLite from reading them in another order.
+/// The tables to read, newest task first, with the conditions for the index that includes the fewest other tasks. CROSS
+/// JOIN keeps SQLite from reading them in another order.
 fn source(filter: &GalleryFilter, has_words: bool) -> &'static str {
     if has_words {
         "prompt_words w CROSS JOIN prompts p ON p.number = w.rowid CROSS JOIN tasks t ON t.id = p.task_id
@@ -84,8 +84,8 @@ fn search(
     Ok((found, older))
 }
 
-/// Terms that one commit overwrites in the index of words, besides those of its last task. Each costs the only writer
-/// some 20 µs, and a prompt may have ten thousand.
+/// Terms that one commit overwrites in the word index, not counting its last task's. Each takes the only writer some 20
+/// µs, and a prompt can have ten thousand.
 const TERMS_AT_A_TIME: usize = 2_000;
 
 /// Overwrites the words of tasks in the index, which needs the words to find them. Returns the tasks, or only the first

@@ -157,8 +157,8 @@ impl SqliteStore {
         Ok(())
     }
 
-    /// Reads what takes long on a thread of its own, one such read at a time: the threads that answer stay free, and so
-    /// does the other half of two cores.
+    /// Runs a slow read on a separate thread, one such read at a time: the threads that answer stay free, and so does
+    /// the other half of two cores.
     pub(crate) async fn read_apart<T: Send + 'static>(
         self: &Arc<Self>,
         query: impl FnOnce(&Connection) -> rusqlite::Result<T> + Send + 'static,

@@ -136,7 +136,7 @@ fn give_up(writing: &mut Writing, loss: &Loss, task_id: Id) -> Result<Rescued> {
     }
 }
 
-/// Ends or requeues up to [`SWEEP_BATCH`] tasks that a sweep looks for, each by itself.
+/// Ends or requeues up to [`SWEEP_BATCH`] tasks that a sweep looks for, each individually.
 fn sweep(writing: &mut Writing, sweep: &Sweep, loss: &Loss) -> Result<Rescued> {
     let connection = &writing.connection;
     let select = |sql: &str, parameters: &[&dyn ToSql]| -> rusqlite::Result<Vec<Id>> {

@@ -30,8 +30,8 @@ impl fmt::Debug for Snapshot {
 }
 
 impl Snapshot {
-    /// Copies the current state of the database into `copy`, which must be empty or absent, while others read and
-    /// write. Does not sync the copy, whose content is undefined after an error.
+    /// Copies the database's current state into `copy`, which must be empty or absent, while others read and write.
+    /// Doesn't sync the copy, whose content is undefined after an error.
     pub fn take(database: &Path, copy: &Path) -> std::result::Result<(), OpenError> {
         let connection = open(database)?;
         check_current(&connection, database)?;

@@ -71,8 +71,8 @@ where
 {
     fn run(&mut self, writing: &mut Writing) -> bool {
         let succeeded = self.outcome.insert((self.write)(writing)).is_ok();
-        // On a full disk SQLite may roll back the whole transaction by itself, even during a write that tolerates
-        // errors. Later writes of the batch would then commit on their own.
+        // On a full disk SQLite can roll back the whole transaction on its own, even during a write that tolerates
+        // errors. Later writes of the batch would then be committed separately.
         succeeded && !writing.connection.is_autocommit()
     }
 
@@ -320,7 +320,7 @@ fn checkpoint(writing: &mut Writing) {
     writing.empties_log &= !is_emptied;
 }
 
-/// Runs `write` in a transaction of its own, where there is no writer thread.
+/// Runs `write` in a separate transaction, if there is no writer thread.
 pub(super) fn alone<T>(
     connection: &mut Connection,
     write: impl FnOnce(&Connection) -> rusqlite::Result<T>,
