@@ -21,8 +21,8 @@ const OTHERS: u32 = 0o077;
 
 const LOCK: &str = "tintype.lock";
 
-/// Where Linux has an id of its own for each boot of each machine. Containers of docker and podman see that of their host;
-/// those of LXC and systemd-nspawn have one of their own, and count as machines.
+/// Linux's id for each boot of each machine. Docker and Podman containers see their host's id; LXC and systemd-nspawn
+/// containers have their own, and count as machines.
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 
 /// Prevents result files from being removed while a backup reads them.
@@ -66,8 +66,8 @@ pub fn create(directory: &Path) -> Result<(), String> {
     durable.map_err(|error| format!("cannot create the directory {}: {error}", directory.display()))
 }
 
-/// Refuses a directory that does not exist and whose path a shell should have expanded: Bash leaves `--data=~/x` as it is,
-/// and systemd `Environment=TINTYPE_DATA=$HOME/x`.
+/// Rejects a directory that doesn't exist and whose path should have been expanded by a shell: Bash leaves `--data=~/x`
+/// unchanged, and systemd `Environment=TINTYPE_DATA=$HOME/x`.
 ///
 /// # Errors
 /// A message for the operator.
@@ -124,8 +124,7 @@ pub fn open_to_others(path: &Path) -> Option<String> {
     (mode & OTHERS != 0).then(message)
 }
 
-/// Whether a directory is a volume of root whose group is that of the service, as `fsGroup` of Kubernetes
-/// makes it.
+/// Whether a directory is a volume owned by root with the service's group, as created by Kubernetes's `fsGroup`.
 pub fn is_shared_volume(path: &Path) -> bool {
     let Ok(found) = std::fs::metadata(path) else { return false };
     found.is_dir() && found.uid() == 0 && found.gid() != 0 && found.mode() & Mode::SGID.as_raw_mode() != 0
@@ -171,8 +170,8 @@ pub fn backup_lock(directory: &Path) -> PathBuf {
     directory.join(BACKUP_LOCK)
 }
 
-/// Syncs every ancestor of the directory up to the root: any of them may have been created just now, or by a start that
-/// was interrupted. An ancestor that this process may not read was not created by it.
+/// Syncs all of the directory's ancestors up to the root: any of them may have been created just now, or by a start
+/// that was interrupted. This process didn't create ancestors that it cannot read.
 fn sync_parents(directory: &Path) -> io::Result<()> {
     for parent in directory.canonicalize()?.ancestors().skip(1) {
         match File::open(parent).and_then(|parent| parent.sync_all()) {
@@ -244,7 +243,7 @@ fn is_elsewhere(holder: &str) -> bool {
 
 /// The kind of file system of a path, if other machines may use it as well.
 pub fn network_file_system(path: &Path) -> Option<&'static str> {
-    // The numbers are those of linux/magic.h, as 32 bits on every architecture.
+    // The numbers from linux/magic.h, as 32 bits on every architecture.
     match rustix::fs::statfs(path).ok()?.f_type as u32 {
         0x6969 => Some("NFS"),
         0x517B | 0xFF53_4D42 | 0xFE53_4D42 => Some("SMB"),

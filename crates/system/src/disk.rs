@@ -40,7 +40,7 @@ struct Space {
 }
 
 impl Disk {
-    /// Watches the file systems of these directories. `None` for `min_free` stands for the default.
+    /// Watches these directories' file systems. `None` for `min_free` means the default.
     pub fn new(directories: Vec<PathBuf>, min_free: Option<ByteSize>, clock: Clock) -> Self {
         Self { directories, min_free, clock, last_check: Mutex::default() }
     }

@@ -38,7 +38,7 @@ words! {
         DeleteSignUps = "delete-sign-ups",
         /// A person gets or loses an identity at a provider.
         LinkIdentity = "link-identity",
-        /// A sign-in link is made, or a session begins or goes on.
+        /// A sign-in link is created, or a session begins or continues.
         SignIn = "sign-in",
         /// Sessions end.
         SignOut = "sign-out",
@@ -64,7 +64,7 @@ words! {
         ChangeSharedLink = "change-shared-link",
         /// Tasks are deleted by their owner, which hides them.
         DeleteTasks = "delete-tasks",
-        /// Deleted tasks come back.
+        /// Deleted tasks are restored.
         RestoreTasks = "restore-tasks",
         /// Deleted tasks are erased, or forgotten with their files.
         EraseTasks = "erase-tasks",
@@ -110,13 +110,13 @@ words! {
         Expire = "expire",
         /// Tasks that no engine can do are failed and refunded.
         FailBeyond = "fail-beyond",
-        /// Tasks whose engine no worker has are failed and refunded.
+        /// Tasks whose engine isn't offered by any worker are failed and refunded.
         FailUnmatched = "fail-unmatched",
         /// Grants that have expired lapse.
         LapseGrants = "lapse-grants",
         /// Tasks past the retention are removed.
         RemoveTasks = "remove-tasks",
-        /// A batch of writes is committed. Only the database driver knows when.
+        /// A batch of writes is committed. Only the database driver can tell when.
         Commit = "commit",
         /// The write-ahead log is checkpointed into the database.
         Checkpoint = "checkpoint",

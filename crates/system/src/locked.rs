@@ -2,7 +2,7 @@
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// A mutex whose holders leave its value sound whenever they panic: what one thread did must not stop all others.
+/// A mutex whose holders leave its value valid even when they panic: one thread's panic must not stop all others.
 pub trait Locked<T> {
     /// Waits for the value, and holds it.
     fn locked(&self) -> MutexGuard<'_, T>;

@@ -19,7 +19,7 @@ use crate::locked::Locked as _;
 
 /// Bytes that wait in one queue.
 const MAX_WAITING: usize = 1024 * 1024;
-/// Memory of a line besides its text, about.
+/// Approximate memory of a line in addition to its text.
 const LINE_OVERHEAD: usize = 64;
 /// Time that the last lines get at the end of the process.
 const FLUSH_LIMIT: Duration = Duration::from_secs(2);
@@ -208,7 +208,7 @@ pub fn complain(text: &str) {
 
 /// Prints a question on standard error, without ending the line.
 pub fn ask(text: &str) {
-    // There is no place left to report a failure.
+    // There is nowhere left to report a failure.
     drop(Log.write(text.as_bytes()));
 }
 

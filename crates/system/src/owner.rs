@@ -1,7 +1,7 @@
 //! Root works on the data of another user as that user, so that it leaves no file that the service cannot write.
 //!
-//! User ids and capabilities belong to threads: [`become_owner`] must run on the main thread while it is the only one.
-//! Threads that start later inherit what it has become. [`with_destination_rights`] changes the thread that calls it.
+//! User ids and capabilities belong to threads: [`become_owner`] must run on the main thread before others exist. Later
+//! threads inherit the result. [`with_destination_rights`] changes the calling thread.
 
 use std::ffi::OsString;
 use std::fs::{self, Metadata};
@@ -22,7 +22,7 @@ const MAX_LINKS: usize = 40;
 /// one in a directory with the sticky bit.
 const DESTINATION: CapabilitySet = CapabilitySet::DAC_OVERRIDE.union(CapabilitySet::FOWNER);
 
-/// A right of root that a command needs beside those of the owner.
+/// A right of root that a command needs in addition to the owner's rights.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RootRight {
     /// None.
@@ -42,8 +42,8 @@ struct Owner {
     path: PathBuf,
 }
 
-/// If this process runs as root, it becomes the owner of the first of `places` that belongs to another user. Where a
-/// place does not exist, or all of them belong to root, nothing changes. Returns a message for the log if it changed.
+/// If this process runs as root, it becomes the owner of the first of `places` that belongs to another user. Nothing
+/// changes if a place doesn't exist, or all of them belong to root. Returns a message for the log if anything changed.
 ///
 /// # Errors
 /// A message for the operator: the places belong to several users, a user leads root to somewhere else by a symbolic
@@ -95,8 +95,8 @@ pub fn with_destination_rights<T>(act: impl FnOnce() -> T) -> T {
     outcome
 }
 
-/// Name of the user who started this process, with the one who logged in before if that is another, for the audit log. Ask
-/// before root becomes someone else.
+/// Name of the user who started this process, with the originally logged-in user if different, for the audit log. Must
+/// be called before root becomes someone else.
 pub fn caller() -> String {
     let own = rustix::process::getuid().as_raw();
     let login = fs::read_to_string("/proc/self/loginuid").ok().and_then(|text| text.trim().parse().ok());
@@ -127,7 +127,7 @@ pub fn denied(path: &Path) -> String {
             }
             let (of, shown) = (name(metadata.uid()), place.display());
             let belongs = format!("permission denied: {shown} belongs to {of}, not to {own}: run this as {of}");
-            // A directory further above may be one of the system, whose owner must not change.
+            // A directory further up may belong to the system, whose owner must not change.
             if place == path || path.parent() == Some(place) {
                 format!("{belongs}, or, if {own} is the user of the service, give it to {own} with chown")
             } else {
@@ -139,8 +139,8 @@ pub fn denied(path: &Path) -> String {
     }
 }
 
-/// A message about a place whose owner, a user of the host, has no number in the user namespace of this container: who
-/// should own it there. `None` outside of such namespaces, and for users that have a number.
+/// A message about a place whose owner, a user on the host, isn't mapped in this container's user namespace: who should
+/// own it there. `None` outside such namespaces, and for mapped users.
 fn of_outside(place: &Path, uid: u32) -> Option<String> {
     let ranges = fs::read_to_string("/proc/self/uid_map").ok()?;
     let is_whole = ranges.split_whitespace().eq(["0", "0", "4294967295"]);
@@ -153,10 +153,10 @@ fn of_outside(place: &Path, uid: u32) -> Option<String> {
     ))
 }
 
-/// The number by which a user namespace shows all users that it does not have. It is that of nobody, too.
+/// The id that a user namespace shows for all unmapped users. It is also the id of `nobody`.
 const UNKNOWN: u32 = 65_534;
 
-/// The user outside of the namespace with these ranges that stands for one in it.
+/// The user outside the namespace with these ranges that is mapped to `uid` inside.
 fn outside(ranges: &str, uid: u32) -> Option<u32> {
     ranges.lines().find_map(|line| {
         let mut numbers = line.split_whitespace().map(str::parse::<u32>);
@@ -166,7 +166,7 @@ fn outside(ranges: &str, uid: u32) -> Option<u32> {
     })
 }
 
-/// Name and group of a user in /etc/passwd. Users from elsewhere, such as those of `DynamicUser=`, are not there.
+/// A user's name and group in /etc/passwd. Users from elsewhere, such as `DynamicUser=`, aren't there.
 fn user(uid: u32) -> Option<(String, u32)> {
     let users = fs::read_to_string("/etc/passwd").ok()?;
     users.lines().find_map(|line| {
@@ -176,7 +176,7 @@ fn user(uid: u32) -> Option<(String, u32)> {
     })
 }
 
-/// The user that owns a place; `None` if that is root, or if there is no such place.
+/// The user that owns a place; `None` if that is root, or the place doesn't exist.
 fn owner(place: &Path) -> Result<Option<Owner>, String> {
     let (found, links) = match follow(place) {
         Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => return Ok(None),
@@ -192,7 +192,7 @@ fn owner(place: &Path) -> Result<Option<Owner>, String> {
         ));
     }
     let path = place.to_owned();
-    // The group of root is no group for others.
+    // Root's group isn't suitable for others.
     let group = || if found.gid() == 0 { found.uid() } else { found.gid() };
     let gid = user(found.uid()).map_or_else(group, |(_, gid)| gid);
     Ok((found.uid() != 0).then_some(Owner { uid: found.uid(), gid, path }))
@@ -252,7 +252,7 @@ fn change(owner: &Owner, keeps: RootRight) -> rustix::io::Result<()> {
         RootRight::ReadSource => (CapabilitySet::DAC_READ_SEARCH, CapabilitySet::empty()),
         RootRight::WriteDestination => (CapabilitySet::empty(), DESTINATION),
     };
-    // Root may lack some of them, as in a container.
+    // Root may lack some of them, for example in a container.
     let had = rustix::thread::capabilities(None)?.permitted;
     let have = |effective, permitted: CapabilitySet| {
         let (effective, permitted) = (had & effective, had & (permitted | effective));
@@ -264,7 +264,8 @@ fn change(owner: &Owner, keeps: RootRight) -> rustix::io::Result<()> {
     if fs::metadata(&real).is_err_and(|error| error.kind() == ErrorKind::PermissionDenied) {
         let closed = real.ancestors().skip(1).find_map(|directory| fs::symlink_metadata(directory).ok());
         if closed.is_none_or(|directory| directory.uid() != 0) {
-            // A user who closes a directory of its own must not get the right to read everything by that.
+            // Users who restrict access to one of their own directories must not thereby gain the right to read
+            // everything.
             have(effective, permitted)?;
             return Err(Errno::ACCESS);
         }

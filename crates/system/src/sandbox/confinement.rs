@@ -27,8 +27,8 @@ const ARCH: TargetArch = TargetArch::aarch64;
 #[cfg(target_arch = "riscv64")]
 const ARCH: TargetArch = TargetArch::riscv64;
 
-/// System calls for memory, for the pipes that are already open, for panicking and for exiting. None of them opens a
-/// file, connects, starts a process or sends a signal.
+/// System calls for memory, for already open pipes, for panicking and for exiting. None of them opens a file, connects,
+/// starts a process or sends a signal.
 const ALLOWED: &[libc::c_long] = &[
     libc::SYS_brk,
     libc::SYS_clock_gettime,
@@ -53,7 +53,7 @@ const ALLOWED: &[libc::c_long] = &[
     libc::SYS_writev,
 ];
 
-/// System calls that a process which renders never needs, and with which exploited code could connect, start programs, or
+/// System calls that rendering processes never need, and that exploited code could use to connect, start programs, or
 /// reach into other processes.
 const DENIED_TO_ENGINES: &[libc::c_long] = &[
     libc::SYS_accept,
@@ -88,7 +88,7 @@ pub(super) fn confine() -> rustix::io::Result<Confinement> {
     // When the server dies, the kernel kills its decoders.
     set_parent_process_death_signal(Some(Signal::KILL))?;
     end_before_service();
-    // The kernel kills at the hard limit; at the soft one it sends a signal of its own.
+    // The kernel kills at the hard limit; at the soft one it sends a separate signal.
     lower(Resource::Cpu, CPU_SECONDS + 1)?;
     let hard = getrlimit(Resource::Cpu).maximum;
     setrlimit(Resource::Cpu, Rlimit { current: hard.map(|hard| hard.min(CPU_SECONDS)), maximum: hard })?;
@@ -114,9 +114,9 @@ pub fn end_before_service() {
     }
 }
 
-/// Confines this process, which renders, irrevocably. It may take so much memory of its own, in bytes; mapped files do not
-/// count. Everything that it starts later is confined too. Fails without the limits; the system call filter depends on the
-/// kernel.
+/// Irrevocably confines this process, which renders. It can use this much memory of its own, in bytes; mapped files
+/// don't count. Everything that it starts later is confined too. Fails without the limits; the system call filter
+/// depends on the kernel.
 ///
 /// # Errors
 /// A system call fails.
@@ -127,8 +127,8 @@ pub fn confine_engine(memory_bytes: u64, on_gpu: bool) -> rustix::io::Result<Con
     restrict(denied_to_engine(on_gpu), SeccompAction::Allow, refusal())
 }
 
-/// What a process that renders may not call. CUDA opens a UNIX socket of its own when it starts and listens on it, so a
-/// process on a GPU may do that; it still accepts no connection, makes none and sends nothing.
+/// What a rendering process must not call. CUDA opens a UNIX socket at its start and listens on it, so GPU processes
+/// are allowed to; they still cannot accept connections, connect, or send anything.
 fn denied_to_engine(on_gpu: bool) -> Calls {
     let mut denied: Calls = DENIED_TO_ENGINES.iter().map(|call| (*call, Vec::new())).collect();
     if on_gpu {
@@ -176,7 +176,7 @@ mod tests {
     #[test]
     fn an_engine_on_a_gpu_listens_on_a_unix_socket_but_reaches_nobody() {
         for on_gpu in [false, true] {
-            // A filter is that of a thread and of those that it starts.
+            // A filter belongs to a thread and the threads that it starts.
             let confined = std::thread::spawn(move || {
                 let address = format!("confinement {}", std::process::id());
                 let address = SocketAddr::from_abstract_name(address).expect("an address");

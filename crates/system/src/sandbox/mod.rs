@@ -198,8 +198,8 @@ impl Decoder {
         Err(error)
     }
 
-    /// Starts the processes that are missing, once the picture at hand is likely to be encoded and stored: their start
-    /// takes a few milliseconds of a core.
+    /// Starts missing processes, once the current picture has probably been encoded and stored: starting them takes a
+    /// few milliseconds of a core.
     fn refill(&self, ready: Arc<Mutex<Vec<Child>>>) {
         let decoder = Self { ready: None, ..self.clone() };
         tokio::spawn(async move {
