@@ -72,7 +72,7 @@ pub fn is_this_machine(url: &Url) -> bool {
     }
 }
 
-/// Whether `ip` is a globally routable unicast address, as far as the address alone can tell.
+/// Whether `ip` is a globally routable unicast address, judging by the address alone.
 pub fn is_public(ip: IpAddr) -> bool {
     match ip {
         IpAddr::V4(ip) => is_public_v4(ip),
@@ -85,7 +85,7 @@ fn is_public_v4(ip: Ipv4Addr) -> bool {
     !SPECIAL_V4.iter().any(|block| block.contains(&ip))
 }
 
-/// The IPv4 address that a NAT64 address stands for.
+/// The IPv4 address in a NAT64 address.
 fn last_four_bytes(ip: Ipv6Addr) -> Ipv4Addr {
     let [.., a, b, c, d] = ip.octets();
     Ipv4Addr::new(a, b, c, d)

@@ -68,7 +68,7 @@ enum ScannerState {
 /// A reader of a body.
 #[derive(Debug)]
 pub struct DataUrls {
-    /// The body so far, with names in place of the pictures.
+    /// The body read until now, with names in place of pictures.
     json: Vec<u8>,
     max_json: usize,
     /// The beginning of the name of each picture, which no caller can guess.
@@ -86,7 +86,7 @@ pub struct DataUrls {
 }
 
 impl DataUrls {
-    /// A reader of a body with at most `max_json` bytes besides its pictures. `mark` begins their names.
+    /// A reader for a body with at most `max_json` bytes in addition to its pictures, whose names begin with `mark`.
     pub fn new(mark: String, max_json: usize) -> Self {
         Self {
             json: Vec::new(),
@@ -114,7 +114,7 @@ impl DataUrls {
         let whole = self.text.len().saturating_sub(4) / 4 * 4;
         if matches!(self.state, ScannerState::Data { .. }) && whole > 0 {
             let data = STANDARD.decode(&self.text[..whole]).map_err(|_| Fault::NotBase64)?;
-            // Padding ends the data, so that in the middle there is none.
+            // Padding ends the data, so there is none in the middle.
             if self.text[..whole].contains(&b'=') {
                 return Err(Fault::NotBase64);
             }
@@ -209,7 +209,7 @@ impl DataUrls {
         self.state = ScannerState::Between;
     }
 
-    /// Begins a picture if the text so far is the beginning of a data URL where one may be.
+    /// Begins a picture if the text until here is the beginning of a data URL in a permitted place.
     fn begin_picture(&mut self, begin: usize, pieces: &mut Vec<Piece>) {
         let is_picture = self.may_be_picture
             && !self.expects_name
@@ -236,7 +236,7 @@ enum Letter {
     Quote,
 }
 
-/// Reads a letter of a data URL, in which only the slash and line breaks may be escaped: some programs write `\/`.
+/// Reads a character of a data URL. Only the slash and line breaks can be escaped: some programs write `\/`.
 fn unescaped(byte: u8, escaped: bool) -> Result<Letter, Fault> {
     match (byte, escaped) {
         (b'/', _) => Ok(Letter::Of(byte)),

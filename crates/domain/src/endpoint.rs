@@ -227,7 +227,7 @@ words! {
 pub struct Endpoint {
     /// Identifier, which contains the time at which it was added.
     pub id: Id,
-    /// The account whose events it gets.
+    /// The account that it gets events of.
     pub account_id: Id,
     /// The URL.
     pub url: EndpointUrl,

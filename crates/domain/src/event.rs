@@ -43,7 +43,7 @@ impl EventType {
 pub struct Subscription(Vec<EventType>);
 
 impl Subscription {
-    /// To these types; `None` if there are none, or if one cannot be subscribed to.
+    /// To these types; `None` if the list is empty or a type cannot be subscribed to.
     pub fn to(kinds: &[EventType]) -> Option<Self> {
         let sorted = EventType::SUBSCRIBABLE.into_iter().filter(|kind| kinds.contains(kind)).collect::<Vec<_>>();
         let all_known = kinds.iter().all(|kind| sorted.contains(kind));

@@ -7,7 +7,7 @@ use serde::{Serialize, Serializer};
 
 const MARKER_BYTES: usize = 16;
 
-/// A random value that a store of result files holds and its database knows. Written as 32 hexadecimal digits.
+/// A random value stored both beside result files and in their database. Written as 32 hexadecimal digits.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct FilesMarker([u8; MARKER_BYTES]);
 

@@ -15,8 +15,8 @@ const MAX_SUBJECT_BYTES: usize = 255;
 /// Longest time that an authentication request may take.
 const AUTHENTICATION_LIFE: Duration = Duration::from_secs(10 * 60);
 
-/// A person as an OpenID Connect provider knows them. An issuer never gives a subject to another person; names and
-/// e-mail addresses may change hands, so they identify no one.
+/// A person's identity at an OpenID Connect provider. An issuer never reuses a subject for another person; names and
+/// email addresses can change hands, so they identify no one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Identity {
     /// The URL of the provider.
@@ -26,7 +26,7 @@ pub struct Identity {
 }
 
 impl Identity {
-    /// An identity; `None` if the subject is not one that a provider may give.
+    /// An identity; `None` if the subject is invalid.
     pub fn new(issuer: &str, subject: &str) -> Option<Self> {
         let fits = (1..=MAX_SUBJECT_BYTES).contains(&subject.len()) && !subject.contains(char::is_control);
         fits.then(|| Self { issuer: issuer.to_owned(), subject: subject.to_owned() })
@@ -91,7 +91,7 @@ impl AuthenticationRequest {
         }
     }
 
-    /// Seconds for which the cookie lasts.
+    /// How many seconds the cookie lasts.
     pub fn life_seconds() -> u64 {
         AUTHENTICATION_LIFE.as_secs()
     }
@@ -106,7 +106,7 @@ impl AuthenticationRequest {
         self.derived("nonce")
     }
 
-    /// The code verifier of PKCE (RFC 7636), of which the request shows a hash.
+    /// The PKCE code verifier (RFC 7636). The request contains its hash.
     pub fn verifier(&self) -> String {
         self.derived("verifier")
     }

@@ -26,7 +26,7 @@ impl IgnoredFields {
         }
     }
 
-    /// Whether the service knows every field of the submit.
+    /// Whether all fields of the submit are known.
     pub fn is_empty(&self) -> bool {
         self.shown.is_empty()
     }

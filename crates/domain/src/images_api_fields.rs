@@ -9,7 +9,7 @@ use super::json::{self, Json};
 const NUMBERS: [&str; 8] =
     ["n", "output_compression", "partial_images", "seed", "steps", "num_inference_steps", "guidance_scale", "strength"];
 
-/// The fields that nobody has taken yet.
+/// The fields that haven't been taken yet.
 #[derive(Debug)]
 pub struct Fields {
     pub(super) rest: Vec<(String, Json)>,
@@ -30,8 +30,8 @@ impl Fields {
         Ok(Self { rest: rest.into_iter().filter(|(_, value)| *value != Json::Null).collect() })
     }
 
-    /// Reads the fields of a form besides its `images`, which are in their order. A field without text counts as
-    /// absent, as some programs send every field.
+    /// Reads a form's fields, except its `images`, which are passed in order. A field without text counts as absent,
+    /// because some programs send every field.
     pub fn of_form(fields: Vec<(String, String)>, images: Vec<String>) -> Result<Self, InvalidCall> {
         let typed = |(name, text): (String, String)| {
             let value = match text.parse::<f64>() {

@@ -163,8 +163,8 @@ impl ImagesCall {
         Ok(Self { kind, request, model, settings, format, as_urls, stream, auto_size, named_size, ignored })
     }
 
-    /// Identifies the choices of the call: two bodies with the same meaning have the same digest. `salt` makes the
-    /// prompts of one key useless for guesses at those of another.
+    /// Identifies a call's choices: two bodies with the same meaning have the same digest. `salt` is different for each
+    /// key, so that digests of one key's prompts don't help to guess another's.
     pub fn digest(&self, salt: &[u8]) -> [u8; 32] {
         let choices = serde_json::to_vec(self).expect("a call is always JSON");
         Sha256::new().chain_update(salt).chain_update(choices).finalize().into()
@@ -316,9 +316,9 @@ fn mask(fields: &mut Fields, pictures: &[SentPicture]) -> Result<Option<String>,
     }
 }
 
-/// The URL of an image: text, or the field `image_url` of an object, whose value may be an object with the URL as in a
-/// chat, or its field `url`, as in xAI's API.
-/// Other fields say nothing of a picture, except one that names a file of OpenAI's.
+/// An image's URL: a string, or an object's field `image_url`, which can itself be an object with the URL as in a chat,
+/// or an object's field `url`, as in xAI's API. Other fields don't name a picture, except a reference to one of
+/// OpenAI's files.
 fn url_of(value: Json) -> Option<String> {
     let fields = match value {
         Json::String(text) => return Some(text),

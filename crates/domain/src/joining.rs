@@ -1,4 +1,4 @@
-//! Rules by which someone who signs in at an OpenID Connect provider joins an account.
+//! Rules for joining an account on sign-in at an OpenID Connect provider.
 
 use std::fmt;
 use std::str::FromStr;
@@ -89,7 +89,7 @@ impl JoinRule {
     }
 }
 
-/// The name of a domain as DNS knows it: names that look alike differ there.
+/// A domain name in DNS form, where names that look alike differ.
 fn in_dns(name: &str) -> Option<String> {
     // The parser of URLs would take percent signs for other signs.
     let is_of_letters = |name: &str| {
@@ -192,7 +192,7 @@ mod tests {
         }
     }
 
-    /// Names of groups, each with the program that gives such ones.
+    /// Group names, each with a program that uses such names.
     #[test]
     fn a_group_has_the_name_that_the_provider_gives_it() {
         for (source, group) in [

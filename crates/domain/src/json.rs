@@ -43,8 +43,8 @@ pub(super) fn refuse_repeated(fields: &[(String, Json)]) -> Result<(), String> {
     Err(format!("The body repeats the field {shown:?}."))
 }
 
-/// The number of images, for which callers are charged. What is not a whole number as it is written, such as
-/// 4.0000000000000001, is not a number here, because the nearest one of 64 bits is whole.
+/// The number of images, which determines the price. Values that aren't integers as written, such as
+/// 4.0000000000000001, are rejected, although the nearest 64-bit number is an integer.
 pub(super) fn image_count(written: &str) -> Json {
     match written {
         "null" => Json::Null,
@@ -67,7 +67,7 @@ impl<'de> Deserialize<'de> for Json {
 }
 
 struct JsonVisitor {
-    /// Whether the value is a body, whose field `n` is read as it is written.
+    /// Whether the value is a body, whose field `n` is read as written.
     is_body: bool,
 }
 

@@ -56,12 +56,12 @@ impl KeySecret {
         &self.0
     }
 
-    /// The hash by which the database identifies the key.
+    /// The hash that identifies the key in the database.
     pub fn hash(&self) -> KeyHash {
         Sha256::digest(self.0.as_bytes()).into()
     }
 
-    /// The first characters, by which a person can recognise the key.
+    /// The first characters, which help people recognise the key.
     pub fn hint(&self) -> String {
         format!("{}…", &self.0[..PREFIX.len() + 4])
     }
@@ -114,7 +114,7 @@ pub struct ApiKey {
     pub revoked_at: Option<Timestamp>,
     /// Time at which the key was first seen in a query string; it should be rotated.
     pub leaked_at: Option<Timestamp>,
-    /// Time of the last use that has been recorded so far.
+    /// Time of the last recorded use.
     pub last_used_at: Option<Timestamp>,
     /// Suspended for strikes, until the operator enables the key.
     pub suspension: Option<Suspension>,

@@ -97,7 +97,7 @@ pub enum NotCharged {
 #[error("a number of credits must be positive")]
 pub struct NotPositive;
 
-/// A grant would raise the balance so far that a later refund could overflow.
+/// A grant would make the balance so large that a later refund could overflow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("an account holds at most {MAX_BALANCE} credits")]
 pub struct TooMany;
@@ -160,7 +160,7 @@ pub fn check_positive(amount: i64) -> Result<(), NotPositive> {
 }
 
 impl Holding {
-    /// Credits that tasks can be paid with: those of grants that have expired don't count.
+    /// Credits for paying tasks, not counting expired grants.
     pub fn spendable(&self, now: Timestamp) -> i64 {
         let (_, expired) = self.expiring(now);
         self.balance - expired
@@ -430,7 +430,7 @@ mod tests {
                 let all: i64 = completed.iter().sum();
                 let allowed = stops.allow(cost, all);
                 prop_assert_eq!(allowed, stops.returned + cost <= 40.max(all / 4));
-                // It is enough to read as many of them as the rule says.
+                // Reading as many of them as the rule says is enough.
                 let most = usize::try_from(stops.most_to_read(cost)).expect("few");
                 let read: i64 = completed.iter().rev().take(most).sum();
                 prop_assert_eq!(allowed, stops.allow(cost, read));

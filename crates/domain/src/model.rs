@@ -13,8 +13,8 @@ use crate::words;
 /// Credits per image.
 pub const CREDITS_PER_IMAGE: i64 = 2;
 
-/// Highest balance after a grant. Every JSON parser represents this number exactly, and a refund always fits on top of
-/// it; a task whose refund did not fit could never end.
+/// Highest balance after a grant. All JSON parsers represent this number exactly, and a refund always fits on top; a
+/// task whose refund didn't fit could never end.
 pub const MAX_BALANCE: i64 = 1 << 53;
 
 /// Prefix of every `task_id`, and the neutral name of provider and model.
@@ -139,8 +139,8 @@ impl FromStr for Id {
     }
 }
 
-/// Longest time by which ids may run ahead of the clock after it was set back. Up to this limit ids keep rising; beyond
-/// it they follow the clock, because the time limit of a task is calculated from its id.
+/// The longest that ids can run ahead of the clock after it was set back. Up to this limit ids keep rising; beyond it
+/// they follow the clock, because a task's time limit is calculated from its id.
 const MAX_LEAD: Duration = Duration::from_secs(30);
 
 /// Creates rising ids, even within a millisecond and when the clock is set back a little.
@@ -190,7 +190,7 @@ pub enum Status {
 pub struct TaskFailure {
     /// What went wrong. Codes derive from it.
     pub cause: FailureCause,
-    /// A message for the caller, in English. The studio has messages of its own, by the cause.
+    /// A message for the caller, in English. The studio has its own messages for each cause.
     pub message: String,
 }
 
@@ -444,7 +444,7 @@ pub struct LedgerEntry {
     pub created_at: Timestamp,
 }
 
-/// Credits that expire: of a grant, or of a refund whose grant had lapsed.
+/// Expiring credits: from a grant, or from a refund whose grant had lapsed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct ExpiringGrant {
     /// The ledger entry that brought the credits.

@@ -41,7 +41,7 @@ enum ParserState {
     End,
 }
 
-/// A reader of a form. The caller pushes bytes as they arrive and takes pieces until there is none.
+/// A reader for a form. The caller pushes bytes as they arrive, and takes pieces while there are any.
 #[derive(Debug)]
 pub struct Multipart {
     /// The line break and the boundary between two parts.
@@ -135,7 +135,7 @@ impl Multipart {
 }
 
 fn part(header: &[u8]) -> Result<Piece, Malformed> {
-    // Some programs name files in another encoding. The names of fields are ASCII, and those of files are not used.
+    // Some programs write file names in another encoding. Field names are ASCII, and file names aren't used.
     let header = String::from_utf8_lossy(header);
     let field = |wanted: &str| {
         let mut fields = header.split("\r\n").filter_map(|line| line.split_once(':'));

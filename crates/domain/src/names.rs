@@ -29,13 +29,12 @@ pub fn new_person_name(text: &str) -> Result<String, InvalidName> {
     checked(person_name(text)?)
 }
 
-/// A text that two names share if they look alike; `None` if the name is in ASCII, whose characters people can tell
-/// apart.
+/// A text that is the same for names that look alike; `None` for ASCII names, whose characters people can tell apart.
 pub fn looks(name: &str) -> Option<String> {
     (!name.is_ascii()).then(|| skeleton(name))
 }
 
-/// Whether a name looks like one whose [`looks`] these are.
+/// Whether a name looks like the one with these [`looks`].
 pub fn is_alike(name: &str, looks: &str) -> bool {
     skeleton(name) == looks
 }

@@ -1,6 +1,6 @@
-//! Types whose content is not for logs.
+//! Types whose content must not be logged.
 
-/// Implements `Debug` for types whose content is secret, or long: it shows the name of the type.
+/// Implements `Debug` for types with secret or long content: it shows only the type's name.
 #[macro_export]
 macro_rules! opaque {
     ($name:ident $(<$lifetime:lifetime>)?) => {

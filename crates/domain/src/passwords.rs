@@ -1,7 +1,7 @@
 //! Passwords that people may set.
 //!
-//! Guesses are limited, so a password only has to differ from those that are guessed first: the common ones, in
-//! `passwords/common.txt`, what people make of them to satisfy rules, and names that an attacker knows.
+//! Guesses are limited, so a password only has to differ from the first guesses: common passwords
+//! (`passwords/common.txt`), what people turn them into to satisfy rules, and names that an attacker knows.
 
 use std::collections::HashSet;
 use std::sync::LazyLock;
@@ -12,9 +12,9 @@ pub const MIN_PASSWORD_CHARS: usize = 12;
 pub const MAX_PASSWORD_BYTES: usize = 1_024;
 /// Fewest characters of a name that no password contains. Shorter ones are part of too many words.
 const MIN_NAME_CHARS: usize = 4;
-/// Most digits and signs before and after a common password that make no other one of it: a date has as many.
+/// Most digits and signs around a common password that don't make it a different one: as many as in a date.
 const MAX_ADDED_CHARS: usize = 8;
-/// The name that everyone knows here.
+/// A name that everyone knows here.
 const SERVICE: &str = "tintype";
 
 static COMMON: LazyLock<HashSet<&'static str>> =
@@ -34,7 +34,7 @@ pub enum InvalidPassword {
     Name,
 }
 
-/// Checks whether a person may set a password. `names` are those of the person and of the account.
+/// Checks whether a person can use a password. `names` are the person's and the account's names.
 pub fn check_password(password: &str, names: &[&str]) -> Result<(), InvalidPassword> {
     if password.chars().count() < MIN_PASSWORD_CHARS || password.len() > MAX_PASSWORD_BYTES {
         return Err(InvalidPassword::Length);
@@ -64,13 +64,13 @@ fn is_common(text: &str) -> bool {
     forms.flat_map(|form| [form.to_owned(), form.chars().map(meant).collect()]).any(|form| is_listed(&form))
 }
 
-/// Whether a text is a common password, or two of them.
+/// Whether a text consists of one or two common passwords.
 fn is_listed(text: &str) -> bool {
     let halves = |(at, _)| COMMON.contains(&text[..at]) && COMMON.contains(&text[at..]);
     COMMON.contains(text) || text.char_indices().any(halves)
 }
 
-/// The letter for which a sign stands in a word.
+/// The letter that a sign replaces in a word.
 fn meant(char: char) -> char {
     match char {
         '@' | '4' => 'a',

@@ -81,7 +81,7 @@ impl Token {
         &self.0
     }
 
-    /// The hash by which the database knows the token.
+    /// The hash that identifies the token in the database.
     pub fn hash(&self) -> TokenHash {
         Sha256::digest(self.0.as_bytes()).into()
     }
@@ -89,10 +89,10 @@ impl Token {
 
 crate::opaque!(Token);
 
-/// A browser in which a person is signed in.
+/// A browser that a person is signed in with.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Session {
-    /// Identifier, by which the person can end the session. It is no secret: it does not sign in.
+    /// Identifies the session, so that the person can end it. It isn't secret: it cannot be used to sign in.
     pub id: Id,
     /// The person.
     pub person: Person,

@@ -11,10 +11,9 @@ use crate::request::TaskSettings;
 
 /// The preset of callers who name none, and of the native API, if an operator offers it.
 pub const DEFAULT_PRESET: &str = "default";
-/// Most presets. All of them are in the list of models.
+/// Most presets. All of them are in the model list.
 pub const MAX_PRESETS: usize = 100;
-/// The settings that callers may change unless a preset says otherwise: none of them makes a render take longer, which
-/// would cost other callers their turn.
+/// The settings that callers can change by default: none of them makes a render slower, at other callers' expense.
 pub const USUALLY_OPEN: [Setting; 3] = [Setting::Seed, Setting::NegativePrompt, Setting::Strength];
 /// Longest name, in bytes.
 pub const MAX_PRESET_NAME: usize = 64;
@@ -34,7 +33,7 @@ pub struct Preset {
     pub settings: RenderSettings,
     /// The settings that callers may change, each with its bounds.
     pub callers: BTreeMap<Setting, RangeInclusive<f64>>,
-    /// The most reference images of a task; `None` for as many as the engine takes.
+    /// The most reference images per task; `None` for the engine's limit.
     pub references: Option<usize>,
 }
 
@@ -66,7 +65,7 @@ impl Preset {
         Self { engine: engine.map(str::to_owned), callers, ..Self::default() }
     }
 
-    /// The settings of a task for which a caller asked for `asked`.
+    /// A task's settings, if a caller asked for `asked`.
     ///
     /// # Errors
     /// [`OutOfBounds`] with the first fault.

@@ -13,11 +13,11 @@ pub struct OidcProvider {
     pub client_secret: Option<String>,
     /// Other audiences that may have the same ID tokens.
     pub audiences: Vec<String>,
-    /// Its name for people, if the operator gives it one.
+    /// Its display name, if configured.
     pub name: Option<String>,
-    /// Scopes to ask for, besides those that each sign-in asks for.
+    /// Scopes to request in addition to those of every sign-in.
     pub scopes: Vec<String>,
-    /// The rules by which someone new joins an account.
+    /// The rules for new people to join an account.
     pub joins: JoinRules,
     /// The claim with the groups of a person.
     pub groups_claim: String,

@@ -113,7 +113,7 @@ impl AspectRatio {
         (width, height)
     }
 
-    /// The ratio that is nearest to that of a size; sizes count from 1.
+    /// The ratio nearest to a size; sizes count from 1.
     pub fn nearest(width: u32, height: u32) -> Self {
         let distance = |ratio: Self| {
             let (own_width, own_height) = ratio.size();
@@ -184,7 +184,7 @@ pub struct TaskSettings {
     /// The picture that says which part of the first reference changes, as a [`StoredReference`].
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mask: Option<String>,
-    /// The settings for the engine: those of the caller and of the preset.
+    /// The settings for the engine, from the caller and the preset.
     #[serde(flatten)]
     pub render: RenderSettings,
 }
@@ -211,7 +211,7 @@ impl TaskSettings {
 #[expect(dead_code, reason = "documents the rules of ReferenceUrl")]
 pub struct ReferenceImage(String);
 
-/// A fault in a body; displays as a message for callers of the API. The studio has messages of its own.
+/// A fault in a body; displays as a message for API callers. The studio has its own messages.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidRequest {
     /// It is not an object of fields; the whole sentence.
@@ -248,7 +248,7 @@ pub enum InvalidRequest {
 /// The rule that a prompt breaks. Displays as the rest of a sentence about it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum PromptFault {
-    /// There is none.
+    /// It is missing.
     #[error("is required")]
     Missing,
     /// It has nothing but white space.
@@ -308,7 +308,7 @@ impl GenerateRequest {
         Self::parse_fields(body, reference_ports, false)
     }
 
-    /// Parses a request of a person, whose references may also be pictures of the account.
+    /// Parses a person's request, whose references can also be pictures of the account.
     ///
     /// # Errors
     /// [`InvalidRequest`] with the first fault.
@@ -347,7 +347,7 @@ impl GenerateRequest {
     }
 }
 
-/// The seed of an image whose caller chose none: different for every image, the same in every attempt.
+/// An image's seed if its caller chose none: different for every image, the same in every attempt.
 fn own_seed(task_id: Id, index: u8) -> u32 {
     let digest = Sha256::new().chain_update(task_id.as_str()).chain_update([index]).finalize();
     let (first, _) = digest.split_first_chunk().expect("SHA-256 has 32 bytes");

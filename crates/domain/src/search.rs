@@ -26,7 +26,7 @@ pub struct SearchTerm {
     pub is_beginning: bool,
 }
 
-/// Whether a character belongs to a script without spaces between words, so that it is a word by itself.
+/// Whether a character belongs to a script without spaces between words, so that it counts as a word.
 fn is_unspaced(character: char) -> bool {
     matches!(u32::from(character),
         0x0E00..=0x0EFF | 0x1000..=0x109F | 0x1780..=0x17FF | 0x2E80..=0x9FFF | 0xF900..=0xFAFF | 0x2_0000..=0x3_FFFF)
@@ -84,9 +84,9 @@ impl Split {
     }
 }
 
-/// The words of a text, each once: in lower case, without accents, and in the plain forms of their letters. Each symbol
-/// is a word by itself, so a sequence of emoji is found by all of its parts: the persons of a family, the tone of a
-/// skin. A flag is one word. The selectors that choose between text and picture count as accents.
+/// A text's words, each once: in lower case, without accents, with plain letter forms. Each symbol is a word, so an
+/// emoji sequence is found by all of its parts, such as the people in a family, or a skin tone. A flag is one word.
+/// Selectors between text and picture count as accents.
 fn words(text: &str) -> Vec<String> {
     let mut split = Split::default();
     let plain = text.chars().flat_map(char::to_lowercase).nfkd().filter(|character| !is_combining_mark(*character));

@@ -55,7 +55,7 @@ impl FactorSecret {
         self.totp(&name.replace(':', " ")).to_url().unwrap_or_default()
     }
 
-    /// The step of time whose code this is: the present one, the one before or the one after, because clocks differ.
+    /// The time step of this code: the current, previous or next one, because clocks differ.
     pub fn step_of(&self, code: &str, now: Timestamp) -> Option<i64> {
         self.totp("").check(code, seconds(now)).and_then(|step| step.try_into().ok())
     }
@@ -83,7 +83,7 @@ fn seconds(now: Timestamp) -> u64 {
 pub struct Factor {
     /// The secret.
     pub secret: FactorSecret,
-    /// The last step whose code was used.
+    /// The step of the last code used.
     pub step: i64,
     /// Recovery codes that were not used yet.
     pub recovery_codes: u32,
@@ -183,7 +183,7 @@ mod tests {
 
     #[test]
     fn codes_are_those_of_the_rfc() {
-        // Appendix B of RFC 6238 has eight digits, of which an app shows the last six.
+        // Appendix B of RFC 6238 has eight digits. Apps show the last six.
         let secret = FactorSecret(*b"12345678901234567890");
         for (seconds, code) in [(59, "287082"), (1_111_111_109, "081804"), (20_000_000_000, "353130")] {
             assert_eq!(secret.code(at(seconds)), code);

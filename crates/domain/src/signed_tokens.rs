@@ -1,10 +1,10 @@
 //! Texts that browsers keep for this server between two requests, signed so that only this server can make them.
 //!
-//! An authentication request is signed, so that only browsers that were sent to the provider make this server ask it.
-//! When the provider has told who came back, the person is asked before an identity is linked. The form in between
-//! proves by its ticket that the provider said so, because a person who could name any identity would take those of
-//! others. In the same way, the form for a code proves that someone has shown the password, and the form that turns on
-//! a second factor proves that this server has made the secret.
+//! An authentication request is signed, so that only browsers that this server sent to the provider can make it ask the
+//! provider. When the provider has identified the person, the person is asked before the identity is linked. The form
+//! in between proves with its ticket that the provider said so; otherwise people could claim others' identities. In the
+//! same way, the form for a code proves that the password was correct, and the form that turns on a second factor
+//! proves that this server created the secret.
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ use crate::model::{ID_LEN, Id};
 use crate::second_factor::FactorSecret;
 use crate::timestamp::Timestamp;
 
-/// Time for which a ticket is valid.
+/// How long a ticket is valid.
 pub const TICKET_LIFE: Duration = Duration::from_secs(10 * 60);
 
 /// Bytes of the signature of a shared link: 128 bits, which cannot be guessed.

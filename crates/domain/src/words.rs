@@ -1,4 +1,4 @@
-//! Enums whose variants are words that are stored, sent and shown.
+//! Enums whose variants are words that are stored, sent and displayed.
 
 /// The text is not a word of an enum that [`words!`](crate::words!) defines: another release wrote it, or someone typed
 /// it.
