@@ -36,9 +36,9 @@ const ANSWER_LIMIT: Duration = Duration::from_secs(10);
 /// Most bytes of one answer.
 const MAX_ANSWER_BYTES: usize = 1 << 20;
 const MAX_REDIRECTS: usize = 3;
-/// Time for which the endpoints and keys of the provider are kept. An unknown key is looked for at once.
+/// How long the provider's endpoints and keys are cached. Unknown keys are looked up at once.
 const METADATA_LIFE: Duration = Duration::from_secs(10 * 60);
-/// Time for which a provider that could not be reached is not asked again.
+/// How long an unreachable provider is left alone.
 const PAUSE: Duration = Duration::from_secs(2);
 /// Longest wait for the provider of someone who signs out.
 const END_SESSION_LIMIT: Duration = Duration::from_secs(2);
@@ -48,9 +48,9 @@ const END_SESSION_LIMIT: Duration = Duration::from_secs(2);
 pub struct Registration {
     /// The provider.
     pub provider: OidcProvider,
-    /// The URL to which the provider sends browsers back.
+    /// The URL that the provider sends browsers back to.
     pub redirect: String,
-    /// The URL to which it sends browsers after a sign-out.
+    /// The URL that it sends browsers to after signing out.
     pub post_logout_redirect: String,
 }
 
@@ -59,7 +59,7 @@ tintype_domain::opaque!(Registration);
 /// A sign-in at the provider came to nothing. For the log: it holds no secret, and no visitor learns it.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum ProviderError {
-    /// The provider gives no answer that can be used.
+    /// The provider's answer cannot be used.
     #[error("{0}")]
     Unusable(String),
     /// The provider does not take the code, or its answer does not prove who signed in.
@@ -122,13 +122,13 @@ impl IdentityProvider {
         &self.registration.provider.issuer
     }
 
-    /// The name by which people know the provider: that of the operator, or its host.
+    /// The provider's display name: the configured one, or its host.
     pub fn name(&self) -> Option<&str> {
         let host = || self.issuer().split("://").nth(1)?.split('/').next();
         self.registration.provider.name.as_deref().or_else(host)
     }
 
-    /// The rules by which someone new joins an account.
+    /// The rules for new people to join an account.
     pub fn joins(&self) -> &JoinRules {
         &self.registration.provider.joins
     }
@@ -167,7 +167,7 @@ impl IdentityProvider {
         Ok(target.into())
     }
 
-    /// Exchanges the code with which a browser came back. The caller has compared the state, and limits the exchanges.
+    /// Exchanges the code that a browser came back with. The caller has compared the state, and limits the exchanges.
     pub async fn redeem(
         &self,
         authentication: &AuthenticationRequest,
@@ -241,8 +241,8 @@ impl IdentityProvider {
         request.header(CONTENT_TYPE, "application/x-www-form-urlencoded").body(form.finish())
     }
 
-    /// The answer of the token endpoint. One that takes the secret in two places may hold each client to one of them, as
-    /// Authelia, Canaille and Keycloak do, and names it nowhere.
+    /// The token endpoint's answer. A provider that accepts the secret in two places may bind each client to one of
+    /// them without saying so, as Authelia, Canaille and Keycloak do.
     async fn exchange(
         &self,
         endpoints: &Endpoints,
@@ -424,7 +424,7 @@ fn description(answer: &Fields, mut secrets: impl Iterator<Item = String>) -> Op
     (!secrets.any(|secret| description.contains(&secret))).then(|| words(description))
 }
 
-/// The forms in which requests hold the secret of a client.
+/// The forms in which requests contain a client's secret.
 fn forms(id: &str, secret: &str) -> [String; 3] {
     [secret.to_owned(), encoded(secret), pair(id, secret)]
 }

@@ -85,7 +85,7 @@ impl SystemLookup {
         let permit = self.threads.clone().acquire_owned().await.map_err(io::Error::other)?;
         let resolve = self.resolve;
         let lookup = tokio::task::spawn_blocking(move || {
-            // The thread keeps the permit when the caller gives up, because the thread continues.
+            // The thread keeps the permit if the caller gives up, because the thread continues.
             let _permit = permit;
             resolve(&name)
         });
@@ -93,8 +93,8 @@ impl SystemLookup {
     }
 }
 
-/// The addresses of this machine's network interfaces. Services that listen on one of them may be meant for neighbours
-/// only, even if the address is public.
+/// This machine's network interface addresses. Services that listen on one of them may only be meant for neighbours,
+/// even if the address is public.
 fn own_addresses() -> io::Result<Vec<IpAddr>> {
     Ok(if_addrs::get_if_addrs()?.iter().map(if_addrs::Interface::ip).collect())
 }
@@ -136,12 +136,12 @@ impl AllowedAddresses {
     }
 }
 
-/// Resolves a name once per connection, and yields its addresses only if all of them may be reached. The connector dials
-/// these addresses without another look-up, so a name that changes its address after the check gains nothing.
+/// Resolves a name once per connection, and returns its addresses only if all of them can be reached. The connector
+/// dials these addresses without another look-up, so changing a name's address after the check gains nothing.
 #[derive(Clone)]
 pub struct PublicResolver {
     lookup: Arc<dyn Lookup>,
-    /// A name that tests send to an address of their own.
+    /// A name that tests map to an address of their own.
     exception: Option<(String, SocketAddr)>,
     reach: AllowedAddresses,
     own: fn() -> io::Result<Vec<IpAddr>>,
@@ -170,7 +170,7 @@ impl PublicResolver {
         self.reach.names(ip) || (!matches!(self.reach, AllowedAddresses::Only(_)) && is_others())
     }
 
-    /// The addresses to dial for `name`. Port 0 stands for the port of the URL.
+    /// The addresses to dial for `name`. Port 0 means the URL's port.
     async fn addresses(&self, name: &str) -> Result<Vec<SocketAddr>, ResolveError> {
         if let Some(address) = self.exception_for(name) {
             return Ok(vec![address]);

@@ -16,7 +16,7 @@ use tokio_rustls::rustls::{SignatureScheme, crypto};
 #[derive(Debug)]
 pub struct Trusted {
     authorities: RootCertStore,
-    /// The certificates that the operator names. One of them may be the server's own.
+    /// The configured certificates. One of them can be the server's own.
     named: Vec<CertificateDer<'static>>,
 }
 

@@ -34,8 +34,8 @@ impl NeededClaims<'_> {
     }
 }
 
-/// The claim of this name, or the one that dots lead to: Keycloak keeps roles in `realm_access.roles`. Names may themselves
-/// hold dots, such as the URLs of Auth0 and the clients of Keycloak.
+/// The claim with this name, or with this dotted path: Keycloak keeps roles in `realm_access.roles`. Names can
+/// themselves contain dots, such as Auth0's URLs and Keycloak's clients.
 fn find<'a>(claims: &'a Fields, name: &str) -> Option<&'a Value> {
     let inside = |at: usize| find(claims.get(&name[..at])?.as_object()?, &name[at + 1..]);
     let found = claims.get(name).or_else(|| name.match_indices('.').find_map(|(at, _)| inside(at)));

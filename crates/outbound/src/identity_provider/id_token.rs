@@ -77,7 +77,7 @@ impl Signed {
         Ok(Self { claims: object(payload, "its payload")?, algorithm })
     }
 
-    /// Checks that the token belongs to an access token, if it says to which one.
+    /// Checks that the token belongs to an access token, if it names one.
     pub(super) fn check_access_token(&self, access_token: &str) -> Result<(), String> {
         let Some(expected) = self.claims.get("at_hash").filter(|hash| !hash.is_null()) else { return Ok(()) };
         let expected = expected.as_str().and_then(|text| BASE64.decode(text).ok());
@@ -155,7 +155,7 @@ fn check_audience(claims: &Fields, expected: &Expected<'_>) -> Result<(), String
     }
 }
 
-/// The name that the person probably knows oneself by.
+/// The name that the person probably uses.
 pub(super) fn name(claims: &Fields) -> Option<&str> {
     let text = |name: &&str| claims.get(*name)?.as_str().filter(|text| !text.trim().is_empty());
     ["preferred_username", "email", "name"].iter().find_map(text)
@@ -296,8 +296,8 @@ mod tests {
         assert_eq!(Signed::read(TOKEN, &[]).expect_err("no key"), Fault::NoMatchingKey);
     }
 
-    /// Signatures of the claims `{"iss":"joe"}` by the Python package `cryptography`, with the private key of RFC 7515
-    /// (A.2) and those of the seed 0, 1, …
+    /// Signatures of the claims `{"iss":"joe"}` from the Python package `cryptography`, with the private key in RFC
+    /// 7515 (A.2) and private keys with the seeds 0, 1, …
     const SIGNATURES: [(&str, &str); 8] = [
         (
             "RS384",

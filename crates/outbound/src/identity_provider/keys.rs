@@ -52,7 +52,7 @@ impl Algorithm {
         ALGORITHMS.iter().find(|algorithm| algorithm.name == name)
     }
 
-    /// The half of a hash by which an ID token names an access token.
+    /// The half of a hash that identifies an access token in an ID token.
     pub(super) fn half_hash(&self, text: &str) -> Vec<u8> {
         let hash = digest::digest(self.hash, text.as_bytes());
         hash.as_ref()[..self.hash.output_len() / 2].to_vec()

@@ -61,14 +61,15 @@ impl Endpoints {
         self.takes_basic && (!self.takes_post || (is_plain(id) && is_plain(secret)))
     }
 
-    /// Whether the token endpoint takes the secret in a header and in the form. It may hold each client to one of them.
+    /// Whether the token endpoint accepts the secret both in a header and in the form. It may bind each client to one
+    /// of them.
     pub(super) fn takes_both(&self) -> bool {
         self.takes_basic && self.takes_post
     }
 }
 
-/// An id or a secret as a header has it (RFC 6749, appendix B). A tilde needs no encoding in any standard but that one, and
-/// the secrets that Authelia makes are full of them.
+/// An id or secret as encoded in a header (RFC 6749, appendix B). No other standard requires encoding a tilde, and
+/// Authelia's secrets are full of them.
 pub(super) fn encoded(text: &str) -> String {
     byte_serialize(text.as_bytes()).collect::<String>().replace("%7E", "~")
 }

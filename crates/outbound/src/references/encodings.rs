@@ -29,8 +29,8 @@ pub(super) enum EncodingError {
     TooLarge(usize, Encoding),
 }
 
-/// The encodings of a body, in the order in which they were applied. Browsers ignore names that they do not know, which
-/// servers make up: `utf-8`, `binary`, `aws-chunked`.
+/// A body's encodings, in the order in which they were applied. Like browsers, ignores unknown names that servers make
+/// up: `utf-8`, `binary`, `aws-chunked`.
 ///
 /// # Errors
 /// [`EncodingError::TooMany`].

@@ -70,7 +70,7 @@ pub struct TrustedTestHost {
     pub host: String,
     /// The address that the name resolves to. A port in the URL overrides its port.
     pub address: SocketAddr,
-    /// PEM of certificate authorities that are trusted besides the public ones.
+    /// PEM of certificate authorities to trust in addition to the public ones.
     pub ca_pem: Vec<u8>,
 }
 
@@ -272,7 +272,7 @@ impl References {
 
     /// The time limit excludes the wait for slots, which isn't the reference's fault.
     async fn picture(&self, account: Option<Id>, url: &ReferenceUrl) -> Result<Picture, FetchError> {
-        // The account's slot comes first, so that an account that waits for one of its own holds no shared slot.
+        // The account's slot comes first, so that an account that waits for one of its own slots holds no shared slot.
         let _account_slot = match account {
             Some(account) => Some(self.accounts.take(account).await),
             None => None,

@@ -13,7 +13,7 @@ use tintype_domain::reference_url::ReferenceUrl;
 use tintype_system::clock::Timestamp;
 use tintype_system::sandbox::DecodeError;
 
-/// A listener to which no connection may be made.
+/// A listener that must not get any connection.
 struct Trap {
     listener: TcpListener,
 }
@@ -29,7 +29,7 @@ impl Trap {
         self.listener.local_addr().unwrap().port()
     }
 
-    /// The kernel completes connections by itself, so a connection that was made waits in the listener's queue.
+    /// The kernel completes connections on its own, so any connection made waits in the listener's queue.
     #[track_caller]
     fn assert_untouched(&self) {
         assert_eq!(self.listener.accept().unwrap_err().kind(), io::ErrorKind::WouldBlock, "somebody connected");
