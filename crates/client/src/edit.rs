@@ -1,4 +1,4 @@
-//! Submits of tasks whose reference images are files of this machine.
+//! Submits tasks whose reference images are files on this machine.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use super::{
     success,
 };
 
-/// Time for a submit with files. The server gives up after 5 minutes.
+/// Time limit for a submit with files. The server gives up after 5 minutes.
 const UPLOAD_LIMIT: Duration = Duration::from_secs(6 * 60);
 
 const MODEL_NAME: &str = "imgmodel";
@@ -71,7 +71,7 @@ struct GenerationBody<'a> {
     choices: &'a Choices,
 }
 
-/// A submit with reference images, of which some are files. The server validates it.
+/// A submit with reference images, including files. The server validates it.
 #[derive(Debug, Clone)]
 pub struct EditRequest {
     /// Description of the images.

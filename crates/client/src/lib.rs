@@ -382,7 +382,7 @@ impl Client {
     }
 }
 
-/// An HTTP client that never repeats a request by itself.
+/// An HTTP client that never retries on its own.
 fn http_client(plain: bool, tls: ClientConfig, redirects: Policy) -> reqwest::ClientBuilder {
     let builder = reqwest::Client::builder()
         .tls_backend_preconfigured(tls)
@@ -446,7 +446,8 @@ async fn success(response: Response) -> Result<Response, ClientError> {
 fn refused(status: StatusCode, body: &[u8], retry_after: Option<Duration>) -> ClientError {
     ClientError::Refused(match serde_json::from_slice::<ErrorBody>(body) {
         Ok(ErrorBody { error }) => Refusal {
-            // OpenAI's dialect, in which files are sent, has one status for too few credits and too many requests.
+            // OpenAI's dialect, which is used for sending files, has a single status for too few credits and too many
+            // requests.
             status: if error.code == "insufficient_quota" { StatusCode::PAYMENT_REQUIRED } else { status },
             // By this code the service says that the task exists.
             from_api: error.code != "task_goes_on",

@@ -40,7 +40,7 @@ impl Client {
     /// without line breaks; a notification has no answer.
     ///
     /// # Errors
-    /// [`ClientError`]. A tool may have been called after any other error than those of [`Client::submit`].
+    /// [`ClientError`]. Unless it is an error of [`Client::submit`], a tool may already have been called.
     pub async fn send_message(
         &self,
         message: String,
@@ -60,7 +60,7 @@ impl Client {
         if kind.starts_with(b"text/event-stream") {
             return events(success(response).await?, on_message).await;
         }
-        // Errors of the protocol come with a status of their own, and are answers.
+        // Protocol errors come with their own status, and are answers.
         if response.status().is_client_error() && kind.starts_with(b"application/json") {
             let status = response.status();
             let answer = read(response, MAX_ANSWER_BYTES, |_, _| ()).await?.ok_or(ClientError::NotThisApi)?;

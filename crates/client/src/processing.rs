@@ -12,7 +12,7 @@ static POLL_AFTER: HeaderName = HeaderName::from_static("x-poll-after");
 static EXPECTED_WAIT: HeaderName = HeaderName::from_static("x-expected-wait");
 static QUEUE_POSITION: HeaderName = HeaderName::from_static("x-queue-position");
 static PROGRESS: HeaderName = HeaderName::from_static("x-progress");
-/// The steps that are done, and all of them.
+/// Steps done and total steps.
 static STEPS: HeaderName = HeaderName::from_static("x-steps");
 
 /// The fields of a submit that the server does not know, or that its engine or preset does not take.
@@ -29,7 +29,7 @@ pub struct Processing {
     pub queue_position: Option<u64>,
     /// The part of the work that is done, from 0 to 1.
     pub progress: Option<f64>,
-    /// The steps that are done, and all of them.
+    /// Steps done and total steps.
     pub steps: Option<(u32, u32)>,
 }
 

@@ -55,7 +55,7 @@ pub enum Shutdown {
     Immediate,
 }
 
-/// A runtime that outlives those of the tests, because stores are opened by code that is not async.
+/// A runtime that outlives the tests' runtimes, because stores are opened by code that isn't async.
 fn runtime() -> &'static Runtime {
     static RUNTIME: OnceLock<Runtime> = OnceLock::new();
     let build = || tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
@@ -83,7 +83,7 @@ impl Cluster {
         Self::start_in(&place, Durability::Commits, "-c shared_buffers=512MB -c max_wal_size=4GB")
     }
 
-    /// Starts a new cluster, in a directory of its own in `place`, with more options of `postgres`.
+    /// Starts a new cluster, in its own directory in `place`, with additional `postgres` options.
     fn start_in(place: &Path, durability: Durability, others: &str) -> Self {
         let programs = programs();
         let directory = TempDir::with_prefix_in("tintype-pg-", place).expect("a temporary directory").keep();

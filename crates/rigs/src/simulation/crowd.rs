@@ -9,7 +9,7 @@ const CLASSES: [(&str, f64, f64); 4] =
 /// The accounts, by class.
 #[derive(Debug)]
 pub(super) struct Crowd {
-    /// For each class: its name, its first account, the one after its last, arrivals a second, tasks of an arrival.
+    /// For each class: its name, its first account, the one after its last, arrivals per second, tasks per arrival.
     classes: Vec<(&'static str, usize, usize, f64, u64)>,
 }
 

@@ -37,13 +37,13 @@ const AT_ONCE: usize = 32;
 pub struct Plan {
     /// The same seed gives the same run on SQLite.
     pub seed: u64,
-    /// Accounts, a few of which make most of the tasks.
+    /// Accounts. A few of them create most tasks.
     pub accounts: usize,
     /// Workers, each with one slot.
     pub workers: usize,
     /// Tasks a second, on average, without the rush.
     pub rate: f64,
-    /// Seconds for which tasks are submitted. The rush, the failover and the slow bucket are at fixed parts of it.
+    /// How many seconds tasks are submitted for. The rush, the failover and the slow bucket are at fixed parts of it.
     pub seconds: u64,
     /// Mean seconds of a render.
     pub render: f64,
@@ -54,7 +54,7 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// A month of 50 million tasks, of which `seconds` are simulated at the true rate: 19.3 tasks a second keep 1,000
+    /// A month of 50 million tasks. `seconds` of it are simulated at the real rate: 19.3 tasks per second keep 1,000
     /// workers busy for three quarters of the time.
     pub fn month(seconds: u64) -> Self {
         let rate = 50e6 / (30.0 * 86_400.0);
@@ -233,7 +233,7 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// A task has ended; it must not have before.
+    /// A task has ended; it must not have ended before.
     fn end(&mut self, task: Id, completed: bool) {
         let Open { account, .. } = self.open.remove(&task).unwrap_or_else(|| panic!("{task} ended twice"));
         let age = self.clock.now().since(task.timestamp());
