@@ -93,7 +93,7 @@ pub async fn take(
     }
 }
 
-/// The temporary path of a backup, and the directory in which the backup will appear, which is created if it is missing.
+/// A backup's temporary path, and the directory where the backup will appear, which is created if missing.
 fn destination(to: &Path) -> Result<(PathBuf, PathBuf), String> {
     let Some(name) = to.file_name() else {
         return Err(format!("{} is not a name for a new directory", to.display()));

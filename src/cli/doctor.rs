@@ -478,7 +478,7 @@ async fn engine(settings: &EngineSettings, data: &Path) -> Result<String, Failur
         return Ok(diffusion::check(settings, data, &Decoder::default()).await?);
     }
     if settings.engine == Some(EngineTarget::OwnSdServer) {
-        // A second process would load the model once more, beside the one of a running server.
+        // A second process would load the model again, next to a running server's.
         let version = version(&settings.engine_program).await?;
         return Ok(format!("{}: {version}", choice.info.description));
     }

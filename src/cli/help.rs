@@ -12,7 +12,8 @@ pub(super) fn without_global_options(command: Command) -> Command {
     command.mut_subcommands(|inner| if SERVERS.contains(&inner.get_name()) { inner } else { hiding(inner, &hidden) })
 }
 
-/// A command that has its own, hidden copy of each global option: Clap adds the visible one only where there is none.
+/// Hides a command's global options by giving it its own, hidden copies: Clap only adds the visible ones where there
+/// are none.
 fn hiding(command: Command, hidden: &[Arg]) -> Command {
     let after = match command.get_after_help() {
         Some(text) => format!("{text}\n\n{POINTER}"),

@@ -20,7 +20,7 @@ use tintype_system::output;
 
 const PARSE_ERROR: i64 = -32700;
 const SERVER_ERROR: i64 = -32000;
-/// Where a request that stands for itself names the revision of the protocol.
+/// Where a self-contained request names the protocol version.
 const META_VERSION: &str = "io.modelcontextprotocol/protocolVersion";
 
 #[derive(Debug, Args)]

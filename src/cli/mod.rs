@@ -285,8 +285,8 @@ fn read(arguments: &[OsString]) -> Result<(CommandLine, Cli), ExitCode> {
     Ok((read, cli))
 }
 
-/// Does some work on a thread whose stack is as large as the usual one of the main thread, which `ulimit -s` may have
-/// made smaller than the parser of the settings needs.
+/// Runs some work on a thread with a stack as large as a main thread's usually is. `ulimit -s` may have made that
+/// smaller than the settings parser needs.
 fn on_large_stack<T: Send>(work: impl FnOnce() -> T + Send) -> Result<T, String> {
     const BYTES: usize = 8 << 20;
     thread::scope(|scope| {

@@ -70,7 +70,7 @@ pub(super) struct AddArgs {
     /// Folder in the diffusers layout, with its model_index.json, or a .safetensors file that holds a whole model
     #[arg(value_name = "FOLDER|FILE")]
     path: PathBuf,
-    /// Name to use [default: that of the folder or file]
+    /// Name to use [default: the name of the folder or file]
     #[arg(long, value_name = "NAME")]
     name: Option<String>,
     /// Record the checksum of every file for `tintype model verify`
@@ -208,7 +208,7 @@ async fn checked(mut installed: Installed, data: &DataSettings) -> Result<Instal
     Ok(installed)
 }
 
-/// Whether this is the class of a decoder, which replaces the one of a model.
+/// Whether this is the class of a decoder, which replaces a model's own.
 fn is_decoder(pipeline: &str) -> bool {
     pipeline.starts_with("Autoencoder")
 }

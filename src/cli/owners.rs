@@ -14,7 +14,7 @@ use tintype_store::Store;
 /// A list of what accounts own.
 #[derive(Debug, Args)]
 pub(super) struct ListArgs {
-    /// List only those of this account
+    /// List only entries of this account
     #[arg(long, value_name = "NAME")]
     account: Option<String>,
     #[command(flatten)]
@@ -54,7 +54,7 @@ impl Owners {
         Self::read(store, None).await.unwrap_or_default()
     }
 
-    /// The name of an owner, or its id if there is no name.
+    /// An owner's name, or its id if it has none.
     pub(super) fn name_or_id(&self, id: Id) -> String {
         self.names.get(&id).cloned().unwrap_or_else(|| id.to_string())
     }
@@ -65,7 +65,7 @@ impl Owners {
     }
 }
 
-/// Opens the database and finds the account for which something is made.
+/// Opens the database and finds the account to create something for.
 pub(super) async fn open_account(data: &DataSettings, name_or_id: &str) -> Result<(Arc<Store>, Account), Failure> {
     let store = open_store(data).await?;
     let account = find_account(&store, name_or_id).await?;

@@ -192,7 +192,7 @@ async fn list(args: ListArgs, data: &DataSettings) -> Outcome {
     })
 }
 
-/// The first owner of an account, who is added under the name of the account if there is none.
+/// An account's first owner, who is added under the account's name if there is none.
 async fn owner_of(store: &Store, account: &Account) -> Result<Person, Failure> {
     let people = store.list_people(Some(account.id)).await?;
     match people.into_iter().find(|person| person.role == Role::Owner) {

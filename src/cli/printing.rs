@@ -42,8 +42,8 @@ pub(super) fn show_verdict(ok: bool, json: JsonArgs, thing: &impl Serialize, tex
     Ok(if ok { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Prints a secret that cannot be printed again later. The caller undoes or repeats what made it if this fails. As a
-/// text, the secret has a line of its own before the note: a reader such as `head -1` may be gone by then.
+/// Prints a secret that cannot be printed again. If this fails, the caller undoes or repeats what created it. In text
+/// output, the secret is on its own line before the note: a reader such as `head -1` may be gone by then.
 pub(super) fn show_once(
     json: JsonArgs,
     thing: &impl Serialize,
@@ -68,7 +68,7 @@ fn shown(
     })
 }
 
-/// Ends a command whose arguments contradict each other, as a bad value of one does.
+/// Ends a command whose arguments contradict each other, like a bad value does.
 pub(super) fn misused(message: &str) -> Outcome {
     output::complain(&format!("error: {message}\n\nFor more information, try '--help'."));
     Ok(ExitCode::from(2))
@@ -78,7 +78,7 @@ pub(super) fn say(text: &str) {
     print_line(&terminal::visible(text));
 }
 
-/// Prints a line. The command goes on if that fails, and [`exit_code`] reports it.
+/// Prints a line. If that fails, the command continues and [`exit_code`] reports it.
 pub(super) fn print_line(text: &str) {
     if let Err(error) = output::print(text) {
         drop(UNPRINTED.set(error));

@@ -26,7 +26,7 @@ impl Command {
         }
     }
 
-    /// The files and directories that say whose data the command works on.
+    /// The files and directories that determine whose data the command works on.
     fn paths(&self, data: &DataSettings) -> Result<Vec<PathBuf>, Failure> {
         let mut paths = Vec::new();
         if matches!(self, Self::Model(_) | Self::Engine(_)) {

@@ -14,12 +14,12 @@ fn acts(character: char) -> bool {
     acts && !matches!(character, '\n' | '\t')
 }
 
-/// A text for people, in which `\u{202e}` stands for such a character.
+/// A text for display, with such characters shown as `\u{202e}`.
 pub(super) fn visible(text: &str) -> String {
     replaced(text, |shown, character| shown.extend(character.escape_unicode()))
 }
 
-/// JSON for people, in which such characters within strings are escaped.
+/// JSON for display, with such characters escaped within strings.
 pub(super) fn visible_json(json: &str) -> String {
     replaced(json, |shown, character| {
         for unit in character.encode_utf16(&mut [0; 2]) {

@@ -1,4 +1,4 @@
-//! `tintype usage` adds up the use of credits by key, person, day or account. Its figures are those of the ledger.
+//! `tintype usage` adds up the use of credits by key, person, day or account. Its figures come from the ledger.
 
 use std::process::ExitCode;
 use std::time::Duration;

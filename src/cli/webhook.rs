@@ -27,7 +27,7 @@ use tintype_outbound::receivers::is_reachable;
 use tintype_store::{EndpointChange, Store};
 use tintype_system::output;
 
-/// Time for which `test` waits for a server to send its event: longer than a request may take.
+/// How long `test` waits for a server to send its event: longer than a request may take.
 const TEST_PATIENCE: Duration = Duration::from_secs(20);
 const TEST_PAUSE: Duration = Duration::from_millis(100);
 const LISTED: &str = "50";
@@ -137,7 +137,7 @@ fn delivery_json(delivery: &Delivery) -> Value {
     })
 }
 
-/// The time of the next attempt. A delivery that goes before all others has none of its own.
+/// When the next attempt is made. A delivery that jumps the queue has no time of its own.
 fn next_attempt_at(delivery: &Delivery) -> Option<Timestamp> {
     delivery.next_attempt_at.map(|at| at.max(delivery.id.timestamp()))
 }
@@ -333,7 +333,7 @@ async fn replay(args: ReplayArgs, data: &DataSettings) -> Outcome {
     })
 }
 
-/// Refuses an endpoint to which no server sends anything now.
+/// Rejects an endpoint that no server currently sends anything to.
 async fn check_can_send(store: &Store, id: Id) -> Result<(), Failure> {
     let endpoint = store.find_endpoint(id).await?.ok_or_else(|| no_such_endpoint(id))?;
     if endpoint.disabled_at.is_some() {

@@ -177,8 +177,8 @@ impl Bucket {
         })
     }
 
-    /// Whether a listing shows that there is no object with this key. Where listing depends on the prefix, many servers
-    /// answer 403 for an object that is missing.
+    /// Whether a listing shows that there is no object with this key. If listing is restricted by prefix, many servers
+    /// answer 403 for a missing object.
     pub(super) async fn lacks(&self, key: &ObjectPath) -> bool {
         // Of the keys that start with this one it is the first.
         let options = PaginatedListOptions { max_keys: Some(1), ..PaginatedListOptions::default() };

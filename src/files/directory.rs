@@ -126,7 +126,7 @@ impl Directory {
     }
 }
 
-/// Whether the file system refuses hard links, by which a local store creates what must not exist.
+/// Whether the file system rejects hard links, which a local store uses to create files that must not exist yet.
 fn is_about_links(error: &object_store::Error) -> bool {
     let mut causes = iter::successors(error.source(), |&cause| cause.source());
     causes.any(|cause| {

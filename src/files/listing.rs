@@ -1,5 +1,5 @@
-//! The listing of a bucket, page by page. A server that lists forever, by a fault of its own or of a proxy before it, is
-//! an error: each page must lead to another one.
+//! Lists a bucket, page by page. A server that lists forever, because of its own or a proxy's fault, is an error: each
+//! page must lead to another one.
 
 use std::collections::HashSet;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
@@ -18,7 +18,7 @@ const MAX_EMPTY_PAGES: usize = 1_000;
 #[derive(Default)]
 struct Progress {
     token: Option<String>,
-    /// Hashes of all tokens so far.
+    /// Hashes of all tokens seen.
     seen: HashSet<u64>,
     empty_pages: usize,
     /// There are no more pages.

@@ -61,7 +61,7 @@ pub(super) struct ReservedBody {
     memory: AnswerMemory,
 }
 
-/// Bytes that hold memory: a slice of them in the buffer of a connection keeps all of them.
+/// Bytes that hold memory: a slice of them in a connection's buffer keeps all of them alive.
 struct ReservedBytes {
     bytes: Bytes,
     _memory: AnswerMemory,

@@ -1,9 +1,9 @@
 //! gzip for JSON that is longer than 1 KiB, for each response, and for the embedded pages, once.
 //!
-//! The size of a compressed response reveals whether parts of it are alike (BREACH). That matters where a stranger can make
-//! a browser send requests with the rights of its user and put words of his own beside a secret. Responses of the API are
-//! compressed: no browser adds a key by itself, and they repeat nothing of the request. Pages for signed-in people are
-//! not.
+//! The size of a compressed response reveals whether parts of it are alike (BREACH). That matters if an attacker can
+//! make a browser send requests with its user's rights and put chosen words next to a secret. API responses are
+//! compressed: browsers never add a key on their own, and responses repeat nothing from the request. Pages for
+//! signed-in people aren't.
 
 use std::io::Write as _;
 

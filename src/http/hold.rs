@@ -26,7 +26,7 @@ pub(super) struct Hold {
 }
 
 impl Hold {
-    /// The hold of this attempt; `None` for one with an idempotency key, whose answer may be asked for many times.
+    /// This attempt's hold; `None` with an idempotency key, because then the answer can be requested many times.
     pub(super) fn of(call: &Call, task_id: Id, api: &Arc<ApiState>) -> Option<Self> {
         let hold = || Self { api: api.clone(), task_id, holder: call.holder, ended: false };
         call.idempotency.is_none().then(hold)
@@ -57,7 +57,7 @@ impl Hold {
         response.map(|body| Body::new(memory.with(body)))
     }
 
-    /// Records the end, even if nobody waits for that.
+    /// Records the end, even if it is no longer being waited for.
     fn end(&mut self, end: CallEnd) -> Option<JoinHandle<()>> {
         if std::mem::replace(&mut self.ended, true) {
             return None;

@@ -189,7 +189,7 @@ pub enum RouteGroup {
     Docs,
     /// Health, for supervisors and balancers.
     Ops,
-    /// Metrics, on a listener of their own.
+    /// Metrics, on a separate listener.
     Metrics,
 }
 
@@ -198,7 +198,7 @@ pub enum RouteGroup {
 pub enum Access {
     /// Callers with a valid key.
     Key,
-    /// People who are signed in. Their handlers take a `Visitor` or a `Form`, which nobody else has.
+    /// Signed-in people. Their handlers take a `Visitor` or a `Form`, which only they have.
     Session,
     /// Everyone.
     Anyone,

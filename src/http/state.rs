@@ -48,9 +48,9 @@ pub struct ApiSettings {
     pub listening_host: Option<String>,
     /// Origins of web pages that may call the API.
     pub origins: Arc<AllowedOrigins>,
-    /// Names of models that stand for an engine.
+    /// Model names that map to an engine.
     pub model_aliases: Arc<ModelAliases>,
-    /// The OpenID Connect provider at which people may sign in.
+    /// The OpenID Connect provider for sign-in.
     pub provider: Option<Registration>,
     /// The program that decodes uploads.
     pub picture_decoder: PathBuf,

@@ -201,7 +201,7 @@ fn level(number: u64) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX)
 }
 
-/// Registers a metric whose name and labels are fixed in this program.
+/// Registers a metric with a fixed name and fixed labels.
 fn registered<M: Collector + Clone + 'static>(registry: &Registry, metric: prometheus::Result<M>) -> M {
     let metric = metric.expect("a valid name");
     registry.register(Box::new(metric.clone())).expect("a name of its own");

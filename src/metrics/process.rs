@@ -1,4 +1,4 @@
-//! The metrics that every process has, under the names that Prometheus gives them everywhere.
+//! Standard process metrics, under Prometheus's usual names.
 
 use prometheus::{Counter, Gauge, IntCounter, IntGauge, Registry};
 use rustix::process::{Resource, getrlimit};

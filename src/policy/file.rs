@@ -118,7 +118,7 @@ fn text(path: &Path) -> Result<String, String> {
     let unreadable = |error: &dyn std::fmt::Display| format!("cannot read {}: {error}", path.display());
     let file = std::fs::File::open(path).map_err(|error| unreadable(&error))?;
     let mut bytes = Vec::new();
-    // The size in the metadata is no limit: it is 0 for a pipe or a device, and a file may grow.
+    // The size in the metadata isn't a limit: it is 0 for pipes and devices, and files can grow.
     file.take(MAX_FILE + 1).read_to_end(&mut bytes).map_err(|error| unreadable(&error))?;
     if bytes.len() as u64 > MAX_FILE {
         return Err(unreadable(&format!("it is larger than {MAX_FILE} bytes")));

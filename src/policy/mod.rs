@@ -206,8 +206,8 @@ impl Policy {
         watched_files::follow("policy", || self.refresh()).await;
     }
 
-    /// Reads the files again if any of them has changed; returns whether there are new rules. An invalid change, or one
-    /// that cannot be read within 10 s, is reported once and leaves the rules unchanged.
+    /// Reloads the files if any has changed; returns whether there are new rules. An invalid change, or one that cannot
+    /// be read within 10 s, is reported once and leaves the rules unchanged.
     ///
     /// # Errors
     /// A message for the operator.

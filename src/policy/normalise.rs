@@ -5,8 +5,8 @@
 //! letters that they represent. Scripts without spaces between words stay without spaces, so that a word of theirs is
 //! found anywhere.
 //!
-//! A text has several [`readings`], because a letter can be meant literally or can stand for a Latin letter that it
-//! resembles: `ВОДА` is Russian for water, but `ВОМВ` is not Russian at all.
+//! A text has several [`readings`], because a letter can be literal or replace a Latin letter that it resembles: `ВОДА`
+//! is Russian for water, but `ВОМВ` isn't Russian at all.
 
 use std::collections::HashMap;
 
@@ -21,7 +21,7 @@ const MIN_SPELT: usize = 3;
 /// Shortest word in which digits and signs are read as letters.
 const MIN_MASKED: usize = 3;
 
-/// What stands for an i or an l.
+/// Characters used in place of an i or an l.
 const IS_ONE: [char; 3] = ['1', '|', '!'];
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -175,7 +175,7 @@ fn is_apart(last: Kind, between: Kind, next: Kind) -> bool {
     }
 }
 
-/// Whether `character` combines with the one before it, so that no word ends between them.
+/// Whether `character` combines with the previous one, so that no word ends between them.
 pub(super) fn continues(character: char) -> bool {
     matches!(character.general_category(), Category::NonspacingMark | Category::SpacingMark | Category::EnclosingMark)
 }
@@ -300,9 +300,9 @@ fn pictured(character: char) -> Option<char> {
     }
 }
 
-/// Replaces digits and signs by the letters that they stand for, in words with letters. `None` if there is nothing to
-/// replace. A 1 may be an i or an l: `ones` are the letters for the first one of a word and for the others. `None` if
-/// these differ and no word has two.
+/// Replaces digits and signs by the letters that they imitate, in words with letters. `None` if there is nothing to
+/// replace. A 1 can be an i or an l: `ones` are the letters for a word's first 1 and for its others. `None` if these
+/// differ and no word has two.
 fn unmask(text: &str, ones: [char; 2]) -> Option<String> {
     let masks = |c: char| match c {
         '0' => Some('o'),
@@ -336,7 +336,7 @@ fn unmask(text: &str, ones: [char; 2]) -> Option<String> {
     Some(out)
 }
 
-/// Joins runs of single letters, with and without the first and the last letter, which may be words of their own.
+/// Joins runs of single letters, with and without the first and the last letter, which can be separate words.
 fn join_spelt(words: &str) -> String {
     let mut out = String::with_capacity(words.len());
     let mut spelt: Vec<&str> = Vec::new();

@@ -74,8 +74,8 @@ impl Matcher {
     }
 }
 
-/// A phrase without some of its spaces, in every way, and without all of them. With more than [`MAX_GAPS`] only the latter.
-/// An invisible character may have stood there.
+/// A phrase with every subset of its spaces removed, because an invisible character could have been there. With more
+/// than [`MAX_GAPS`] spaces, only all of them are removed.
 fn closed(spelling: &str) -> Vec<String> {
     let gaps: Vec<usize> = spelling.trim_end().match_indices(' ').map(|(at, _)| at).filter(|at| *at > 0).collect();
     let without = |left_out: &[usize]| {

@@ -19,7 +19,7 @@ pub(super) struct ConnectionSlots {
     exempt: Vec<TrustedProxy>,
 }
 
-/// Slots with limits of their own.
+/// Slots with their own limits.
 #[derive(Debug)]
 struct Pool {
     free: Arc<Semaphore>,

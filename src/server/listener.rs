@@ -113,7 +113,7 @@ impl Listener {
     }
 }
 
-/// Listens on every address: those of both protocols, or of IPv4 on a machine without IPv6.
+/// Listens on every address, of IPv4 and IPv6, or only of IPv4 on a machine without IPv6.
 async fn bind_everywhere(port: u16) -> io::Result<TcpListener> {
     match TcpListener::bind((Ipv6Addr::UNSPECIFIED, port)).await {
         Err(error) if error.kind() != ErrorKind::AddrInUse => TcpListener::bind((Ipv4Addr::UNSPECIFIED, port)).await,
@@ -145,7 +145,7 @@ async fn bind_name(name: &str, mut port: u16) -> io::Result<Vec<Listener>> {
 fn bind_socket(path: &Path) -> io::Result<SocketListener> {
     remove_stale(path)?;
     let listener = UnixListener::bind(path)?;
-    // Until here the mask of the process applies, which lets nobody but the owner connect.
+    // Until here the process's umask applies, so that only the owner can connect.
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(SOCKET_MODE))?;
     let file = path.symlink_metadata()?;
     Ok(SocketListener { listener, path: path.to_owned(), identity: (file.dev(), file.ino()) })
@@ -169,7 +169,7 @@ fn remove_stale(path: &Path) -> io::Result<()> {
 
 impl Drop for SocketListener {
     fn drop(&mut self) {
-        // A process that took over the path has a file of its own there.
+        // A process that took over the path has its own file there.
         let is_ours = self.path.symlink_metadata().is_ok_and(|file| (file.dev(), file.ino()) == self.identity);
         if is_ours && let Err(error) = std::fs::remove_file(&self.path) {
             tracing::warn!(%error, path = %self.path.display(), "could not remove the socket; the next start will");

@@ -201,7 +201,7 @@ impl ConnectionAcceptor {
         });
     }
 
-    /// Nothing leaves this machine on the way to a proxy at a Unix domain socket, so there is no TLS.
+    /// On the way to a proxy at a Unix domain socket, nothing leaves this machine, so there is no TLS.
     fn serve_unix(&self, stream: UnixStream) {
         let Some((slot, connection)) = slot(&self.slots, Peer::Socket) else { return };
         let (state, watcher) = (self.state.clone(), self.open.watcher());
@@ -214,7 +214,7 @@ impl ConnectionAcceptor {
     }
 }
 
-/// A slot for a connection, which is closed if there is none.
+/// A slot for a connection, which is closed if none is free.
 fn slot(slots: &ConnectionSlots, peer: Peer) -> Option<(ConnectionSlot, Connection)> {
     let Some(slot) = slots.take(peer) else {
         tracing::debug!(%peer, "closed a connection: the limit on connections is reached");

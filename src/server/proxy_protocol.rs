@@ -60,7 +60,7 @@ fn text(line: &[u8]) -> Result<Option<IpAddr>, &'static str> {
     let invalid = "the line names no address";
     let ports = || fields[2..].iter().all(|port| port.parse::<u16>().is_ok());
     match *family {
-        // Such as a check of health by a balancer that knows no better. Anything may follow.
+        // For example, a simple load balancer's health check. Anything may follow.
         "UNKNOWN" => Ok(None),
         "TCP4" if fields.len() == 4 && fields[1].parse::<Ipv4Addr>().is_ok() && ports() => {
             fields[0].parse().map(|address| Some(IpAddr::V4(address))).map_err(|_| invalid)
@@ -82,7 +82,7 @@ fn binary(command: u8, family: u8, rest: &[u8]) -> Result<Option<IpAddr>, &'stat
     }
     let short = "it is too short for its addresses";
     match family {
-        // Unspecified, or Unix domain sockets: the balancer knows no address.
+        // Unspecified, or Unix domain sockets: the load balancer has no address.
         0x00 | 0x31 => Ok(None),
         // The addresses of both ends and their ports.
         0x11 => {

@@ -18,16 +18,16 @@ use tintype_config::{MAX_EDIT_BODY, MAX_UNSENT, SEND_BUFFER};
 
 /// Longest wait for the end of a peer that was too slow with its request.
 const LATE_TIME_LIMIT: Duration = Duration::from_secs(2);
-/// Most bytes that a peer may send after the last response: the largest body, whose sender did not wait for
-/// "100 Continue" and would lose a refusal if the connection were aborted. TLS adds less than a 64th to it.
+/// Most bytes that a peer can send after the last response: the largest body, whose sender didn't wait for "100
+/// Continue" and would miss the error response if the connection were aborted. TLS adds less than a 64th.
 const MAX_DISCARDED: u64 = MAX_EDIT_BODY + MAX_EDIT_BODY / 64;
-/// How many times the limit for slow readers the kernel waits for a peer that acknowledges nothing or whose window stays
-/// closed. The window of a peer that reads slowly opens only when much of its buffer is free again, so the kernel must be
-/// more patient than [`close`] and the limits on writes, which see what is read.
+/// How many times the slow reader limit the kernel waits for a peer that acknowledges nothing or keeps its window
+/// closed. A slow reader's window only opens when much of its buffer is free again, so the kernel must be more patient
+/// than [`close`] and the write limits, which see what is read.
 const KERNEL_PATIENCE: u32 = 4;
 
-/// Bounds the memory of all connections that the listener will accept, and, as a last resort, the time for which the
-/// kernel waits for a peer that acknowledges or reads nothing.
+/// Limits the memory of all connections accepted by the listener and, as a last resort, how long the kernel waits for a
+/// peer that acknowledges or reads nothing.
 pub(super) fn bound(listener: &TcpListener, stall_limit: Duration) -> io::Result<()> {
     let socket = SockRef::from(listener);
     socket.set_send_buffer_size(SEND_BUFFER)?;

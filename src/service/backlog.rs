@@ -1,8 +1,8 @@
 //! Estimates how long a task that is accepted now would wait, so that a submit is refused at once if its task would
 //! only time out and be refunded.
 //!
-//! Every process counts the render slots of its own workers, and the slots that other processes report to the database.
-//! A submit refreshes these reports and the length of the queue when they are too old; other submits do not wait for the
+//! Every process counts its own workers' render slots, and the slots that other processes report to the database. A
+//! submit refreshes these reports and the queue's length when they are too old; other submits don't wait for the
 //! refresh.
 
 use std::collections::VecDeque;
@@ -131,7 +131,7 @@ impl Capacity {
         self
     }
 
-    /// Mean time of an attempt; `None` if no worker knows its own.
+    /// Mean time of an attempt; `None` if no worker has measured it.
     fn mean(self) -> Option<Duration> {
         (self.known_slots > 0.0).then(|| Duration::from_secs_f64(self.known_slots / self.rate))
     }
@@ -235,8 +235,8 @@ impl Backlog {
         known.needing.iter_mut().take(references).for_each(|needing| *needing += 1);
     }
 
-    /// Time by which a task of this account with `references` references, which may name an engine, would exceed its
-    /// limit if it were accepted now; `None` if it would end in time, or if that is unknown.
+    /// By how much a task of this account with `references` references, which may name an engine, would exceed its
+    /// limit if it were accepted now; `None` if it would end in time, or this is unknown.
     pub async fn excess(&self, store: &Store, of: Id, references: usize, engine: Option<&str>) -> Option<Duration> {
         self.measure(store).await;
         let turn = self.turns.before_next(store, of).await;
@@ -275,8 +275,8 @@ impl Backlog {
         }
     }
 
-    /// Estimated time until a task ends that was just accepted, the last one of its account; `None` if that is unknown.
-    /// Tasks for which a slot is free do not wait.
+    /// Estimated time until a task that was just accepted, the last one of its account, ends; `None` if unknown. Tasks
+    /// for which a slot is free don't wait.
     pub fn last_wait(&self, task: &Task) -> Option<Duration> {
         let free = {
             let known = self.known.locked();
@@ -302,7 +302,8 @@ impl Backlog {
         self.mean(image_to_image).and_then(|_| self.wait(waiting.min(takeable), 0, None))
     }
 
-    /// The waiting tasks that some worker takes. The others wait for an engine that no worker has now, and delay nobody.
+    /// The waiting tasks that some worker takes. Others wait for an engine that no worker currently has, and delay
+    /// nothing.
     fn takeable(&self, known: &Known) -> u64 {
         let missing = (0..MAX_REFERENCES).find(|index| self.capacity(known, index + 1, None).slots == 0.0);
         let lacks_worker = |named: &&WaitingForEngine| self.capacity(known, 0, Some(&named.engine)).slots == 0.0;

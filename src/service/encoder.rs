@@ -75,7 +75,7 @@ impl Encoder {
         &self.memory_of_tools
     }
 
-    /// The encoders, each of which works on one answer at a time.
+    /// The encoders. Each works on one answer at a time.
     pub fn slots(&self) -> &Shares {
         &self.slots
     }

@@ -102,10 +102,9 @@ impl Endings {
     /// The endings that this process commits from now on, each once. A subscriber that falls behind loses the oldest of
     /// more than [`MAX_WAITING`] and receives [`Lagged`](broadcast::error::RecvError::Lagged) with their number.
     ///
-    /// Nothing here is durable. A subscriber misses the endings that another process commits (`tintype task fail` is
-    /// one), those whose outcome the store does not know, and those of a sweep that failed in a later batch, so it has
-    /// to check its tasks now and then. Webhook events survive this process: they are written in the transaction of the
-    /// ending.
+    /// Nothing here is durable. A subscriber misses endings committed by another process (such as `tintype task fail`),
+    /// endings whose outcome the store doesn't know, and endings in a sweep that failed in a later batch, so it must
+    /// check its tasks now and then. Webhook events survive this process: they are written in the ending's transaction.
     pub fn subscribe(&self) -> broadcast::Receiver<Ending> {
         self.sender.subscribe()
     }

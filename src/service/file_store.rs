@@ -1,7 +1,7 @@
 //! Checks that the store of result files belongs to the database.
 //!
-//! The database and the store hold the same random marker. Without this check, an API and a worker with different local
-//! directories would complete tasks whose URLs get 404.
+//! The database and the store contain the same random marker. Without this check, an API and a worker with different
+//! local directories would complete tasks whose URLs get 404.
 
 use crate::files::{Creation, Files};
 use tintype_domain::files_marker::FilesMarker;

@@ -1,4 +1,4 @@
-//! How the tasks of the last hours went. An hour whose tasks have all ended never changes, so it is read once.
+//! Statistics of recent hours' tasks. An hour whose tasks have all ended never changes, so it is read once.
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;

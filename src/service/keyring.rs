@@ -54,7 +54,7 @@ impl Keyring {
         }
         let found = self.store.find_key_by_hash(hash).await?;
         let now = self.store.now();
-        // Invalid keys are not cached, so that refusing takes equally long for each of them.
+        // Invalid keys aren't cached, so that rejecting any of them takes the same time.
         let valid = found.filter(|key| key.is_valid(now)).map(Arc::new);
         match &valid {
             Some(key) => {

@@ -19,7 +19,7 @@ pub enum KeyRefusal {
     RateTooHigh,
 }
 
-/// The keys of an account, so far as they decide what its owners may do.
+/// An account's keys, as far as they determine what its owners can do.
 #[derive(Debug)]
 pub struct AccountKeys<'a> {
     limits: &'a RateLimits,

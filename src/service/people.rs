@@ -43,7 +43,7 @@ pub const MAX_SIGN_UPS_OF_ONE: usize = 2;
 /// Most sign-ups of all addresses that wait or run.
 pub const MAX_SIGN_UPS_QUEUED: usize = 16;
 
-/// The name of a person whose provider gives none.
+/// The name for a person whose provider reports none.
 const NAMELESS: &str = "person";
 
 /// Signs people in.
@@ -58,7 +58,7 @@ pub struct People {
 
 /// The present password of a person and a new one.
 pub struct Passwords {
-    /// The present one; not looked at if there is none.
+    /// The current password; ignored if there is none.
     pub present: String,
     /// The new one.
     pub new: String,
@@ -77,9 +77,9 @@ pub enum PasswordChange {
     Invalid(InvalidPassword),
 }
 
-/// A form by which someone signs up, or joins by an invitation.
+/// A form for signing up, or for joining with an invitation.
 pub struct NewPerson {
-    /// The name, as [`new_person_name`] gives it.
+    /// The name, as returned by [`new_person_name`].
     pub name: String,
     /// The password.
     pub password: String,
@@ -137,7 +137,7 @@ impl People {
         Self { store, hashes: Arc::new(Semaphore::new(MAX_HASHES)), sign_ups: Semaphore::new(1) }
     }
 
-    /// Makes a link that signs a person in once, until the returned time. `None` if there is no such person.
+    /// Creates a link that signs a person in once, until the returned time. `None` if there is no such person.
     pub async fn link(&self, person: &Person) -> Result<Option<(Token, Timestamp)>> {
         let (token, expires_at) = (Token::random(), self.store.now().saturating_add(LINK_LIFE));
         let created = self.store.create_link(person.id, token.hash(), expires_at).await?;
@@ -159,8 +159,8 @@ impl People {
         Ok(session.map_or(SignIn::Refused, |session| SignIn::Done(SignedIn { session, token })))
     }
 
-    /// Signs a person in by name and password, unless a code is missing too. Refused if there is no such person, the password
-    /// is another one, or the account is disabled; each takes as long as the others.
+    /// Signs a person in with name and password, unless a code is missing too. Rejected if there is no such person, the
+    /// password is wrong, or the account is disabled; all of these take the same time.
     pub async fn sign_in(&self, name: &str, password: String, agent: &str) -> Result<SignIn> {
         let candidate = self.store.find_person(name).await?;
         let (person, hash) = candidate.map(|found| (found.person, found.password)).unzip();
@@ -215,7 +215,7 @@ impl People {
         self.open_account(name, Credential::Identity(identity), proof, source, terms, agent).await
     }
 
-    /// The name of a new person to whom a provider gives this name.
+    /// A new person's name, if a provider reports this one.
     pub async fn name_of(&self, name: &str) -> Result<String> {
         let short: String = name.chars().filter(|char| !char.is_control()).take(MAX_NAME_CHARS).collect();
         self.known_as(new_person_name(&short).unwrap_or_else(|_| NAMELESS.to_owned())).await
@@ -268,8 +268,8 @@ impl People {
         Ok(check_password(password, &[&person.name, &account.unwrap_or_default()]))
     }
 
-    /// Gives a person a new password, recorded by `store`, for which the person names the present one if there is one. All
-    /// sessions of the person end, and a new one begins.
+    /// Sets a person's password, recorded by `store`. The person must give the current password if there is one. All of
+    /// the person's sessions end, and a new one begins.
     pub async fn change_password(
         &self,
         store: &Store,

@@ -102,7 +102,7 @@ impl Presets {
     /// Checks the presets of the settings.
     ///
     /// # Errors
-    /// A message for the operator: an engine that this process knows cannot render with one.
+    /// A message for the operator: an engine known to this process cannot render with a preset.
     pub fn check(&self) -> Result<(), String> {
         let engines = self.engines.locked().clone();
         self.all().iter().try_for_each(|preset| engines.check_choices(preset))
@@ -113,7 +113,7 @@ impl Presets {
         self.checks_loras.store(true, Ordering::SeqCst);
     }
 
-    /// Changed presets whose LoRA files are not checked yet.
+    /// Changed presets whose LoRA files haven't been checked yet.
     pub fn waiting(&self) -> Option<Arc<Vec<Preset>>> {
         self.followed.locked().waiting.clone()
     }
@@ -254,7 +254,7 @@ impl Presets {
         if name.is_empty() { Some(self.unnamed(None)) } else { self.named(name) }
     }
 
-    /// Without the settings that the engine of a preset does not take, as far as this process knows it.
+    /// Removes settings that the preset's engine doesn't support, as far as this process knows it.
     fn on_engine(&self, preset: Preset) -> Preset {
         let engines = self.engines.locked();
         let taken: Vec<Setting> = match &preset.engine {

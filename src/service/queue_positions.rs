@@ -1,10 +1,10 @@
 //! The positions of waiting tasks, for their owners.
 //!
-//! They come from a copy of the queue that is read at most once a second, whatever the number of polls. A position
-//! counts the waiting tasks of the same account on the same surface alone, because it must say nothing about others.
-//! The wait counts the tasks that workers, which take turns between accounts, claim before. Tasks that this process
-//! submits are added to the copy until the next read, so that those of a burst do not all have the same position;
-//! whether they name an engine is not known until then.
+//! They come from a copy of the queue that is read at most once a second, whatever the number of polls. A position only
+//! counts the same account's waiting tasks on the same surface, because it must reveal nothing about others. The wait
+//! counts the tasks that workers, which take turns between accounts, claim before. Tasks submitted by this process are
+//! added to the copy until the next read, so that a burst of tasks doesn't share one position; whether they name an
+//! engine is unknown until then.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -79,7 +79,7 @@ struct Known {
     added: Vec<(QueuedTask, Waiting)>,
     /// The number of waiting tasks of each account, with the added ones.
     of_accounts: HashMap<Id, u64>,
-    /// The number of accounts with at least one of them, at least two, and so on.
+    /// The number of accounts with at least one waiting task, at least two, and so on.
     accounts_with: Vec<u64>,
     /// The number of waiting tasks of each account on each surface.
     of_surfaces: HashMap<(Id, Surface), u64>,
@@ -90,9 +90,9 @@ struct Known {
 #[derive(Debug)]
 struct Waiting {
     id: Id,
-    /// Its rank among those of its account, from 1.
+    /// Its rank within its account, from 1.
     of_account: u64,
-    /// Its rank among those of its account on its surface, from 1.
+    /// Its rank within its account and surface, from 1.
     of_surface: u64,
     /// The engine that it names, and its rank among those that name the same.
     of_engine: Option<(String, u64)>,
@@ -109,8 +109,8 @@ impl QueuePositions {
         self.known.locked().rank(task)
     }
 
-    /// The number of waiting tasks that workers, which take turns between accounts, take before the next task of this
-    /// account: its own, and of each other account as many and one more.
+    /// The number of waiting tasks that workers, which take turns between accounts, take before this account's next
+    /// task: its own, and from each other account as many plus one.
     pub(super) async fn before_next(&self, store: &Store, account: Id) -> u64 {
         self.read(store).await;
         self.known.locked().before_next(account)
@@ -188,8 +188,8 @@ impl Known {
         self.before(account, self.of_accounts.get(&account).copied().unwrap_or(0) + 1)
     }
 
-    /// The tasks that workers claim before the one with this rank among those of its account: of each other account as
-    /// many as its rank.
+    /// The tasks that workers claim before the one with this rank in its account: from each other account as many as
+    /// its rank.
     fn before(&self, account: Id, rank: u64) -> u64 {
         let of_all: u64 = self.accounts_with.iter().take(rank as usize).sum();
         let own = self.of_accounts.get(&account).copied().unwrap_or(0);

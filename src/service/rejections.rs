@@ -1,5 +1,5 @@
-//! Limits rejections that cost the service something: uploads of an account, each of which takes a place, a transfer and a
-//! decoder but no credits, and exchanges with an OpenID Connect provider from one address.
+//! Limits rejections that cost the service something: an account's uploads, each of which takes a place, a transfer and
+//! a decoder but no credits, and exchanges with an OpenID Connect provider from one address.
 
 use std::hash::Hash;
 use std::num::NonZeroU32;

@@ -93,7 +93,7 @@ struct Waiting {
     granted: oneshot::Sender<Share>,
 }
 
-/// Units that an account holds; dropping them gives them back.
+/// Units held by an account; dropping them returns them.
 #[derive(Debug)]
 pub struct Share {
     shares: Shares,
@@ -124,8 +124,7 @@ impl Shares {
         self.state.locked().waiting.iter().any(|waiting| !waiting.granted.is_closed())
     }
 
-    /// Takes units for an account, or waits for them. Of the accounts that wait, the one comes first that was served
-    /// longest ago.
+    /// Takes units for an account, or waits for them. Of the waiting accounts, the one served longest ago comes first.
     pub async fn take(&self, account_id: Id, units: usize) -> Share {
         let units = units.min(self.total);
         let (granted, grant) = oneshot::channel();

@@ -1,8 +1,8 @@
 //! Limits attempts to sign in with one name, from wherever they come.
 //!
-//! The limit per source in [`super::failures`] does not slow a guess that is spread over many addresses. Names that do
-//! not exist are counted too, so that a refusal reveals nothing. A stranger who keeps guessing locks no one out: a
-//! source from which the person has signed in has an allowance of its own, and a sign-in link needs none.
+//! The limit per source in [`super::failures`] doesn't slow down guesses from many addresses. Unknown names are counted
+//! too, so that a rejection reveals nothing. An attacker who keeps guessing locks no one out: a source that the person
+//! has signed in from has a separate allowance, and a sign-in link needs none.
 
 use std::num::NonZeroU32;
 use std::time::Duration;
@@ -58,7 +58,7 @@ impl SignInAttempts {
         known.unwrap_or_else(|| self.names.of(&name, self.quota)).count().is_ok()
     }
 
-    /// Gives the source of a sign-in an allowance of its own for this name.
+    /// Gives the source of a sign-in a separate allowance for this name.
     pub fn signed_in(&self, name: &str, source: Option<Source>) {
         let Some(source) = source else { return };
         drop(self.known.of(&(name.to_owned(), source), self.quota));

@@ -29,7 +29,7 @@ impl ClockWatch {
         Self { now, elapsed }
     }
 
-    /// The time by which the clock was set ahead, or for which the machine slept, since the previous call.
+    /// How far the clock was set ahead, or how long the machine slept, since the previous call.
     pub fn stepped(&mut self, now: Timestamp, elapsed: Duration) -> Option<Duration> {
         let last = std::mem::replace(self, Self { now, elapsed });
         let step = now.since(last.now).saturating_sub(elapsed.saturating_sub(last.elapsed));

@@ -19,9 +19,9 @@ use tintype_domain::request::GenerateRequest;
 use tintype_domain::stored_reference::StoredReference;
 use tintype_store::{AttemptProgress, Cause, Origin, Result, START_WITHIN, StartLimit, StoreError, Submission};
 
-/// Page size if the caller gives none.
+/// Default page size.
 pub const DEFAULT_PAGE: u32 = 20;
-/// Largest page size that a caller may give.
+/// Largest page size that a caller can request.
 pub const MAX_PAGE: u32 = 100;
 
 /// One page of an account's tasks.
@@ -180,8 +180,9 @@ impl Tasks {
         QueuePosition { wait: position.wait.map(|wait| wait.min(left)), ..position }
     }
 
-    /// Waits until the task has ended, but not longer than `limit` and not after `released` completes, and returns the task
-    /// as it is then; at once if there is no such task. The store is asked at the beginning and at the end alone.
+    /// Waits until the task has ended, but not longer than `limit` and not after `released` completes, and returns the
+    /// task's current state; returns at once if there is no such task. The store is only asked at the beginning and the
+    /// end.
     pub async fn wait(
         &self,
         slot: &WaitSlot,

@@ -51,8 +51,8 @@ impl Thumbnails {
         &self.making
     }
 
-    /// The thumbnail of a picture of an account, as WebP; `None` if there is no such picture. The caller may see the picture.
-    /// Accounts take turns.
+    /// The thumbnail of an account's picture, as WebP; `None` if there is no such picture. The caller must be allowed
+    /// to see it. Accounts take turns.
     pub async fn of(&self, account_id: Id, name: FileName<'_>) -> Result<Option<Bytes>, ThumbnailError> {
         let files = &self.shared.files;
         if let Some(kept) = files.thumbnail(name).await? {

@@ -25,9 +25,9 @@ use tintype_store::{NewUpload, Right, StoreError, Upload, UploadedPicture};
 use tintype_system::disk::Disk;
 use tintype_system::sandbox::{DecodeError, Decoder};
 
-/// Most senders of one account whose pictures arrive at this process at the same time, and of all accounts. No account has
-/// more than half of the slots that the others leave. A sender is an upload, or a call with up to four pictures. A slot is
-/// for all of a sender's pictures, so that none waits for one while it has another. Each picture may hold a file of
+/// Most senders whose pictures can arrive at this process at a time, for one account and for all. No account has more
+/// than half of the slots that the others leave. A sender is an upload, or a call with up to four pictures. A slot is
+/// for all of a sender's pictures, so that none waits for a slot while holding another. Each picture can be a file of
 /// [`MAX_UPLOAD`] bytes.
 pub const MAX_ARRIVING_OF_ACCOUNT: usize = 4;
 const MAX_ARRIVING: usize = 16;
@@ -68,7 +68,7 @@ pub enum Refusal {
     /// Less is free on the disk than `--min-free-space`.
     #[error("the disk is nearly full")]
     DiskFull,
-    /// The bytes are no picture that the decoder takes.
+    /// The bytes aren't a picture that the decoder supports.
     #[error("the file is not a PNG, JPEG or WebP image, is damaged, or has too many pixels")]
     NotAPicture,
     /// The picture should be a mask, but nothing in it can be transparent.
@@ -115,7 +115,7 @@ impl From<DecodeError> for UploadError {
     }
 }
 
-/// The slot of a sender whose pictures arrive. Dropping it releases the slot.
+/// The slot of a sender with arriving pictures. Dropping it releases the slot.
 #[derive(Debug)]
 pub struct UploadSlot {
     uploads: Arc<Uploads>,
@@ -124,7 +124,7 @@ pub struct UploadSlot {
     _admitted: Admitted<Id>,
 }
 
-/// A picture whose bytes arrive. Dropping it gives it up.
+/// A picture that is arriving. Dropping it discards it.
 #[derive(Debug)]
 pub struct Spool {
     uploads: Arc<Uploads>,
@@ -134,7 +134,7 @@ pub struct Spool {
     digest: Sha256,
 }
 
-/// An upload whose bytes arrive. Dropping it gives it up.
+/// An upload that is arriving. Dropping it discards it.
 #[derive(Debug)]
 pub struct Incoming {
     slot: UploadSlot,
@@ -207,7 +207,7 @@ impl Uploads {
         if self.shared.disk.is_low() || self.disk.is_low() { Err(Refusal::DiskFull) } else { Ok(()) }
     }
 
-    /// Stores a decoded picture: the row of the upload first, so that a sweep knows whose the file is, then the file, then
+    /// Stores a decoded picture: first the upload's row, so that a sweep knows the file's owner, then the file, then
     /// its name in the row.
     async fn store(&self, new: NewUpload, right: Right, picture: Picture) -> Result<Upload, UploadError> {
         let NewUpload { account_id, surface, person_id, is_mask } = new;
@@ -357,7 +357,7 @@ impl Stored {
         std::mem::take(&mut self.ids)
     }
 
-    /// Removes uploads whose task was submitted or refused: a task that was submitted holds their files.
+    /// Removes uploads whose task was submitted or rejected: a submitted task keeps their files.
     pub async fn remove(&self, ids: Vec<Id>) {
         let removing = self.uploads.clone().remove(self.account_id, ids);
         // Runs to its end even if the caller drops this future.

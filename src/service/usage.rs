@@ -56,7 +56,7 @@ pub const STUDIO: &str = "(studio)";
 pub const API: &str = "(API)";
 /// The name of the row of tasks of a person who has left.
 pub const FORMER_PERSON: &str = "(former member)";
-/// The name of the row of tasks of the API whose ledger entries name no key.
+/// The row name for API tasks whose ledger entries contain no key.
 pub const UNKNOWN_KEY: &str = "(unknown key)";
 
 /// A row of the use of credits, with names.

@@ -44,7 +44,7 @@ struct SharedSlots {
     slots: Vec<Admitted<Id>>,
 }
 
-/// Room for one caller to wait, before it has a task, and until it has its answer; dropping it gives the room back.
+/// Room for one caller to wait, from before it has a task until it has its answer; dropping it frees the room.
 #[derive(Debug)]
 pub struct WaitSlot {
     waiters: Waiters,

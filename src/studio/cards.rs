@@ -39,7 +39,7 @@ pub(super) struct Picture {
 pub(super) struct Failure {
     /// The name of the text before `text`.
     pub(super) title: &'static str,
-    /// Why it failed, and what became of its credits.
+    /// Why it failed, and what happened to its credits.
     pub(super) text: String,
 }
 
@@ -84,7 +84,7 @@ pub(super) struct Card<'a> {
     pub(super) waits: bool,
     /// Whether the person may make pictures.
     pub(super) can_create: bool,
-    /// Whether the person may stop and delete those of others.
+    /// Whether the person can stop and delete other people's tasks.
     pub(super) is_owner: bool,
     pub(super) starred: bool,
     /// Whether the visitor is its author.
@@ -97,8 +97,8 @@ pub(super) struct Card<'a> {
     pub(super) presets: &'a Presets,
 }
 
-/// A task in a grid: its pictures, and little else. A page shows up to thousands of them, so everything else is on the
-/// page of the task, and in one menu for all tiles.
+/// A task in a grid: its pictures, and little else. A page shows up to thousands, so everything else is on the task's
+/// page, and in a single menu for all tiles.
 #[derive(Template)]
 #[template(path = "tile.html")]
 pub(super) struct Tile<'a> {
@@ -111,8 +111,8 @@ impl Tile<'_> {
         if self.card.pictures.len() > 2 { 60 } else { 100 }
     }
 
-    /// How the pictures of the task share its tile: the style sheet has a layout for each number of them, beside or above
-    /// each other.
+    /// How the task's pictures share its tile: the style sheet has a layout for each number of pictures, next to or
+    /// above each other.
     fn layout(&self) -> &'static str {
         let (width, height) = self.card.size();
         let number = match self.card.task.status {
@@ -305,8 +305,8 @@ pub(super) fn words(t: &Texts, progress: &TaskProgress) -> String {
     words
 }
 
-/// The URL of a picture for a page. Where this server itself serves the files, it is one of the same origin, whatever name
-/// the browser knows the server by.
+/// A picture's URL for a page. If this server itself serves the files, the URL has the page's origin, whatever the
+/// server's name in the browser.
 pub(super) async fn url(visitor: &Visitor, name: &str) -> Result<String, FilesError> {
     match &visitor.studio.settings.file_links {
         FileLinks::Names(_) => Ok(format!("/files/{name}")),

@@ -16,7 +16,7 @@ const LEAST_HEIGHT: f64 = 1.5;
 /// Labels closer to an edge than this, in percent, would stand beyond it.
 const EDGE: f64 = 4.0;
 
-/// The time that one bar stands for, in UTC.
+/// The time that one bar covers, in UTC.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Step {
     Hour,
@@ -33,7 +33,7 @@ pub(super) enum Measure {
 
 /// A bar. Its place and size are percentages of the drawing, which keeps its text as it is at every width.
 struct Bar {
-    /// The time that it stands for.
+    /// The time that it covers.
     label: String,
     value: String,
     x: f64,
@@ -64,7 +64,7 @@ pub(super) struct Chart {
 }
 
 impl Chart {
-    /// A chart of values, each from the begin of a step. A value below zero is drawn as none.
+    /// A chart of values, each with the start of its step. A value below zero is drawn as none.
     pub(super) fn new(
         t: &'static Texts,
         title: &'static str,
@@ -129,7 +129,7 @@ impl Measure {
     }
 }
 
-/// The lowest round value that reaches `most` and whose half is round as well.
+/// The lowest round value that reaches `most` and has a round half.
 fn round_top(most: i64, measure: Measure) -> i64 {
     let unit = if measure == Measure::Millis { 100 } else { 1 };
     let powers = (0..18).filter_map(|power| 10_i64.checked_pow(power)?.checked_mul(unit));

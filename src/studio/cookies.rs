@@ -58,7 +58,7 @@ impl Cookie {
         seconds: u64,
     ) -> Response<Body> {
         let secure = if context.https { "; Secure" } else { "" };
-        // Lax, because browsers come back from the provider's site.
+        // Lax, because browsers return from the provider's site.
         let (name, path) = (self.name(context), self.path);
         let line = format!("{name}={value}; Path={path}; Max-Age={seconds}; HttpOnly; SameSite=Lax{secure}");
         with_line(response, line)

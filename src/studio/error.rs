@@ -174,7 +174,7 @@ struct ErrorPage<'a> {
     is_in_bin: bool,
 }
 
-/// The name of the text for an error that arose outside of the studio, whose message is one of the API.
+/// The key of the text for an error from outside the studio, whose message is meant for API callers.
 fn text_of(status: StatusCode) -> &'static str {
     match status {
         StatusCode::NOT_FOUND | StatusCode::METHOD_NOT_ALLOWED => "error-not-found",

@@ -1,5 +1,5 @@
-//! Why a task failed and why a form was refused, in the language of the person. The API has messages of its own, which
-//! name its fields.
+//! Why a task failed and why a form was rejected, in the person's language. The API has its own messages, which name
+//! its fields.
 
 use std::ops::RangeInclusive;
 
@@ -85,7 +85,7 @@ fn link_text(fault: UrlFault) -> &'static str {
     }
 }
 
-/// Why a setting was refused. `bounds` are those of the preset; without them it does not take the setting.
+/// Why a setting was rejected. `bounds` are the preset's; without them the preset doesn't support the setting.
 pub(super) fn setting_refusal(
     t: &Texts,
     setting: Setting,

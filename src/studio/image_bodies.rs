@@ -14,7 +14,7 @@ pub(crate) struct ImageBody {
     /// Longest pause.
     idle: Duration,
     clock: Clock,
-    /// Monotonic time of the begin.
+    /// Start, on the monotonic clock.
     begun: Duration,
     bytes: u64,
 }
@@ -53,7 +53,7 @@ impl ImageBody {
     }
 }
 
-/// The length that the header announces. A body whose length is a lie ends there, or breaks off.
+/// The length announced in the header. A body of another length is cut off there, or ends early.
 pub(crate) fn announced(headers: &HeaderMap) -> Option<u64> {
     headers.get(header::CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse().ok())
 }

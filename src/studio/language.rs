@@ -17,7 +17,7 @@ pub async fn choose(State(studio): State<Arc<Studio>>, request: Request) -> Page
     check_origin(&studio, &parts)?;
     let fields = Fields::read(&studio, &parts, body).await?;
     let texts = Texts::named(fields.text("language")).ok_or_else(PageError::bad_request)?;
-    // A page whose address is a secret names it itself, because its referrer does not.
+    // A page whose address is secret names itself here, because its referrer doesn't.
     let back = fields.get("back").map_or_else(|| referring_page(&parts.headers), studio_page);
     let response = redirect(back.as_deref().unwrap_or(HOME));
     Ok(with_language(response, texts.language))

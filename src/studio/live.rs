@@ -1,5 +1,5 @@
-//! Sends changes to open pages. One task of the process polls the database for all of them, once a second and only while
-//! pages watch; it gets the endings of this process at once.
+//! Sends changes to open pages. A single task in the process polls the database for all of them, once a second and only
+//! while pages are watching; it gets this process's endings at once.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex};
@@ -30,14 +30,14 @@ const TASKS_OF_AN_UPDATE: usize = 250;
 /// Most pages that watch in one process. Each holds a connection.
 pub(super) const MAX_WATCHERS: usize = 2_048;
 const MAX_WATCHERS_OF_SESSION: usize = 8;
-/// Most of them of one person.
+/// Most of them per person.
 pub const MAX_WATCHERS_OF_PERSON: usize = 64;
 
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Change {
     /// The task is new, was claimed, waits again, or has ended.
     State(Id),
-    /// It is under way, and has come so far.
+    /// It is in progress, and has got this far.
     Progress(Id, TaskProgress),
     /// A person of the account has done something with its pictures or boards.
     Marks(Arc<Marks>),
@@ -284,7 +284,7 @@ impl Live {
         watched.send(account, Change::State(task));
     }
 
-    /// Compares the unfinished tasks of watched accounts with those of the last look.
+    /// Compares watched accounts' unfinished tasks with the previous look.
     pub(super) async fn look(&self) {
         let accounts: Vec<Id> = self.watched.locked().accounts.keys().copied().collect();
         if accounts.is_empty() {

@@ -34,7 +34,7 @@ pub(super) fn html(page: &impl Template) -> PageResult {
     Ok(secured(response))
 }
 
-/// A page that answers a form, with an error status if `refusal` says why the form was refused.
+/// A page that answers a form, with an error status if `refusal` says why the form was rejected.
 pub(super) fn answer(page: &impl Template, refusal: Option<&'static str>) -> PageResult {
     if refusal.is_some() { written(StatusCode::UNPROCESSABLE_ENTITY, page) } else { html(page) }
 }
@@ -61,7 +61,7 @@ pub(super) fn file(content_type: &'static str, body: impl Into<Body>) -> Respons
     secured(response)
 }
 
-/// A table to download, whose `disposition` names its file.
+/// A table to download. `disposition` contains its file name.
 pub(super) fn csv(disposition: &'static str, body: impl Into<Body>) -> Response<Body> {
     let mut response = file("text/csv; charset=utf-8", body);
     response.headers_mut().insert(header::CONTENT_DISPOSITION, HeaderValue::from_static(disposition));
@@ -94,7 +94,7 @@ pub(super) fn last_of_page<T>(found: &mut Vec<T>, page: u32) -> Option<&T> {
     found.last().filter(|_| more)
 }
 
-/// A form as its page shows it: empty, or as it was sent, with the reason for its refusal.
+/// A form as shown on its page: empty, or as it was sent, with the reason for its rejection.
 #[derive(Debug, Default)]
 pub(super) struct Draft {
     /// The name of the text that says why.
@@ -108,8 +108,8 @@ impl Draft {
     }
 }
 
-/// Adds the headers that every answer of the studio has. The referrer goes to this server alone, whose own forms are
-/// recognised by their origin.
+/// Adds the headers of all studio answers. Only this server gets the referrer; its own forms are recognised by their
+/// origin.
 pub(super) fn secured(mut response: Response<Body>) -> Response<Body> {
     let fixed = [
         (header::CONTENT_SECURITY_POLICY, POLICY),
@@ -193,8 +193,7 @@ pub(super) fn entry_text<'t>(t: &'t Texts, entry: &LedgerEntry) -> Cow<'t, str> 
     if is_taken { t.get("credits-taken") } else { t.of_word("credits", entry.kind) }
 }
 
-/// The top of every page of someone who is signed in. As a template of its own it is compiled once, and not into every
-/// page.
+/// The top of every page for signed-in people. As a separate template it is compiled once, rather than into every page.
 #[derive(Debug, Template)]
 #[template(path = "bar.html")]
 pub(super) struct Bar<'a> {

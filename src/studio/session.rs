@@ -30,7 +30,7 @@ pub(super) const PROOF: &str = "proof";
 /// A signed-in person.
 pub struct Visitor {
     pub(super) session: Session,
-    /// The hash by which the database knows the session.
+    /// The hash that identifies the session in the database.
     pub(super) token_hash: TokenHash,
     /// Whether the person acts as an operator.
     pub(super) operator: bool,
@@ -72,7 +72,7 @@ impl Visitor {
         account.admin && account.id == self.account_id() && self.is_owner()
     }
 
-    /// The right by which this person writes: what this request has been judged by.
+    /// This person's right to write, which this request was checked with.
     pub(super) fn right(&self) -> Right {
         let Person { role, suspension, .. } = &self.session.person;
         let (session, suspended) = (self.token_hash, suspension.is_some());
@@ -213,13 +213,13 @@ impl<S: HasStudio> FromRequestParts<S> for Unready<Visitor> {
     }
 }
 
-/// A handler asks for the person of a request whose body has not arrived.
+/// A handler asks for the person of a request whose body hasn't arrived.
 #[derive(Debug, thiserror::Error)]
 #[error("a handler of a form takes a Visitor: use Form, whose rights are read when the form has arrived")]
 struct EarlyVisitor;
 
-/// A signed-in person whose request has a body that still arrives. Its rights may end before its last byte, so a sender
-/// opens nothing but room for that body; [`Sender::arrived`] reads the rights again.
+/// A signed-in person whose request body is still arriving. The person's rights can end before the last byte, so a
+/// sender only gives access to room for that body; [`Sender::arrived`] checks the rights again.
 pub(super) struct Sender<'a> {
     early: Visitor,
     parts: &'a Parts,
@@ -239,7 +239,7 @@ impl<'a> Sender<'a> {
         Ok(Self { early, parts, need })
     }
 
-    /// The account on whose share of room the body counts.
+    /// The account whose share of room the body counts against.
     pub(super) fn account_id(&self) -> Id {
         self.early.account_id()
     }
@@ -248,7 +248,7 @@ impl<'a> Sender<'a> {
         NewUpload { person_id: Some(self.early.person_id()), ..NewUpload::of(self.account_id(), Surface::Web) }
     }
 
-    /// The right by which the sender may store what arrives.
+    /// The sender's right to store what arrives.
     pub(super) fn right(&self) -> Right {
         self.early.right()
     }
@@ -363,9 +363,10 @@ impl Fields {
     }
 }
 
-/// Refuses a form that another site made the browser send. Over HTTPS browsers say whether it did. Over HTTP they name the
-/// origin of a form alone, which is the host of the request or, behind a proxy that names another one, that of
-/// `--public-url`. What they say counts first: they send the origin `null` if a proxy adds `Referrer-Policy: no-referrer`.
+/// Rejects a form that another site made the browser send. Over HTTPS browsers say whether it did. Over HTTP they only
+/// name the form's origin, which is the request's host or, behind a proxy that uses another name, the host in
+/// `--public-url`. What they say counts first: they send the origin `null` if a proxy adds `Referrer-Policy:
+/// no-referrer`.
 pub(super) fn check_origin(studio: &Studio, parts: &Parts) -> Result<(), PageError> {
     let header = |name: &str| parts.headers.get(name).and_then(|value| value.to_str().ok());
     let refused = || PageError::forbidden("error-origin");

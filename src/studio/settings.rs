@@ -32,8 +32,8 @@ pub(super) struct PresetOption {
     pub(super) chosen: bool,
 }
 
-/// The presets to choose from, the default one first. `chosen` is the name of one of them, and `engines` are those of all
-/// workers.
+/// The presets to choose from, the default one first. `chosen` is the selected preset's name, and `engines` are all
+/// workers' engines.
 pub(super) fn options(presets: &Presets, engines: &[EngineState], chosen: &str) -> Vec<PresetOption> {
     let all = presets.all();
     let others = all.iter().filter(|preset| preset.name != DEFAULT_PRESET).map(|preset| preset.name.as_str());

@@ -1,4 +1,4 @@
-//! The texts of the studio, in every language that it speaks. No page has a text of its own.
+//! The studio's texts, in all of its languages. Pages contain no texts of their own.
 
 use std::borrow::Cow;
 use std::fmt::Display;

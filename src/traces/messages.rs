@@ -1,5 +1,5 @@
-//! The messages of OTLP that a batch of spans needs, in protobuf: the numbers are those of `trace.proto`,
-//! `resource.proto` and `common.proto` of opentelemetry-proto 1. Fields that are never set are left out.
+//! The OTLP messages for a batch of spans, in protobuf. Field numbers come from `trace.proto`, `resource.proto` and
+//! `common.proto` in opentelemetry-proto 1. Fields that are never set are omitted.
 
 use prost::{Message, Oneof};
 

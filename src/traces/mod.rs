@@ -1,10 +1,10 @@
 //! Traces of API requests and tasks, for the collector that `--otlp` names.
 //!
-//! A span of a trace is a span of the log, with its fields as attributes: routes, statuses, ids and counts, never a key,
-//! a prompt or a URL. Events of the log are no part of a trace. Three fields mean more than an attribute:
+//! A span of a trace is a span of the log, with its fields as attributes: routes, statuses, ids and counts, never a
+//! key, a prompt or a URL. Log events aren't part of a trace. Three fields are more than attributes:
 //!
-//! - `request_id`: the ids of a request's span follow from it, and a task keeps it. So a worker in another process puts
-//!   its spans under that of the request, and nothing else has to be stored.
+//! - `request_id`: determines the ids of a request's span, and is stored with a task. So a worker in another process
+//!   puts its spans under the request's span, and nothing else has to be stored.
 //! - `lasted_micros`: the span began that long before it was made.
 //! - `error`: whether the span failed.
 

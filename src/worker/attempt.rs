@@ -1,4 +1,4 @@
-//! One attempt at one task: prepare, render, store the files, and end the task or give it back.
+//! One attempt at one task: prepare, render, store the files, and end or release the task.
 
 use std::panic::AssertUnwindSafe;
 use std::pin::pin;
@@ -25,7 +25,7 @@ use tintype_store::{Claim, LeaseWrite, StoreError};
 const COMPLETED: &str = "completed";
 /// The outcome of an attempt that failed and refunded its task.
 pub(super) const FAILED: &str = "failed";
-/// The outcome of an attempt whose task the content policy refused.
+/// The outcome of an attempt whose task the content policy rejected.
 const REFUSED: &str = "refused";
 /// Attempt failed: the task is queued again, or failed if it was the last.
 pub(super) const LOST: &str = "lost";
@@ -34,7 +34,7 @@ pub(super) const RELEASED: &str = "released";
 /// The outcome of an attempt that no longer had the lease, or the time, to end its task.
 const CANCELLED: &str = "cancelled";
 
-/// The slot with which an attempt starts.
+/// The kind of slot that an attempt starts with.
 pub(super) enum Start {
     /// The task has no references.
     Render(OwnedSemaphorePermit),

@@ -1,7 +1,7 @@
 //! Works on tasks with one engine: claim, wait for references, render, store the files, complete or fail.
 //!
-//! A task with references waits for them in a reference slot, because the servers of strangers decide how fast they
-//! arrive, and takes a render slot once all of them have arrived. The worker renews its lease meanwhile.
+//! A task with references waits for them in a reference slot, because other servers determine how fast they arrive, and
+//! takes a render slot once all of them have arrived. The worker renews its lease meanwhile.
 
 mod attempt;
 mod reference_slots;
@@ -323,7 +323,7 @@ impl Worker {
         }
     }
 
-    /// One heartbeat: renews the leases of all attempts under way and cancels those whose lease is lost.
+    /// One heartbeat: renews the leases of all attempts in progress and cancels attempts whose lease is lost.
     pub async fn renew(&self) {
         let leases = self.held.leases();
         if leases.is_empty() {
@@ -337,8 +337,8 @@ impl Worker {
         }
     }
 
-    /// Cancels the attempts whose lease is lost, because someone ended their tasks, and returns their number. A heartbeat
-    /// would find them later.
+    /// Cancels attempts whose lease is lost because their task was ended elsewhere, and returns their number. A
+    /// heartbeat would find them later.
     pub async fn cancel_lost(&self) -> usize {
         let leases = self.held.leases();
         if leases.is_empty() {
@@ -369,8 +369,8 @@ impl Worker {
         }
     }
 
-    /// Writes down how far the attempts are whose progress has changed since the last report, for everyone who polls
-    /// their tasks, and returns their number. A report that fails is repeated with the next one; no attempt waits for it.
+    /// Saves the progress of attempts that have advanced since the last report, so that polls can show it, and returns
+    /// their number. A failed report is repeated with the next one; attempts don't wait for it.
     pub async fn report_progress(&self) -> usize {
         self.report_previews().await;
         let changed = self.held.changed(self.shared.clock.elapsed());

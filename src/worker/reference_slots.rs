@@ -13,7 +13,7 @@ use crate::service::shares::Counts;
 use tintype_domain::model::Id;
 use tintype_system::locked::Locked as _;
 
-/// The worker has this many times as many reference slots as one account may fill before it is passed over.
+/// The worker has this many times as many reference slots as one account can fill before it is passed over.
 const SHARES: usize = 4;
 /// Smallest share of one account, where there are few render slots.
 const MIN_SHARE: usize = 2;
@@ -21,7 +21,7 @@ const MIN_SHARE: usize = 2;
 #[derive(Debug)]
 pub(super) struct ReferenceSlots {
     total: usize,
-    /// The worker claims no task of an account that holds this many slots. One claim brings at most this many tasks, so
+    /// The worker claims no task of an account that holds this many slots. A claim brings at most this many tasks, so
     /// no account ever holds twice as many, which is half of all.
     share: usize,
     taken: Mutex<Taken>,

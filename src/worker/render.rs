@@ -66,7 +66,7 @@ pub struct Sources {
     pub mask: Option<Mask>,
 }
 
-/// Makes the images of a task. The worker knows leases; the renderer knows pictures.
+/// Renders a task's images. The worker handles leases; the renderer handles pictures.
 #[async_trait]
 pub trait Renderer: Send + Sync + 'static {
     /// Prepares the render of a task. A task with references holds no render slot meanwhile.
@@ -92,7 +92,7 @@ pub trait Renderer: Send + Sync + 'static {
         None
     }
 
-    /// Waits until an engine with a process of its own has started it, whatever comes of that.
+    /// Waits until an engine with its own process has started it, successfully or not.
     async fn started(&self) {}
 
     /// Checks whether the engine takes work, after [`RenderError::NotAvailable`].
@@ -318,8 +318,8 @@ struct Edit {
     mask: Mask,
 }
 
-/// The pictures for an engine that renders at the size `native`. With a mask each side is scaled by itself, so that all of
-/// the picture comes back in its place.
+/// The pictures for an engine that renders at the size `native`. With a mask each side is scaled separately, so that
+/// the whole picture comes back in place.
 fn for_engine(sources: Sources, (width, height): (u32, u32), native: (u32, u32)) -> (Sources, Option<Edit>) {
     let Sources { mut references, mask } = sources;
     let (Some(mask), Some(first)) = (mask, references.first_mut()) else {
@@ -352,7 +352,7 @@ fn finish(picture: Picture, edit: Option<&Edit>, width: u32, height: u32) -> Pic
     }
 }
 
-/// Does this to each picture, on as many threads as there are.
+/// Applies this to each picture, on all available threads.
 async fn each<T: Send + 'static>(
     pictures: Vec<Picture>,
     work: impl Fn(Picture) -> T + Clone + Send + 'static,

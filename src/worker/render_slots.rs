@@ -18,7 +18,7 @@ impl RenderSlots {
         Self { semaphore: Arc::new(Semaphore::new(count)), stop }
     }
 
-    /// Waits for a slot. Waiting tasks get slots in the order in which they came.
+    /// Waits for a slot. Waiting tasks get slots in order of arrival.
     pub(super) async fn acquire(&self) -> OwnedSemaphorePermit {
         self.semaphore.clone().acquire_owned().await.expect("the semaphore is never closed")
     }

@@ -20,7 +20,7 @@ pub(super) struct TurnedAway(Mutex<Tasks>);
 
 #[derive(Debug, Default)]
 struct Tasks {
-    /// Tasks that were rendered so far.
+    /// How many tasks have been rendered.
     rendered: u64,
     latest: VecDeque<Task>,
 }

@@ -39,7 +39,7 @@ pub struct SpaceSettings {
 /// The studio's URL, for links to it. A command takes what it lacks from the running server.
 #[derive(Debug, Clone, Args)]
 pub struct StudioUrl {
-    /// URL of the studio [default: that of the server]
+    /// URL of the studio [default: the URL of the server]
     #[arg(long, env = "TINTYPE_PUBLIC_URL", value_name = "URL", value_parser = root_url)]
     public_url: Option<String>,
     #[arg(long, env = "TINTYPE_LISTEN", default_value = "127.0.0.1:8080", num_args = 1.., value_delimiter = ',', hide = true)]

@@ -10,7 +10,7 @@ use rustix::fs::{Mode, OFlags};
 
 use super::{END, ResultFile, SIGNATURE, judge};
 
-/// Files of a page that one thread handles. Several threads per page keep the disk busy.
+/// Files per thread and page. Several threads per page keep the disk busy.
 const FILES_PER_THREAD: usize = 16;
 const BUFFER_BYTES: usize = 256 * 1024;
 

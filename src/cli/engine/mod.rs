@@ -32,7 +32,7 @@ mod library;
 mod nodes;
 
 const PROBE_LIMIT: Duration = Duration::from_secs(10);
-/// Time limit for the start of an engine that runs a process of its own, and for its first measurement.
+/// Time limit for starting an engine with its own process, including its first measurement.
 const START_LIMIT: Duration = Duration::from_secs(10 * 60);
 /// The seed of a picture unless `--seed` gives another.
 const SEED: u64 = 1;

@@ -317,7 +317,7 @@ async fn save_all(client: &Client, task_id: &TaskId, args: &FollowArgs, report: 
     }
 }
 
-/// Writes on a thread of its own, because a reader that waits must not keep the command from being interrupted.
+/// Writes on a separate thread, so that a slow reader doesn't prevent interrupting the command.
 async fn write_to_stdout(image: impl AsRef<[u8]> + Send + 'static) -> Result<(), String> {
     let write = move || {
         let mut output = io::stdout().lock();
@@ -369,7 +369,7 @@ impl FollowArgs {
         self.out == Path::new("-")
     }
 
-    /// Checks that so many images can be saved, before anything is charged.
+    /// Checks that this many images can be saved, before anything is charged.
     pub(super) fn prepare(&self, images: i64) -> Result<(), Stop> {
         if !self.is_to_stdout() {
             return prepare_directory(&self.out);

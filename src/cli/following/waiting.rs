@@ -24,7 +24,7 @@ struct Estimate {
     /// Time since the bar was started.
     at: Duration,
     done: f64,
-    /// Time in which the rest was expected; `None` if that was unknown.
+    /// How much time was expected to remain; `None` if unknown.
     left: Option<Duration>,
 }
 

@@ -117,7 +117,7 @@ impl FirstKey {
     }
 }
 
-/// Three lines on how to get real images, for a server whose engines all draw sketches, as long as no model is installed.
+/// Three lines on how to get real images, for a server whose engines all draw sketches, while no model is installed.
 pub(super) fn towards_real_pictures(settings: &EngineSettings, data: &Path) -> Option<String> {
     let engines = tintype_engines::configured(settings, data).ok()?;
     let sketches = engines.iter().all(|engine| engine.settings.engine == Some(EngineTarget::Sketch));
@@ -139,7 +139,7 @@ pub(super) fn towards_real_pictures(settings: &EngineSettings, data: &Path) -> O
     (sketches && !has_models).then_some(lines)
 }
 
-/// The link by which the operator of a new installation signs in to the studio.
+/// A new installation's sign-in link for its operator.
 pub(super) struct FirstLink {
     link: Handover,
     /// The command for another one.

@@ -141,8 +141,8 @@ impl Listeners {
     }
 }
 
-/// Threads and processes that a server needs beside one thread for each processor: that of the command, the log, the
-/// output, the database, a call that blocks, and a decoder.
+/// Threads and processes that a server needs in addition to one thread per processor: for the command, the log, the
+/// output, the database, a blocking call, and a decoder.
 const THREADS: usize = 6;
 
 /// Bytes of addresses below which a server can run out of them: each thread reserves some, and the allocator does.
@@ -183,7 +183,7 @@ pub(super) fn check_machine() -> Result<(), Failure> {
 pub(super) async fn run(args: ServeArgs, data: &DataSettings, role: Role, logging: Logging) -> Outcome {
     let ServeArgs { server } = args;
     let mut signals = Signals::catch()?;
-    // A start can wait for a database or a bucket. Its effects so far stay valid, as after a crash.
+    // A start may have to wait for a database or a bucket. Its effects until then stay valid, as after a crash.
     let Started { parts, listeners, lock: _lock } = tokio::select! {
         started = start(&server, data, role, logging.format) => started?,
         signal = signals.stop() => {

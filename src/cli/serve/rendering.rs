@@ -135,8 +135,8 @@ fn present(settings: &WorkerSettings, data: &Path) -> Result<Vec<(NamedEngine, E
     Ok(engines.map(|engine| (engine.clone(), EngineModel::of(&engine, data))).collect())
 }
 
-/// Those engines and models, after engines have rendered with these models. An engine that chooses among the models
-/// keeps the one that it has for as long as that is there.
+/// The current engines and models, after engines have rendered with these models. An engine that chooses among
+/// installed models keeps its current one while that exists.
 fn present_after(
     settings: &WorkerSettings,
     data: &Path,
@@ -230,7 +230,7 @@ impl Rendering {
         Ok(Member { worker, engine: built, model: model.clone(), info: choice.info.clone() })
     }
 
-    /// Renders until `stop`, or until a worker ends by itself.
+    /// Renders until `stop`, or until a worker ends unexpectedly.
     pub(super) async fn run(mut self, stop: CancellationToken) {
         let members = std::mem::take(&mut self.members);
         let mut running: Vec<_> = members.into_iter().map(|member| Running::start(member, &stop)).collect();
@@ -247,7 +247,7 @@ impl Rendering {
         }
         for Running { leave, task, .. } in running {
             leave.cancel();
-            // One that ended by itself has been polled to its end.
+            // A worker that ended on its own has been polled to its end.
             if !task.is_finished() {
                 drop(task.await);
             }
@@ -281,7 +281,7 @@ impl Rendering {
         }
     }
 
-    /// Ends the workers whose models have changed, when their renders are done, and starts those of other models.
+    /// Ends the workers whose models have changed, once their renders are done, and starts workers for the new models.
     async fn replace(
         &mut self,
         running: Vec<Running>,

@@ -25,7 +25,7 @@ pub(super) fn shows_secrets(format: LogFormat) -> bool {
 }
 
 impl Ready<'_> {
-    /// Reports it, with the first key of a new installation, whose API is at `url`.
+    /// Reports the start, with a new installation's first key, whose API is at `url`.
     pub(super) async fn report(
         &self,
         format: LogFormat,

@@ -13,7 +13,7 @@ use super::coding::Coding;
 use crate::http::pipeline::error::ApiError;
 use tintype_config::{ConnectionLimits, MAX_BODY};
 
-/// Reads a body whose `Content-Type` is JSON, within the limits of size and time, as UTF-8 without its compression.
+/// Reads a JSON body (by `Content-Type`) within the limits of size and time, decompressed, as UTF-8.
 pub(in crate::http) async fn read_json(request: Request, limits: &ConnectionLimits) -> Result<Bytes, ApiError> {
     if !is_json(request.headers()) {
         return Err(ApiError::invalid_request("The header Content-Type must be application/json."));

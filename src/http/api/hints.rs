@@ -19,7 +19,7 @@ static EXPECTED_WAIT: HeaderName = HeaderName::from_static("x-expected-wait");
 static QUEUE_POSITION: HeaderName = HeaderName::from_static("x-queue-position");
 /// The part of the task's work that is done, from 0 to 1.
 static PROGRESS: HeaderName = HeaderName::from_static("x-progress");
-/// The steps of the task that are done, and all of them, as in `7/20`.
+/// The task's steps done and total steps, as in `7/20`.
 static STEPS: HeaderName = HeaderName::from_static("x-steps");
 
 /// Says when to poll an unfinished task and, where it is known, the estimated time until the task ends.

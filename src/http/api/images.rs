@@ -193,8 +193,8 @@ impl CreatedTask {
     }
 }
 
-/// The task at its end, or when the time is over that the caller wants to wait for it; `None` if there was no wait, because
-/// nobody wants one or too many callers wait already.
+/// The task when it has ended, or when the caller's requested wait is over; `None` if there was no wait, because none
+/// was requested or too many callers are already waiting.
 async fn task_after_wait(
     wait: Option<Wait>,
     api: &ApiState,
@@ -206,7 +206,8 @@ async fn task_after_wait(
     task_at_end(api, readiness, caller, task_id, wait.limit()).await
 }
 
-/// The task at its end, or after `limit`; `None` if too many callers wait already, or there is no such task.
+/// The task when it has ended, or after `limit`; `None` if too many callers are already waiting, or there is no such
+/// task.
 pub(in crate::http) async fn task_at_end(
     api: &ApiState,
     readiness: &Readiness,

@@ -53,7 +53,7 @@ pub(in crate::http) fn responds_async(headers: &HeaderMap) -> bool {
     preferences(headers).any(|preference| preference.trim().eq_ignore_ascii_case("respond-async"))
 }
 
-/// The preferences without their parameters, which follow a semicolon: those that the service knows have none.
+/// The preferences without their parameters, which follow a semicolon: the supported ones have none.
 fn preferences(headers: &HeaderMap) -> impl Iterator<Item = &str> {
     let lines = headers.get_all("prefer").iter().filter_map(|line| line.to_str().ok());
     lines.flat_map(|line| split(line, ',')).filter_map(|preference| split(preference, ';').next())

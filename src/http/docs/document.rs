@@ -1,8 +1,7 @@
 //! The OpenAPI 3.1 document of the public API.
 //!
-//! Macros beside the handlers describe paths, parameters and successes, and 400 where an operation has rules of its own.
-//! This file adds the parts that all operations share: their errors, written by the code that sends them, and the headers
-//! of responses.
+//! Macros beside the handlers describe paths, parameters and successes, and 400 if an operation has its own rules. This
+//! file adds what all operations share: their errors, written by the code that sends them, and response headers.
 
 use axum::http::StatusCode;
 use serde_json::{Value, json};
@@ -72,7 +71,7 @@ struct Refusal {
     name: &'static str,
     description: &'static str,
     example: ApiError,
-    /// The header that comes with it, besides those of every response.
+    /// A header that comes with it, in addition to every response's headers.
     header: Option<&'static str>,
     operations: Operations,
 }
@@ -101,7 +100,7 @@ fn refusals() -> Vec<Refusal> {
     refusals_of_rules().into_iter().chain(refusals_by_status()).collect()
 }
 
-/// The errors that have a code or a message of their own.
+/// The errors with their own code or message.
 fn refusals_of_rules() -> [Refusal; 4] {
     [
         Refusal {
@@ -197,7 +196,7 @@ impl Modify for Errors {
                 }
                 let component = Ref::from_response_name(refusal.name);
                 let status = refusal.example.status().as_u16().to_string();
-                // An operation with rules of its own describes its 400 itself.
+                // An operation with its own rules describes its 400 itself.
                 operation.responses.responses.entry(status).or_insert(RefOr::Ref(component));
             }
         }
@@ -361,7 +360,7 @@ impl Modify for Names {
     }
 }
 
-/// Names of the aspect ratios for generators of clients, because `16:9` is no identifier, and their sizes.
+/// Names of the aspect ratios for client generators, because `16:9` isn't an identifier, and their sizes.
 fn ratio_names() -> Extensions {
     let name = |ratio: &AspectRatio| format!("Ratio{}", ratio.as_str().replace(':', "x"));
     let size = |ratio: &AspectRatio| format!("{}x{} pixels", ratio.size().0, ratio.size().1);

@@ -3,8 +3,8 @@
 use utoipa::openapi::schema::{Discriminator, RefBuilder, Schema};
 use utoipa::openapi::{Components, ObjectBuilder, OneOfBuilder, Ref, RefOr, Type};
 
-/// Tells the two forms apart by their status. Some generators of clients take the first form whose fields are there, and
-/// others narrow the status of the schema that is named: so the second form has a name of its own beside `Task`.
+/// Distinguishes the two forms by status. Some client generators take the first form whose fields are present, and
+/// others narrow the status of the named schema, so the second form has a name of its own beside `Task`.
 pub(super) fn describe(components: &mut Components) {
     let name = |schema| Ref::from_schema_name(schema);
     let Some(RefOr::T(Schema::Object(mut ended))) = components.schemas.get("Task").cloned() else { return };

@@ -17,7 +17,7 @@ pub(super) const CREDITS: &str = "get_credits";
 
 /// Longest wait of a tool in seconds.
 pub(super) const MAX_WAIT: u64 = 60;
-/// The wait after a submit unless the agent says otherwise: clients give up a tool after 60 seconds.
+/// The default wait after a submit: clients abandon a tool after 60 seconds.
 pub(super) const USUAL_WAIT: u64 = 50;
 
 /// Advice for an agent that sees the tools for the first time.

@@ -1,4 +1,5 @@
-//! The forms in which a client takes an answer. The protocol wants both named, and many programs name one, `*/*` or none.
+//! The formats in which a client accepts an answer. The protocol requires both, but many programs name one, `*/*` or
+//! none.
 
 use axum::http::header::{self, HeaderMap, HeaderValue};
 

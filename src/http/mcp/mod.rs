@@ -1,7 +1,7 @@
-//! The Model Context Protocol for agents, over its streamable HTTP transport: each message is one POST with the key of
-//! the caller, and nothing is kept between two messages, so that any process of a cluster answers any of them.
+//! The Model Context Protocol for agents, over its streamable HTTP transport: each message is one POST with the
+//! caller's key, and nothing is kept between messages, so any process in a cluster can answer any message.
 //!
-//! Its tools call the handlers of the native API, whose rules, limits and tasks are theirs.
+//! Its tools call the native API's handlers, with their rules, limits and tasks.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -92,7 +92,7 @@ fn check_origin(api: &ApiState, headers: &HeaderMap) -> Result<(), ApiError> {
     Err(ApiError::refused_origin())
 }
 
-/// Whether an origin is this server. A name that only the caller gives may have been made to look like it; an address cannot.
+/// Whether an origin is this server. A name that only the caller gives can be faked; an address cannot.
 fn is_this_server(origin: &str, api: &ApiState, headers: &HeaderMap) -> bool {
     let Some((_, host)) = origin.split_once("://") else { return false };
     let is = |name: &str| name.eq_ignore_ascii_case(host);
@@ -115,7 +115,7 @@ fn is_address(host: &str) -> bool {
 async fn refused_or_written(mut answer: Response) -> Response {
     let is_json = answer.headers().get(header::CONTENT_TYPE).is_some_and(|kind| kind == "application/json");
     match answer.status() {
-        // The transport gives this status to every body that it cannot read.
+        // The transport uses this status for every unreadable body.
         StatusCode::UNSUPPORTED_MEDIA_TYPE => {
             let message =
                 "The body must be one message of JSON-RPC 2.0, with the header Content-Type: application/json.";
@@ -132,7 +132,7 @@ async fn refused_or_written(mut answer: Response) -> Response {
             .into_response()
         }
         _ => {
-            // Errors of the protocol have a form of their own, whatever their status.
+            // Protocol errors have their own form, whatever their status.
             answer.extensions_mut().insert(Written);
             answer
         }

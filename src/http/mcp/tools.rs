@@ -43,10 +43,10 @@ use tintype_store::{Attachment, Call};
 /// Time between two progress reports, which keep clients from abandoning the call.
 const REPORT_EVERY: Duration = Duration::from_secs(5);
 
-/// The qualities of JPEG for images that an agent looks at: the first with which they fit into [`MAX_IMAGE_BYTES`].
+/// JPEG qualities for images shown to an agent: the first that fits into [`MAX_IMAGE_BYTES`] is used.
 const QUALITIES: [u8; 3] = [85, 60, 30];
 
-/// Most bytes of JPEG in Base64 in one answer. The official client of Python gives up an answer of more than 1 MiB.
+/// Most bytes of Base64 JPEG in one answer. The official Python client rejects answers of more than 1 MiB.
 const MAX_IMAGE_BYTES: usize = 900 * 1024;
 
 #[derive(Debug, Clone)]
@@ -115,7 +115,7 @@ impl ServerHandler for Tools {
         Ok(result.into())
     }
 
-    /// A request that is none of this protocol, or one of its requests with parameters of another kind.
+    /// A request that isn't part of this protocol, or one with parameters of another kind.
     async fn on_custom_request(
         &self,
         request: CustomRequest,
@@ -170,7 +170,7 @@ impl Tools {
         let ignored = chosen.as_ref().map(|chosen| chosen.ignored.clone()).unwrap_or_default();
         let task_id = match self.earlier(attempt).await? {
             Some(task_id) => task_id,
-            // After the search: a task that is charged already is no reason for an error, whatever the preset says by now.
+            // After the search: if the task is already charged, this is not an error, whatever the preset has become.
             None => self.create(arguments, chosen?, attempt).await?,
         };
         // If the client hangs up before it has the answer, the same call gets this task.

@@ -38,7 +38,7 @@ pub(super) fn names(task: &Task) -> &[String] {
     }
 }
 
-/// The answer to a call whose task has completed. It keeps its slot and its pictures until it has been sent.
+/// The answer to a call with a completed task. It keeps its slot and its pictures until it has been sent.
 pub(super) async fn completed(
     options: &AnswerOptions,
     task: &Task,

@@ -26,7 +26,7 @@ const POLL_SECONDS: u64 = 3;
 /// Whether the query asks for an answer at once, a convention of some gateways. Python writes `True`.
 ///
 /// # Errors
-/// 400: the value is no boolean.
+/// 400: the value isn't a boolean.
 pub(super) fn is_asked_for(request: &Request) -> Result<bool, InvalidCall> {
     let query = request.uri().query().unwrap_or_default();
     let mut values = url::form_urlencoded::parse(query.as_bytes()).filter(|(name, _)| name == "async");
@@ -53,7 +53,7 @@ pub(super) fn check(call: &ImagesCall) -> Result<(), InvalidCall> {
     Err(InvalidCall { message: message.into(), param: Some(param) })
 }
 
-/// The answer to a call whose task was accepted, and whether its header asked for an answer at once.
+/// The answer to a call with an accepted task, and whether a header asked for an immediate answer.
 pub(super) async fn accepted(
     task_id: TaskId,
     preferred: bool,

@@ -27,7 +27,7 @@ use tintype_domain::request::MAX_REFERENCES;
 const MAX_PARTS: usize = 64;
 /// Most bytes before the first part of a form, and after the last one.
 const MAX_MARGIN: usize = 64 * 1024;
-/// Most bytes of the URL of an image, whose characters may take 4 bytes each.
+/// Most bytes in an image's URL, whose characters can have 4 bytes each.
 const MAX_URL_BYTES: usize = 4 * MAX_URL_CHARS;
 /// Largest form.
 const MAX_FORM: u64 = MAX_UPLOAD * MAX_PICTURES as u64 + 2 * MAX_BODY as u64;

@@ -1,4 +1,4 @@
-//! OpenAI's Images API: calls that wait for their tasks, or are answered at once. Its tasks are those of the native API.
+//! OpenAI's Images API: calls that wait for their tasks, or are answered at once. They share tasks with the native API.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -111,7 +111,7 @@ impl AnswerOptions {
     }
 }
 
-/// The task of a call, whose caller waits for its end.
+/// A call's task, with a caller who waits for its end.
 #[derive(Debug, Clone)]
 struct PendingCall {
     task_id: Id,
@@ -272,7 +272,7 @@ async fn task_of(
                 Attachment::None => {}
             }
         }
-        // After the search: a task that is charged already is no reason for an error, whatever the preset says by now.
+        // After the search: if the task is already charged, this is not an error, whatever the preset has become.
         if let Some(chosen) = chosen.take() {
             let mask = call.request.settings.mask.take();
             Chosen { engine: origin.engine, settings: call.request.settings, .. } = chosen?;

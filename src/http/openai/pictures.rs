@@ -22,7 +22,7 @@ use tintype_engine::Mask;
 pub(super) const MAX_PICTURES: usize = MAX_REFERENCES + 1;
 /// `Retry-After` of a call while too many others arrive, in seconds.
 const BUSY_RETRY_SECONDS: u64 = 2;
-/// `Retry-After` of an account whose images were rejected too often, in seconds.
+/// `Retry-After` for an account with too many rejected images, in seconds.
 const REJECTED_RETRY_SECONDS: u64 = 3;
 
 #[derive(Debug)]
@@ -33,7 +33,7 @@ pub(super) struct Pictures {
     slot: Option<UploadSlot>,
     spools: Vec<Spool>,
     stored: Option<Stored>,
-    /// Uploads to which the task may refer.
+    /// Uploads that the task can refer to.
     referred: Vec<Id>,
 }
 
@@ -72,7 +72,7 @@ impl Pictures {
         }
     }
 
-    /// The pictures as the parser of the call knows them.
+    /// The pictures, as the call's parser needs them.
     pub(super) fn sent(&self) -> Vec<SentPicture> {
         let sent = |(index, spool)| SentPicture { mark: DataUrls::name(&self.mark, index), name: name(spool) };
         self.spools.iter().enumerate().map(sent).collect()

@@ -65,7 +65,7 @@ impl Caller {
         find_key(api, self.key_hash).await
     }
 
-    /// The right by which this caller writes.
+    /// This caller's right to write.
     pub(in crate::http) fn right(&self) -> Right {
         Right::Key(self.key_hash)
     }
@@ -74,7 +74,7 @@ impl Caller {
         Origin { key_id: Some(self.key_id), right: Some(self.right()), ..Origin::default() }
     }
 
-    /// Counts a use of the key besides the one that the guard counted.
+    /// Counts a use of the key in addition to the guard's.
     pub(in crate::http) async fn count(&self, api: &ApiState, usage: RateLimit) -> Result<(), ApiError> {
         let key = find_key(api, self.key_hash).await?;
         count(api, &key, usage).await.map_or(Ok(()), |allowance| check(api, (usage, allowance)))
@@ -131,7 +131,7 @@ pub(super) async fn guard(api: &Arc<ApiState>, mut request: Request, next: Next)
     }
 }
 
-/// A request for the studio, whose handlers know the person by a cookie.
+/// A studio request. Its handlers identify the person by a cookie.
 fn request_context(api: &ApiState, request: &Request) -> RequestContext {
     let trusted = &api.settings.trusted_proxies;
     let id = request.extensions().get::<RequestId>().map(|id| id.as_str().to_owned());
@@ -142,8 +142,8 @@ fn request_context(api: &ApiState, request: &Request) -> RequestContext {
     }
 }
 
-/// The key that a request sends, and the limit of its route; `None` without a route. A handler whose route is missing
-/// from the table refuses every request, because it takes a [`Caller`].
+/// A request's key and its route's limit; `None` without a route. If a handler's route is missing from the table, it
+/// rejects every request, because it takes a [`Caller`].
 fn credentials(api: &Arc<ApiState>, request: &Request) -> Result<Option<(KeySecret, Option<RateLimit>)>, ApiError> {
     if api.settings.studio.require_https && !proxy::arrived_over_https(&api.settings.trusted_proxies, request) {
         return Err(ApiError::unauthorized());

@@ -13,14 +13,14 @@ use axum::response::{IntoResponse as _, Response};
 use crate::http::routes::{self, Route};
 use tintype_config::AllowedOrigins;
 
-/// The headers of responses that scripts may read besides those that the standard always allows.
+/// Response headers that scripts may read in addition to those that the standard always allows.
 const EXPOSED: HeaderValue = HeaderValue::from_static(
     "Date, Retry-After, X-Request-Id, X-Poll-After, X-Queue-Position, X-Expected-Wait, X-Progress, X-Steps, \
      X-Ignored-Fields, X-Should-Retry, Preference-Applied, RateLimit, RateLimit-Policy, X-Tintype-Task-Id",
 );
 /// The headers that scripts may send. The wildcard never includes `Authorization`, and old browsers do not know it.
 const ALLOWED_HEADERS: HeaderValue = HeaderValue::from_static("Authorization, Content-Type, Prefer, *");
-/// The time for which a browser may remember the answer to a preflight request, in seconds: the most that Chromium accepts.
+/// How long a browser may cache the answer to a preflight request, in seconds: Chromium's maximum.
 const MAX_AGE: HeaderValue = HeaderValue::from_static("7200");
 
 /// The part of a request that decides which headers its response gets.
@@ -38,7 +38,7 @@ impl Cors {
         Self { origins: origins.clone(), applies, allowed }
     }
 
-    /// The answer to a preflight request for a route, which comes without a key. Any other request goes on.
+    /// The answer to a preflight request for a route, which comes without a key. Other requests pass.
     pub(super) fn preflight(&self, request: &Request) -> Option<Response> {
         let asks = request.method() == Method::OPTIONS
             && request.headers().contains_key(header::ACCESS_CONTROL_REQUEST_METHOD);

@@ -10,7 +10,7 @@ use tintype_domain::images_api::{ErrorAnswer, ErrorObject};
 use tintype_domain::images_api_request::InvalidCall;
 use tintype_domain::model::{FailureCause, TaskFailure};
 
-/// The message of every 401. Its beginning is OpenAI's, by which gateways know it.
+/// The message of every 401. It begins like OpenAI's, which gateways recognise.
 const INCORRECT_KEY: &str = "Incorrect API key provided: a valid key of this service is required, sent over HTTPS as \"Authorization: Bearer <API_KEY>\".";
 
 /// Tells the official clients whether to repeat a call by themselves.
@@ -19,7 +19,7 @@ static SHOULD_RETRY: HeaderName = HeaderName::from_static("x-should-retry");
 /// The parts of an error that only OpenAI's dialect has.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Dialect {
-    /// The status, if it is not the one of the native API.
+    /// The status, unless it is the native API's.
     pub(super) status: Option<StatusCode>,
     pub(super) param: Option<&'static str>,
     /// The exact error, if the general code says too little.
@@ -47,7 +47,7 @@ impl ApiError {
         Self { dialect, ..Self::invalid_request(message) }
     }
 
-    /// The error for an account that has as many uploads as it may. A repeated call would fail as well.
+    /// The error for an account that has reached its limit of uploads. A repeated call would fail too.
     pub(in crate::http) fn too_many_uploads() -> Self {
         let message = format!("The account has {MAX_UPLOADS} uploads, which is its limit. Delete some in the studio.");
         let dialect = Dialect { code: Some("too_many_uploads"), is_final: true, ..Dialect::default() };
@@ -72,8 +72,8 @@ impl ApiError {
         Self { message: failure.message.replace("reference_images[", "image["), dialect, ..base }
     }
 
-    /// The error for a task that was accepted but whose pictures this call cannot return. The official clients repeat
-    /// the call by themselves, and get the pictures of the same task.
+    /// The error for a task that was accepted but whose pictures this call cannot return. The official clients retry on
+    /// their own, and get the same task's pictures.
     pub(in crate::http) fn goes_on() -> Self {
         let message = "The task was accepted and continues, but this call cannot return its images. Fetch the task by its \
                        id, which X-Tintype-Task-Id names: a new call is charged again.";
@@ -93,7 +93,7 @@ impl ApiError {
         Self { dialect, ..Self::invalid_request("The Idempotency-Key belongs to a call with another body.") }
     }
 
-    /// The error for a repeated call whose task has been removed. A repeated call would fail as well.
+    /// The error for a repeated call whose task has been removed. Another call would fail too.
     pub(in crate::http) fn removed_task() -> Self {
         let message = "The task of this call has been removed, by its owner or at the end of its retention. This \
                        call was not charged. To make new images, send the call with another Idempotency-Key.";
@@ -117,7 +117,7 @@ impl ApiError {
         self.dialect.is_final
     }
 
-    /// This error for a call whose task was accepted: that nothing was charged would be wrong.
+    /// This error for a call whose task was accepted. Saying that nothing was charged would be wrong.
     pub(in crate::http) fn after_the_charge(self) -> Self {
         match (self.code, self.dialect.code) {
             (ErrorCode::InternalError, None) => Self { cause: self.cause, ..Self::goes_on() },

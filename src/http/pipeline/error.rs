@@ -40,8 +40,8 @@ pub enum ErrorCode {
 pub(super) const PLACES: &str =
     "The API is under /api/v1, OpenAI's image API under /v1/images, and MCP at /mcp; /docs/ describes them.";
 
-/// An error response. Handlers put it into the extensions of a response; the outermost layer, which knows the request
-/// id, writes the body and logs the cause.
+/// An error response. Handlers put it into a response's extensions; the outermost layer, which has the request id,
+/// writes the body and logs the cause.
 #[derive(Debug, Clone)]
 pub struct ApiError {
     pub(super) status: StatusCode,
@@ -94,8 +94,8 @@ pub struct ErrorDetail<'a> {
     #[schema(value_type = i64, required = false)]
     #[serde(skip_serializing_if = "Option::is_none")]
     required: Option<i64>,
-    /// With `INSUFFICIENT_CREDITS` only: credits that this key can spend now: those of the account, or what is left of the
-    /// budget of the key if that is less.
+    /// With `INSUFFICIENT_CREDITS` only: credits that this key can spend now, which are the account's, or what is left of
+    /// the key's budget if that is less.
     #[schema(value_type = i64, required = false)]
     #[serde(skip_serializing_if = "Option::is_none")]
     available: Option<i64>,
@@ -141,7 +141,7 @@ impl ApiError {
         Self { shortage, ..Self::new(StatusCode::PAYMENT_REQUIRED, ErrorCode::InsufficientCredits, message) }
     }
 
-    /// 402 of a key whose budget has only `left` until it starts again.
+    /// 402 for a key with only `left` of its budget until the next period.
     pub fn over_budget(required: i64, available: i64, left: i64, resets_at: Timestamp) -> Self {
         let message =
             format!("This task costs {required} credits and the budget of this key has {left} left until {resets_at}.");
@@ -176,7 +176,7 @@ impl ApiError {
         Self { message: format!("{} {advice}", not_found.message), ..not_found }
     }
 
-    /// 405 for a page, to which programs post what is meant for an API.
+    /// 405 for a page that programs post API requests to.
     pub fn only_a_page() -> Self {
         let wrong_method = Self::of_status(StatusCode::METHOD_NOT_ALLOWED);
         Self { message: format!("{} {PLACES}", wrong_method.message), ..wrong_method }

@@ -1,16 +1,16 @@
 //! Checks the head of a request for what the HTTP library silently repairs.
 //!
-//! Request smuggling needs a message with two interpretations, so a head with two is refused: bare line feeds, a length
-//! given twice, a length beside chunks, another transfer coding than chunks, which nobody here decodes, or a URL with a
-//! fragment, which the HTTP library cuts off. Only heads that a connection waited for are checked, not pipelined ones:
-//! proxies do not pipeline, and a client that does could deceive only itself.
+//! Request smuggling needs a message with two interpretations, so heads with two are rejected: bare line feeds,
+//! repeated lengths, a length next to chunks, a transfer coding other than chunks, which this server doesn't decode, or
+//! a URL with a fragment, which the HTTP library cuts off. Only heads that a connection waited for are checked, not
+//! pipelined ones: proxies don't pipeline, and a client that does could only deceive itself.
 
 use tintype_config::MAX_HEADER;
 
 /// The head of one request as it arrives.
 #[derive(Debug, Default)]
 pub struct HeadCheck {
-    /// The bytes so far of a head that arrives in parts.
+    /// The bytes received of a head that arrives in parts.
     seen: Vec<u8>,
     done: bool,
 }

@@ -35,7 +35,7 @@ fn names_one_host(version: Version, headers: &HeaderMap, uri: &Uri) -> bool {
         _ => return false,
     };
     let Ok(host) = Authority::try_from(host.as_bytes()) else { return false };
-    // A proxy may send the whole URL as the target; then its host must be the one of the header.
+    // A proxy may send the whole URL as the target; its host must then match the header.
     is_valid(&host) && uri.authority().is_none_or(|authority| *authority == host)
 }
 

@@ -1,5 +1,5 @@
-//! Discards the rest of a request body that nobody has read. Many clients read the response only once they have sent
-//! the whole body; if the connection closed earlier, they would never see it.
+//! Discards the unread rest of a request body. Many clients only read the response once they have sent the whole body;
+//! if the connection closed earlier, they would never see it.
 
 use std::pin::Pin;
 use std::sync::{Arc, Mutex};

@@ -24,7 +24,7 @@ pub struct EnvelopeStream<S> {
     /// Whether the bytes since the last answer hold a length that the HTTP library cannot count to. It refuses their
     /// header as too large.
     has_endless_length: bool,
-    /// The response that replaces a bare refusal, and the number of its bytes that are written.
+    /// The response that replaces a bare error, and how many of its bytes are written.
     replacement: Option<(Vec<u8>, usize)>,
     /// The timer of a stalled write, and the bytes that the peer has read since it began.
     stall: Option<(Pin<Box<Sleep>>, usize)>,
@@ -45,14 +45,14 @@ impl<S> EnvelopeStream<S> {
     }
 }
 
-/// Whether there is one of the two lengths that the HTTP library keeps for bodies whose length is not known.
+/// Whether there is one of the two lengths that the HTTP library reserves for bodies of unknown length.
 fn has_endless_length(bytes: &[u8]) -> bool {
     const BEGINNING: &[u8] = b"1844674407370955161";
     let next = |at: usize| bytes.get(at + BEGINNING.len());
     memmem::find_iter(bytes, BEGINNING).any(|at| matches!(next(at), Some(b'4' | b'5')))
 }
 
-/// The position of a bare refusal in `written`, and its status. The HTTP library writes it last on a connection, in one
+/// The position of a bare error in `written`, and its status. The HTTP library writes it last on a connection, in one
 /// piece, and unlike our own responses it has no request id.
 fn bare_refusal(written: &[u8]) -> Option<(usize, StatusCode)> {
     const STATUS_LINE: &[u8] = b"HTTP/1.1 4";

@@ -1,4 +1,4 @@
-//! The headers that a reverse proxy adds to a request. Only those of trusted peers count.
+//! The headers that a reverse proxy adds to a request. They only count from trusted peers.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -13,7 +13,7 @@ use tintype_domain::source::{Peer, Source};
 /// Whether a request came over HTTPS, to us or to a trusted proxy.
 pub(super) fn arrived_over_https(trusted: &[TrustedProxy], request: &Request) -> bool {
     let Some(connection) = request.extensions().get::<ConnectionInfo>() else { return false };
-    // More than one value means that the client added one of its own.
+    // More than one value means that the client added its own.
     let mut forwarded = request.headers().get_all("x-forwarded-proto").iter();
     let https = |value: &HeaderValue| value.as_bytes().eq_ignore_ascii_case(b"https");
     let mut forwarded_over_https = || forwarded.next().is_some_and(https) && forwarded.next().is_none();
@@ -35,7 +35,7 @@ fn is_trusted(trusted: &[TrustedProxy], peer: Peer) -> bool {
     trusted.iter().any(|proxy| proxy.is(peer))
 }
 
-/// Walks back from the peer while the hops are trusted: a trusted hop names the one before it.
+/// Walks back from the peer while the hops are trusted: each trusted hop names the previous one.
 fn last_untrusted(trusted: &[TrustedProxy], peer: Peer, headers: &HeaderMap) -> Peer {
     let mut hop = peer;
     let lines: Vec<_> = headers.get_all("x-forwarded-for").iter().collect();

@@ -166,7 +166,7 @@ impl RateLimits {
         (limit > 0).then_some(limit)
     }
 
-    /// Whether the owner of an account may give a key these limits: none above the server's.
+    /// Whether an account's owner can give a key these limits: none above the server's.
     pub fn may_be_set(&self, submit_rate: Option<u32>, read_rate: Option<u32>) -> bool {
         let within = |rate: Option<u32>, most: u32| most == 0 || rate.is_none_or(|rate| (1..=most).contains(&rate));
         within(submit_rate, self.submit_rate) && within(read_rate, self.read_rate)
@@ -184,7 +184,7 @@ impl RateLimits {
             Some(limit) => self.count_under(key.first_id, usage, limit).await,
             None => None,
         };
-        // Only the operator gives a key no limit at all.
+        // Only the operator can give a key no limit at all.
         let own = if usage == RateLimit::Submit { key.submit_rate } else { key.read_rate };
         if own == Some(0) {
             return None;
@@ -201,7 +201,8 @@ impl RateLimits {
         }
     }
 
-    /// Counts one task that a person creates in the studio, against the default limit of submits; `None` if there is none.
+    /// Counts a task that a person creates in the studio, against the default limit of submits; `None` if there is
+    /// none.
     pub async fn count_person(&self, person_id: Id) -> Option<Allowance> {
         self.count_under(person_id, RateLimit::Submit, self.submit_rate).await
     }

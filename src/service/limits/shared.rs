@@ -29,8 +29,8 @@ use tintype_system::clock::Clock;
 const SCRIPT: &str = include_str!("gcra.lua");
 /// Prefix of all Redis keys.
 const PREFIX: &str = "tintype:rate:";
-/// What the keys end in with which a connection is tested. Their slots in a Redis Cluster (CRC16 of the key) are 6, 585,
-/// 3326, 4712, 7391, 8715, 11452, 12842, 15517 and 16371 of 16384, so that no node of several has them all.
+/// Suffixes of the keys for testing a connection. Their slots in a Redis Cluster (CRC16 of the key) are 6, 585, 3326,
+/// 4712, 7391, 8715, 11452, 12842, 15517 and 16371 of 16384, so that no node of several has them all.
 const PROBES: [u32; 10] = [477, 13, 0, 12, 1, 11, 2, 10, 3, 427];
 /// Connecting and testing a connection may take this many times as long as a request waits.
 const CONNECT_TIMEOUT_FACTOR: u32 = 10;
@@ -254,7 +254,7 @@ impl Server {
         })
     }
 
-    /// Counts one request under keys of its own, in one round trip, which exercises everything that counting needs.
+    /// Counts one request under separate keys, in one round trip, which exercises everything that counting needs.
     async fn probe(&self, connection: &mut MultiplexedConnection) -> RedisResult<()> {
         let mut commands = redis::pipe();
         commands.cmd("SCRIPT").arg("LOAD").arg(SCRIPT);

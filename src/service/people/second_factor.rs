@@ -53,7 +53,7 @@ impl People {
         }
     }
 
-    /// The code that someone types, if it is right now. Only the database knows whether it was used meanwhile.
+    /// The typed code, if it is right now. Only the database knows whether it was used meanwhile.
     async fn right_code(&self, person: Id, typed: &str) -> Result<Option<FactorCode>> {
         let Some(factor) = self.store.find_factor(person).await? else { return Ok(None) };
         Ok(match TypedCode::parse(typed) {

@@ -1,4 +1,4 @@
-//! Tasks that no engine can do, and tasks whose engine no worker has now.
+//! Tasks that no engine can do, and tasks whose engine no worker currently has.
 
 use std::sync::Mutex;
 use std::time::Duration;

@@ -18,7 +18,7 @@ const RECENT_DAYS: usize = 4;
 /// Concurrent removals, because a bucket is slow to remove each file.
 const CONCURRENT_REMOVALS: usize = 16;
 
-/// The files that a sweep removes in addition to those of removed tasks.
+/// The files that a sweep removes in addition to removed tasks' files.
 pub(super) struct FileRule {
     /// The sweep checks files that were written before this.
     written_before: Timestamp,
@@ -33,7 +33,7 @@ impl FileRule {
         Self { written_before: cutoff, touched_before: cutoff }
     }
 
-    /// Removes only files of removed tasks, regardless of their age; orphans have a sweep of their own.
+    /// Removes only removed tasks' files, regardless of their age; orphans have a separate sweep.
     pub(super) const REMOVED: Self = Self { written_before: Timestamp::MAX, touched_before: Timestamp::MIN };
 }
 

@@ -24,9 +24,9 @@ impl Sweeper {
         });
     }
 
-    /// Erases the tasks whose time in the bin is over, or whose deletion is final; then removes the files of those that were
-    /// deleted before every unfinished task began, so that each of these has its references. Logs failures and leaves them to
-    /// the next sweep. Returns the number of tasks whose files are gone.
+    /// Erases tasks whose time in the bin is over, or whose deletion is final; then removes the files of tasks deleted
+    /// before every unfinished task began, so that unfinished tasks keep their references. Logs failures and leaves
+    /// them to the next sweep. Returns the number of tasks whose files are gone.
     pub async fn sweep_deleted(&self) -> usize {
         let store = &self.shared.store;
         let now = store.now();

@@ -46,7 +46,7 @@ pub struct Sweeper {
     in_bin: Duration,
     /// How long entries of the audit log are kept.
     audit_retention: Duration,
-    /// How long prompts of failed tasks are kept, and how many bytes of them for an account.
+    /// How long failed tasks' prompts are kept, and how many bytes of them per account.
     failed_prompts: (Duration, u64),
     /// How long the files of removed tasks are kept.
     removed_files_grace: Duration,
@@ -195,10 +195,10 @@ impl Sweeper {
         }
     }
 
-    /// Deletes what has expired or is past its life: sign-in links, invitations and sessions; shared links; counts of
-    /// earlier days' sign-ups, with their addresses; entries of the audit log; calls of OpenAI's dialect; and webhook
-    /// deliveries. Also gives up the oldest deliveries of an endpoint that has too many. Logs an error and leaves the
-    /// rest to the next sweep.
+    /// Deletes what has expired or reached its maximum age: sign-in links, invitations and sessions; shared links;
+    /// earlier days' sign-up counts, with their addresses; audit log entries; calls in OpenAI's dialect; and webhook
+    /// deliveries. Also abandons an endpoint's oldest deliveries if it has too many. Logs an error and leaves the rest
+    /// to the next sweep.
     pub async fn delete_expired(&self) {
         let store = &self.shared.store;
         let before = |life| store.now().saturating_sub(life);

@@ -16,7 +16,7 @@ pub enum EndpointRefusal {
     NoAccount,
 }
 
-/// Adds an endpoint that gets these events, and returns it with its secret, which nobody can read later.
+/// Adds an endpoint that gets these events, and returns it with its secret, which cannot be read later.
 ///
 /// # Errors
 /// [`StoreError`](tintype_store::StoreError); in it [`EndpointRefusal`].

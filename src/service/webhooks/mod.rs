@@ -1,9 +1,9 @@
 //! Delivers events to the endpoints of accounts, as Standard Webhooks 1.0 says: at least once, with a new signature for
 //! each attempt, on its schedule.
 //!
-//! Every process with an API delivers. The database says which deliveries are due, and gives each to one process at a
-//! time, for the length of a lease; a process that dies leaves it to another. `attempt_slots.rs` keeps a slow or dead
-//! endpoint from taking the slots of others.
+//! Every process with an API delivers. The database determines which deliveries are due, and leases each to one process
+//! at a time; if a process dies, another takes over. `attempt_slots.rs` keeps a slow or dead endpoint from taking
+//! others' slots.
 
 mod attempt_slots;
 pub mod endpoints;
@@ -63,7 +63,7 @@ impl Deliverer {
         Arc::new(Self { shared, receivers, slots: Arc::default(), served: Mutex::default() })
     }
 
-    /// Delivers until `stop`; what is under way then goes on to its end.
+    /// Delivers until `stop`, then finishes the deliveries in progress.
     pub async fn run(self: Arc<Self>, stop: CancellationToken) {
         let mut endings = self.shared.endings.subscribe();
         let mut under_way = JoinSet::new();
@@ -131,7 +131,7 @@ impl Deliverer {
         Ok(begun.collect())
     }
 
-    /// Endpoints with deliveries that are due, from the one after the last served on.
+    /// Endpoints with due deliveries, starting after the one served last.
     async fn due(&self) -> Result<Vec<DueEndpoint>> {
         let after = *self.served.locked();
         let mut due = self.shared.store.due_endpoints(after, ROUND).await?;

@@ -12,8 +12,8 @@ const JITTER: f64 = 0.2;
 /// Longest wait that a receiver may ask for.
 pub(super) const MAX_RETRY_AFTER: Duration = Duration::from_secs(24 * HOUR);
 
-/// The wait after the attempt of this number, from 1; `None` after the last one. It is no shorter than the receiver asks for.
-/// `chance` is a random number below 1.
+/// The wait after the attempt with this number, from 1; `None` after the last one. It is never shorter than the
+/// receiver asks for. `chance` is a random number below 1.
 pub(super) fn wait_after(attempt: u32, retry_after: Option<Duration>, chance: f64) -> Option<Duration> {
     let seconds = WAITS.get(usize::try_from(attempt).ok()?.checked_sub(1)?)?;
     let wait = Duration::from_secs(*seconds).mul_f64(1.0 + JITTER * chance);

@@ -1,4 +1,4 @@
-//! Invitations: an owner makes a link, by which several people join the account.
+//! Invitations: an owner creates a link that lets several people join the account.
 
 use std::sync::Arc;
 
@@ -65,12 +65,12 @@ pub async fn revoke(Path(id): Path<String>, form: Form) -> PageResult {
 #[template(path = "join.html")]
 struct JoinPage<'a> {
     t: &'a Texts,
-    /// The path of the page, to which the choice of a language leads back.
+    /// The page's path, to which the language choice returns.
     path: &'a str,
     account: &'a str,
     role: Role,
     name: &'a str,
-    /// The name of the text that says why nobody has joined yet.
+    /// The key of the text that says why nobody has joined yet.
     notice: Option<&'static str>,
 }
 

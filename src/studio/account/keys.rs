@@ -24,7 +24,7 @@ use tintype_system::clock::Timestamp;
 
 const KEYS: &str = "/studio/keys";
 
-/// The text that says that the account has as many keys as its owners can make.
+/// The key of the text for an account with as many keys as its owners can create.
 const TOO_MANY: &str = "key-too-many";
 
 #[derive(Template)]
@@ -36,7 +36,7 @@ struct KeysPage<'a> {
     allowances: HashMap<Id, Allowance>,
     periods: [Period; 3],
     now: Timestamp,
-    /// The name of the text that says why there is no form for another key.
+    /// The key of the text that says why there is no form for another key.
     closed: Option<&'static str>,
     /// The form for another key.
     draft: Draft,
@@ -52,7 +52,7 @@ impl KeysPage<'_> {
         !matches!(key.state(self.now), KeyState::Revoked | KeyState::Expired)
     }
 
-    /// The name of the text that says why there is no other key, or no form for one.
+    /// The key of the text that says why there is no other key, or no form for one.
     fn refusal(&self) -> Option<&'static str> {
         self.draft.refusal.or(self.closed)
     }
@@ -70,7 +70,7 @@ impl KeysPage<'_> {
         period.as_str() == self.draft.fields.text("period")
     }
 
-    /// Whether the form for another key comes back with limits, which it shows at once.
+    /// Whether the form for another key is shown again with limits, which it then displays at once.
     fn has_drafted_limits(&self) -> bool {
         ["submit_rate", "read_rate", "budget"].into_iter().any(|field| !self.draft.fields.text(field).is_empty())
     }
@@ -144,7 +144,7 @@ async fn show(visitor: &Visitor, key: &KeySecret, lead: String) -> PageResult {
     secret::show(visitor, &Secret { lead, texts, copy: "key-copy".into(), back: KEYS.into() }).await
 }
 
-/// The key that a form asks for, or the name of the text that says why there is none.
+/// The key that a form asks for, or the key of the text that says why there is none.
 fn new_key(fields: &Fields, secret: &KeySecret, now: Timestamp) -> Result<NewKey, &'static str> {
     let name = text::key_label(fields.text("name").trim()).map_err(|_| "key-name-invalid")?;
     let expires_at = match fields.text("days") {

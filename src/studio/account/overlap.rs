@@ -1,4 +1,4 @@
-//! The time for which a key or a secret that was replaced still works.
+//! How long a replaced key or secret still works.
 
 use std::time::Duration;
 

@@ -22,7 +22,7 @@ use tintype_store::{FoundPerson, Invitation, PersonChange, PersonCreation};
 
 pub(super) const PEOPLE: &str = "/studio/people";
 
-/// People that one finds at a glance.
+/// People that can be found at a glance.
 const FEW: usize = 10;
 
 #[derive(Template)]
@@ -89,7 +89,7 @@ pub async fn add(form: Form) -> PageResult {
     match visitor.store().create_person(account, &name, role).await? {
         PersonCreation::Created(person) => show_link(&visitor, &person, &headers).await,
         PersonCreation::NameTaken => {
-            // Names are unique among all accounts, so nobody may try many.
+            // Names are unique across all accounts, so attempts are limited.
             if let Some(source) = visitor.context.source
                 && visitor.studio.failures.delay(source).await == FailureDelay::Exhausted
             {

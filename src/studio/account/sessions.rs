@@ -1,4 +1,4 @@
-//! The browsers in which a person is signed in.
+//! The browsers that a person is signed in with.
 
 use std::borrow::Cow;
 

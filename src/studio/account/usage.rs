@@ -41,7 +41,7 @@ impl UsageQuery {
         }
     }
 
-    /// The begin of the period, whose last day is today.
+    /// The start of the period, which ends today.
     fn from(&self, now: Timestamp) -> Option<Timestamp> {
         Some(Timestamp::of_day(&now.day())?.saturating_sub(DAY * (self.days() - 1)))
     }

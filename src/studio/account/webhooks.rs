@@ -72,7 +72,7 @@ impl WebhooksPage<'_> {
         self.endpoints.iter().any(needs_care)
     }
 
-    /// Whether the form for another endpoint has this kind of events chosen. The empty form has all of them.
+    /// Whether this kind of event is selected in the form for another endpoint. In an empty form all are.
     fn is_drafted(&self, kind: &EventType) -> bool {
         self.draft.refusal.is_none() || self.draft.fields.get(kind.as_str()).is_some()
     }
@@ -93,7 +93,7 @@ impl WebhookPage<'_> {
         }
     }
 
-    /// The time of the next attempt, as HTML; one that goes before all others has none of its own.
+    /// When the next attempt is made, as HTML; a delivery that jumps the queue has no time of its own.
     fn next(&self, delivery: &Delivery) -> String {
         delivery.next_attempt_at.map(|at| time(at.max(delivery.id.timestamp()))).unwrap_or_default()
     }

@@ -80,7 +80,7 @@ struct OlderCards<'a> {
 }
 
 impl CreatePage<'_> {
-    /// Whether the chosen shape is none of the often used ones.
+    /// Whether the selected shape isn't one of the common ones.
     fn is_other_shape(&self) -> bool {
         self.shapes.iter().any(|shape| shape.chosen && shape.usage.is_none())
     }
@@ -145,9 +145,9 @@ impl FormValues {
     }
 }
 
-/// The first page. `from` fills the form in from an earlier task: all of it, or the part that `take` names; with `seed` the
-/// images would be the same. `reference` adds a picture of the account, `prompt` brings words of its own, and `board` chooses a
-/// board.
+/// The first page. `from` fills in the form from an earlier task: completely, or only the part named by `take`; with
+/// `seed` the images would be the same. `reference` adds a picture of the account, `prompt` sets the prompt, and
+/// `board` selects a board.
 #[derive(Debug, Deserialize)]
 pub struct From {
     prompt: Option<String>,
@@ -386,8 +386,8 @@ async fn read(
     Ok(Ok(FormRequest { request: GenerateRequest { request_id, settings, ..request }, engine, board: board.flatten() }))
 }
 
-/// Puts a new task on a board, even if the caller hangs up. It is charged, so a board that was removed meanwhile is no reason
-/// for an error.
+/// Puts a new task on a board, even if the caller hangs up. The task is already charged, so it isn't an error if the
+/// board has been removed meanwhile.
 async fn put(visitor: &Visitor, task: Id, board: Id) {
     let (studio, store) = (visitor.studio.clone(), visitor.store());
     let (account, person) = (visitor.account_id(), visitor.person_id());

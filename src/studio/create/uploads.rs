@@ -274,8 +274,8 @@ struct Shown {
     width: u32,
     height: u32,
     is_mask: bool,
-    /// The name of the person whose upload it is, if the account has several and it is known: empty for someone who has
-    /// left.
+    /// Name of the person who uploaded it, if the account has several people and it is known: empty for a former
+    /// member.
     author: Option<String>,
     deletes: bool,
 }

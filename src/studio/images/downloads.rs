@@ -74,8 +74,8 @@ impl Chosen {
     }
 }
 
-/// Sends the pictures one after the other, and then a table of them, as long as the session lasts. Nothing is read ahead of
-/// a slow reader but the next picture.
+/// Sends the pictures one after the other, followed by a table of them, while the session lasts. Only the next picture
+/// is read ahead of a slow reader.
 async fn write(visitor: &Visitor, pictures: Vec<Chosen>, details: bool, mut sender: mpsc::Sender<io::Result<Bytes>>) {
     let (shared, account) = (&visitor.studio.shared, visitor.account_id());
     let mut listed = Vec::new();
@@ -209,7 +209,7 @@ pub(super) async fn stream_file(shared: &ServiceContext, name: FileName<'_>, hea
     Ok(response)
 }
 
-/// All pictures of a task, or one of them by its number.
+/// All pictures of a task, or one of them by number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 struct Part {
     task: Id,

@@ -65,7 +65,7 @@ pub struct PageQuery {
     made: String,
 }
 
-/// The shared links of the visitor; for an owner, those of the account.
+/// The visitor's shared links; for an owner, all of the account's.
 pub async fn links(visitor: Visitor, Query(query): Query<PageQuery>, headers: HeaderMap) -> PageResult {
     visitor.check_can_change()?;
     let (store, account) = (&visitor.studio.shared.store, visitor.account_id());
@@ -151,7 +151,7 @@ struct SharedPage {
 }
 
 impl SharedPage {
-    /// The name of the text for a heading without words of its own.
+    /// The key of the heading for a link without its own title.
     fn untitled(&self) -> &'static str {
         if self.pictures.len() > 1 { "shared-pictures" } else { "shared-picture" }
     }

@@ -1,4 +1,4 @@
-//! All accounts, and one of them with its keys and people.
+//! All accounts, and single accounts with their keys and people.
 
 use askama::Template;
 use axum::extract::{Path, Query};
@@ -151,7 +151,7 @@ pub async fn grant(Path(id): Path<String>, form: OperatorForm) -> PageResult {
             GrantOutcome::Repeated => refusal = Some("grant-repeated"),
         }
     }
-    // A form that was sent twice is not filled in again, so that one more press does not grant once more.
+    // A form that was sent twice isn't filled in again, so that pressing once more doesn't grant again.
     let fields = if refusal == Some("grant-repeated") { Fields::default() } else { fields };
     page(&visitor, account, Draft { refusal, fields }).await
 }

@@ -23,7 +23,7 @@ pub(super) fn detail(t: &Texts, audited: &AuditedChange) -> Option<String> {
     Some(known.unwrap_or_else(|| in_minutes(detail)))
 }
 
-/// The name of the one who made a change. The server's own names are in English.
+/// The name of a change's actor. The server's own names are in English.
 pub(super) fn actor<'a>(t: &'a Texts, name: &'a str) -> std::borrow::Cow<'a, str> {
     if name == "content policy" { t.get("audit-policy") } else { name.into() }
 }

@@ -42,7 +42,7 @@ impl<S: HasStudio> FromRequestParts<S> for Operator {
 #[derive(Debug)]
 pub struct OperatorForm(pub(super) Form);
 
-/// A form of an operator whose effect another form undoes, so it needs no confirmation.
+/// An operator's form whose effect can be undone by another form, so it needs no confirmation.
 #[derive(Debug)]
 pub struct ReversibleForm(pub(super) Form);
 

@@ -106,7 +106,7 @@ pub async fn overview(operator: Operator) -> PageResult {
     html(&page)
 }
 
-/// An engine with the mean time of its workers for an image; `None` if none of them knows its own.
+/// An engine with its workers' mean time per image; `None` if none of them has measured it.
 fn with_pace(t: &Texts, engine: EngineState, workers: &[(WorkerReport, Timestamp)]) -> (EngineState, Option<String>) {
     let of_engine = workers.iter().filter(|(worker, _)| worker.engine == engine.name);
     let means: Vec<Duration> = of_engine.filter_map(|(worker, _)| worker.mean_of_image).collect();

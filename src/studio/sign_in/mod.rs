@@ -49,7 +49,7 @@ pub(super) fn sign_in_page(studio: &Studio, headers: &HeaderMap, notice: &str) -
 }
 
 impl<'a> SignInPage<'a> {
-    /// Whether name and password were refused. The form then goes on with the password, whatever the name was.
+    /// Whether name and password were rejected. The form then starts at the password, whatever the name was.
     fn has_failed(&self) -> bool {
         self.notice == Some("sign-in-failed")
     }
@@ -64,9 +64,9 @@ impl<'a> SignInPage<'a> {
 #[template(path = "link.html")]
 struct LinkPage<'a> {
     t: &'a Texts,
-    /// The path of the page, to which the choice of a language leads back.
+    /// The page's path, to which the language choice returns.
     path: &'a str,
-    /// The person; `None` for a link that signs nobody in.
+    /// The person; `None` for a link that is no longer valid.
     person: Option<&'a str>,
 }
 
@@ -198,8 +198,8 @@ struct SignedOutPage<'a> {
     target: String,
 }
 
-/// Ends the session. One that began at a provider with a sign-out goes on there, from a page: our policy lets a form lead
-/// nowhere else.
+/// Ends the session. If it began at a provider with a sign-out, a page continues there, because our policy doesn't let
+/// forms lead elsewhere.
 pub async fn sign_out(headers: HeaderMap, Unready(form): Unready<Form>) -> PageResult {
     let Visitor { session, context, .. } = &form.visitor;
     form.visitor.store().end_sessions(session.person.id, EndSessions::One(session.id)).await?;

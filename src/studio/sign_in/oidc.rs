@@ -220,8 +220,8 @@ async fn exchange(
     }
 }
 
-/// Signs in the person with this identity. Someone new joins an account by a rule, or gets one where sign-up is open;
-/// names and e-mail addresses lead to nobody's own account.
+/// Signs in the person with this identity. New people join an account by a rule, or get one if sign-up is open; names
+/// and email addresses never lead to an existing person's account.
 async fn sign_in_as(
     studio: &Studio,
     context: &RequestContext,

@@ -180,7 +180,7 @@ fn code_page(page: CodePage<'_>) -> PageResult {
     html(&page).map(without_path_in_referrer)
 }
 
-/// The person whose first proof the form carries, if that still holds.
+/// The person whose first proof the form contains, if that is still valid.
 async fn first_proof(studio: &Studio, fields: &Fields) -> Result<Option<(Person, FirstProof)>, PageError> {
     if let Some(link) = Token::parse(fields.text("link")) {
         return Ok(studio.people.of_link(&link).await?.map(|person| (person, FirstProof::Link(link))));

@@ -22,7 +22,7 @@ struct SignUpPage<'a> {
     name: &'a str,
     /// Credits of a new account.
     credits: i64,
-    /// The name of the text that says why there is no account yet.
+    /// The key of the text that says why there is no account yet.
     notice: Option<&'a str>,
 }
 
@@ -59,7 +59,7 @@ pub(in crate::studio) fn new_person(
     Ok(Ok(NewPerson { name, password: fields.text("password").to_owned(), source }))
 }
 
-/// Whether a refusal is about the password, so that the form begins there.
+/// Whether a rejection is about the password, so that the form starts there.
 pub(in crate::studio) fn is_about_password(refusal: &Option<&str>) -> bool {
     refusal.is_some_and(|refusal| refusal.starts_with("password-"))
 }
