@@ -174,7 +174,7 @@ async fn history(args: HistoryArgs, data: &DataSettings) -> Outcome {
     })
 }
 
-/// The kind of an entry, for people: the credits that an operator took are a grant with a negative amount.
+/// An entry's kind, for display: credits taken by an operator are a grant with a negative amount.
 fn kind(entry: &LedgerEntry) -> &'static str {
     match entry.kind {
         EntryKind::Grant if entry.amount < 0 => "taken",

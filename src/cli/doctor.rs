@@ -170,7 +170,7 @@ fn writable(directory: &Path) -> Result<(), String> {
     }
 }
 
-/// The user of the service on this directory. A mounted volume may belong to root, and what is in it does not.
+/// The service user, judging by this directory. A mounted volume may belong to root, but its content doesn't.
 fn user_of(directory: &Path) -> std::io::Result<u32> {
     let owner = std::fs::metadata(directory)?.uid();
     if owner != 0 {

@@ -438,7 +438,7 @@ fn existing_file(path: &Path, hint: &str) -> Result<(), Failure> {
     Err(Failure(format!("there is no database at {}: {hint}", path.display())))
 }
 
-/// Whether a path exists. A path that may not be looked at is an error, not absent.
+/// Whether a path exists. Lacking permission to check is an error, not absence.
 fn is_there(path: &Path) -> Result<bool, String> {
     path.try_exists().map_err(|error| match error.kind() {
         io::ErrorKind::PermissionDenied => owner::denied(path),

@@ -182,7 +182,7 @@ async fn fetch(args: PullArgs, data: &DataSettings) -> Outcome {
     })
 }
 
-/// Has the engine open an installed model, and writes down whether it can.
+/// Has the engine open an installed model, and saves whether it can.
 async fn checked(mut installed: Installed, data: &DataSettings) -> Result<Installed, String> {
     let pipeline = installed.manifest.as_ref().map_or("", |manifest| manifest.pipeline.as_str());
     if !is_usable(pipeline) {

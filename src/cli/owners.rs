@@ -49,7 +49,7 @@ impl Owners {
         Ok(Self { only, names })
     }
 
-    /// All accounts, or none if they cannot be read: a damaged account must not hide what is shown beside its name.
+    /// All accounts, or none if they cannot be read: a damaged account must not hide what is shown next to its name.
     pub(super) async fn readable(store: &Store) -> Self {
         Self::read(store, None).await.unwrap_or_default()
     }

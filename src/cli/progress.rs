@@ -23,7 +23,7 @@ pub(super) fn bar(visible: bool) -> ProgressBar {
     bar
 }
 
-/// How often a render is looked at.
+/// How often a render's progress is checked.
 const TICK: Duration = Duration::from_millis(100);
 
 /// Shows the stages of a render: a bar on a terminal, otherwise a line for each stage.

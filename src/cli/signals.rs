@@ -51,7 +51,7 @@ impl Signals {
         }
     }
 
-    /// Waits for the next signal to stop. There is nothing to read again yet, or any more.
+    /// Waits for the next stop signal, while there is nothing to reload yet or any more.
     pub(super) async fn stop(&mut self) -> &'static str {
         loop {
             if let ServerSignal::Stop(signal) = self.next().await {

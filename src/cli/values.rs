@@ -34,7 +34,7 @@ pub(super) fn role() -> impl TypedValueParser<Value = Role> {
     PossibleValuesParser::new(Role::ALL.map(Role::as_str)).try_map(|text: String| text.parse::<Role>())
 }
 
-/// A parser of aspect ratios, which shells complete. It accepts every text: the server says what is wrong with one.
+/// A parser for aspect ratios, which shells complete. It accepts any text, because the server reports invalid ones.
 #[derive(Debug, Clone)]
 pub(super) struct RatioParser;
 

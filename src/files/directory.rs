@@ -32,7 +32,7 @@ pub(super) struct Directory {
     pub(super) path: PathBuf,
     /// The day whose directory was most recently created and synced.
     synced_day: Mutex<String>,
-    /// Held while the marker is looked at.
+    /// Held while the marker is checked.
     marker_check: Arc<tokio::sync::Mutex<()>>,
 }
 

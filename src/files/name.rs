@@ -27,8 +27,7 @@ impl<'a> FileName<'a> {
         Some(Self { text, task_id: Self::owner(text.strip_suffix(PNG)?)? })
     }
 
-    /// Parses the name of a picture or of its thumbnail, or of what an interrupted write of either has left; `None` for
-    /// anything else.
+    /// Parses the name of a picture or its thumbnail, or of an interrupted write's leftovers; `None` for anything else.
     pub fn parse_any(text: &'a str) -> Option<AnyName<'a>> {
         // An interrupted write leaves a temporary file: the intended name, `#` and a number.
         let (intended, is_temporary) = text.split_once('#').map_or((text, false), |(intended, _)| (intended, true));
@@ -71,7 +70,7 @@ impl<'a> FileName<'a> {
     }
 }
 
-/// The name of a picture or of its thumbnail, or of what an interrupted write has left.
+/// The name of a picture or its thumbnail, or of an interrupted write's leftovers.
 #[derive(Debug, Clone, Copy)]
 pub struct AnyName<'a> {
     /// The whole name.

@@ -39,7 +39,7 @@ impl ProcessMetrics {
         }
     }
 
-    /// Reads the counts. Those that cannot be read stay as they were.
+    /// Reads the counts. Counts that cannot be read stay as they were.
     pub(super) fn read(&self) {
         self.log_lines_dropped.inc_by(output::dropped().saturating_sub(self.log_lines_dropped.get()));
         let used = clock_gettime(ClockId::ProcessCPUTime);

@@ -1,9 +1,9 @@
 //! Normalises text, so that all ways to write a word become one.
 //!
 //! The result consists of lower-case words with one space around each. Invisible characters and marks that only
-//! decorate a letter are removed, and the compatibility forms of Unicode (full width, mathematical, circled) become the
-//! letters that they represent. Scripts without spaces between words stay without spaces, so that a word of theirs is
-//! found anywhere.
+//! decorate a letter are removed, and Unicode compatibility forms (full width, mathematical, circled) become the
+//! letters that they represent. Scripts without spaces between words stay without spaces, so that their words are found
+//! anywhere.
 //!
 //! A text has several [`readings`], because a letter can be literal or replace a Latin letter that it resembles: `ВОДА`
 //! is Russian for water, but `ВОМВ` isn't Russian at all.
@@ -65,8 +65,8 @@ fn parted(text: &str) -> Option<String> {
     text.contains(parts).then(|| text.replace(parts, " "))
 }
 
-/// Whether invisible characters stand between two letters or digits, where they may hide that a word ends. Those of emoji
-/// divide nothing.
+/// Whether there are invisible characters between two letters or digits, which could hide the end of a word. The ones
+/// in emoji divide nothing.
 pub(super) fn is_divided(text: &str) -> bool {
     let (mut after_letter, mut hidden) = (false, false);
     for character in text.chars() {

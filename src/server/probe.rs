@@ -38,7 +38,7 @@ impl Probe {
     /// Listens for the worker of this process on a data directory.
     ///
     /// # Errors
-    /// The directory cannot be looked at, or another process has taken the name.
+    /// The directory cannot be read, or another process has taken the name.
     pub fn bind(data: &Path) -> io::Result<Self> {
         let name = format!("{}{}", prefix(data)?, std::process::id());
         let listener = StdListener::bind_addr(&SocketAddr::from_abstract_name(name)?)?;
@@ -69,7 +69,7 @@ impl Probe {
 /// The state of each worker on a data directory: its process, and why it cannot work.
 ///
 /// # Errors
-/// The directory, or the sockets of this machine, cannot be looked at.
+/// The directory, or this machine's sockets, cannot be read.
 pub fn workers(data: &Path, time_limit: Duration) -> io::Result<Vec<(String, Result<(), String>)>> {
     let prefix = prefix(data)?;
     let sockets = fs::read_to_string(SOCKETS)?;

@@ -58,8 +58,8 @@ pub struct Pace {
     news: Notify,
 }
 
-/// Estimated time until an attempt ends: at the pace of its steps if it reports some, otherwise what is left of the usual
-/// time, which is `None` if it is unknown.
+/// Estimated time until an attempt ends: extrapolated from its steps if it reports some, otherwise the rest of the
+/// usual time, which is `None` if unknown.
 fn left(attempt: AttemptProgress, usual: Option<Duration>) -> Option<Duration> {
     let AttemptProgress { running, stage } = attempt;
     let part = stage.map(|stage| f64::from(stage.fraction()));

@@ -20,7 +20,7 @@ pub struct FailedTasks {
     clock: Clock,
     /// Number of failures at which an account cannot submit more; 0: no limit.
     most: u32,
-    /// When an account was looked at, by the monotonic clock, and whether it had too many.
+    /// When an account was checked, on the monotonic clock, and whether it had too many.
     seen: Cache<Id, (Duration, Option<Duration>)>,
 }
 

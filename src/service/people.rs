@@ -198,9 +198,9 @@ impl People {
         self.open_account(name, Credential::Password(password), proof, source, terms, agent).await
     }
 
-    /// Opens an account for someone with an identity that no person has, and begins a session. The name is for people
-    /// to read. If someone with the identity was added meanwhile, the authentication request that began at `began_at`
-    /// signs that person in.
+    /// Opens an account for someone with an identity that isn't linked to a person yet, and begins a session. The name
+    /// is only for display. If a person with the identity was added meanwhile, the authentication request that began at
+    /// `began_at` signs in that person.
     pub async fn sign_up_as(
         &self,
         name: &str,

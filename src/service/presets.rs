@@ -56,7 +56,7 @@ pub enum NoEngineForMask {
     /// The engines with these names, separated by commas, take none.
     #[error("mask is not supported by the engine {0}: leave it out, or name another model")]
     NotTaken(String),
-    /// Those that take one take fewer reference images.
+    /// Engines that take masks take fewer reference images.
     #[error("With a mask, no engine of this server takes more than {0} images: send fewer")]
     TooManyReferences(usize),
 }

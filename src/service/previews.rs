@@ -14,7 +14,7 @@ use tintype_domain::model::{Id, Surface};
 use tintype_store::{FoundPreview, SoughtPreview};
 use tintype_system::locked::Locked as _;
 
-/// Interval at which previews are looked for. Workers report them as often.
+/// How often previews are polled, which is also how often workers report them.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// Looks for previews.

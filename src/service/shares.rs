@@ -9,7 +9,7 @@ use tokio::sync::oneshot;
 use tintype_domain::model::Id;
 use tintype_system::locked::Locked as _;
 
-/// Whether an account that holds `held` of `total` units may take `more` while others hold `of_others`: it may have one
+/// Whether an account that holds `held` of `total` units can take `more` while others hold `of_others`: it can have one
 /// portion, and up to half of what the others leave.
 pub fn fits(total: usize, held: usize, of_others: usize, more: usize) -> bool {
     let free = total.saturating_sub(of_others).saturating_sub(held);

@@ -51,7 +51,7 @@ impl SignInAttempts {
         self.names.forget(&name.to_owned());
     }
 
-    /// Counts one attempt, before the password is looked at, and says whether it may go on.
+    /// Counts an attempt before its password is checked, and returns whether it can proceed.
     pub fn allow(&self, name: &str, source: Option<Source>) -> bool {
         let name = name.to_owned();
         let known = source.and_then(|source| self.known.find(&(name.clone(), source)));

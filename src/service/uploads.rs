@@ -1,6 +1,6 @@
-//! Pictures that people upload. Everything that can be refused is refused before the first byte of a picture is read.
-//! The bytes go to an unlinked file as they arrive, so a crash leaves nothing behind; a confined process decodes them,
-//! and what is stored is a PNG of our own without metadata.
+//! Pictures that people upload. Everything that can be rejected is rejected before the first byte of a picture is read.
+//! Arriving bytes go to an unlinked file, so a crash leaves nothing behind; a confined process decodes them, and only a
+//! new PNG without metadata is stored.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, ErrorKind, Read as _, Seek as _, Write as _};

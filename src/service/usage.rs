@@ -1,5 +1,5 @@
 //! The use of credits: per day for charts, and with names for people. Counting a ledger of 100,000 entries takes 40 ms,
-//! so counts for charts are kept, and only later entries are read.
+//! so counts for charts are cached, and only later entries are read.
 
 use std::collections::{BTreeMap, HashMap};
 

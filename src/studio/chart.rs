@@ -53,7 +53,7 @@ struct Tick {
 #[template(path = "chart.html")]
 pub(super) struct Chart {
     t: &'static Texts,
-    /// The name of the text that says what it shows.
+    /// The key of the chart's title.
     title: &'static str,
     bars: Vec<Bar>,
     /// The highest value, in words.

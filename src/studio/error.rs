@@ -86,8 +86,8 @@ impl PageError {
         Self { first: Some(SECOND_FACTOR), ..Self::new(StatusCode::SEE_OTHER, "factor-required") }
     }
 
-    /// This error for a request that may be for a page: the sign-in then leads to that page. Only a request for a page
-    /// accepts HTML; `Sec-Fetch-Dest` would say so too, but browsers send it over HTTPS alone.
+    /// This error for a request that may be for a page: signing in then leads to that page. Only requests for pages
+    /// accept HTML; `Sec-Fetch-Dest` would say so too, but browsers only send it over HTTPS.
     pub(super) fn leading_to(self, parts: &Parts) -> Self {
         let accepts_html =
             parts.headers.get(header::ACCEPT).is_some_and(|kinds| kinds.as_bytes().starts_with(b"text/html"));
@@ -96,8 +96,8 @@ impl PageError {
         self.with_destination(parts, page, false)
     }
 
-    /// This error for a form on a page of the studio: the sign-in reports that the form had no effect, and leads back to
-    /// its page. A sign-out needs no repetition.
+    /// This error for a form on a studio page: the sign-in page says that the form had no effect, and leads back to its
+    /// page. Signing out need not be repeated.
     pub(super) fn with_unsent_form(self, parts: &Parts) -> Self {
         let page = referring_page(&parts.headers).filter(|_| parts.uri.path() != SIGN_OUT);
         self.with_destination(parts, page, true)
@@ -121,7 +121,7 @@ impl PageError {
 impl From<StoreError> for PageError {
     fn from(error: StoreError) -> Self {
         match error {
-            // The answer that a stranger gets.
+            // The answer for someone who isn't signed in.
             StoreError::Revoked => Self::signed_out(),
             error => Self::caused_by(error),
         }

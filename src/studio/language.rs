@@ -11,7 +11,7 @@ use super::session::{Fields, check_origin};
 use super::texts::Texts;
 use super::{HOME, Studio};
 
-/// Chooses a language, and leads back to the page with the form.
+/// Sets the language, and redirects back to the page with the form.
 pub async fn choose(State(studio): State<Arc<Studio>>, request: Request) -> PageResult {
     let (parts, body) = request.into_parts();
     check_origin(&studio, &parts)?;

@@ -337,7 +337,7 @@ impl Visitor {
 }
 
 impl Watched {
-    /// Whether one more page of a session may watch. An account has no more than half of what the others leave.
+    /// Whether another page of a session can watch. An account gets no more than half of what the others leave.
     fn has_room(&self, session: TokenHash, by: &Person) -> bool {
         let of_session = self.sessions.get(&session).map_or(0, |session| session.watchers);
         let of_person = self.sessions.values().filter(|session| session.person == by.id);

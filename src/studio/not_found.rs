@@ -7,7 +7,7 @@ use super::error::{PageError, PageResult};
 use super::page::secured;
 use super::session::{Form, Visitor};
 
-/// A page. One with a slash too many leads to the page without it.
+/// A missing page. With a trailing slash, redirects to the page without it.
 pub async fn page_not_found(_: Visitor, uri: Uri) -> PageResult {
     let path = uri.path().trim_end_matches('/');
     if path == uri.path() {

@@ -87,7 +87,7 @@ pub(super) fn query<'a, 'b>(fields: impl IntoIterator<Item = (&'a str, &'b str)>
     url::form_urlencoded::Serializer::new(String::new()).extend_pairs(given).finish()
 }
 
-/// Truncates what was found to one page. The query asks for one item more; if it was found, returns the last of the page.
+/// Truncates results to one page. The query asks for one item more; if it was found, returns the page's last item.
 pub(super) fn last_of_page<T>(found: &mut Vec<T>, page: u32) -> Option<&T> {
     let more = found.len() > page as usize;
     found.truncate(page as usize);

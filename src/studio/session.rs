@@ -320,7 +320,7 @@ impl Form {
 pub(super) struct Fields(HashMap<String, String>);
 
 impl Fields {
-    /// Reads a form that anyone may send, of at most 8 KiB: what strangers send waits in memory.
+    /// Reads a form that doesn't require signing in, of at most 8 KiB, because unauthenticated input waits in memory.
     pub(super) async fn read(studio: &Studio, parts: &Parts, body: Body) -> Result<Self, PageError> {
         Self::read_up_to(8 * 1024, studio, parts, body).await
     }

@@ -134,7 +134,7 @@ impl Ids {
         Self { trace: rand::random(), span: rand::random() }
     }
 
-    /// Those of the span of a request, from the random bytes of its id. All-zero ids, which mean none, cannot come out.
+    /// A request span's ids, from the random bytes of the request id. They are never all zero, which would mean none.
     fn of_request(request_id: &str) -> Option<Self> {
         let random: [u8; 15] = BASE64_URL_SAFE_NO_PAD.decode(request_id).ok()?.try_into().ok()?;
         let (mut trace, mut span) = ([1; 16], [1; 8]);

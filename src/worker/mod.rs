@@ -457,7 +457,7 @@ impl Worker {
             () = no_longer => {}
         }
         let unfinished = self.held.cancel_all();
-        // Engines get a moment to stop; the attempts that are still under way then are aborted.
+        // Engines get a moment to stop; attempts still in progress then are aborted.
         drop(tokio::time::timeout(CANCEL_GRACE, join_all(&mut running)).await);
         running.shutdown().await;
         for lease in unfinished {

@@ -228,7 +228,7 @@ impl EngineRenderer {
         let count = seeds.len();
         // Tasks with different seeds can share a batch.
         let mut settings = RenderSettings { seed: None, ..request.settings.render.clone() };
-        // Below 1 some engines would render what it names, and the policy has judged the prompt alone.
+        // Below 1 some engines would render the negative prompt, and the policy has only judged the prompt.
         if settings.guidance_scale.is_some_and(|scale| scale < 1.0) {
             settings.negative_prompt = None;
         }

@@ -1,4 +1,4 @@
-//! The attempts that a worker has under way: the leases that it renews, and their progress.
+//! A worker's attempts in progress: the leases that it renews, and their progress.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};

@@ -80,7 +80,7 @@ pub struct EditRequest {
     pub aspect_ratio: Option<String>,
     /// Number of images; `None` leaves it to the server.
     pub n: Option<i64>,
-    /// The reference images, in their order.
+    /// The reference images, in order.
     pub references: Vec<Reference>,
     /// The preset and the settings.
     pub choices: Choices,
@@ -117,7 +117,7 @@ impl Client {
     /// request.
     ///
     /// # Errors
-    /// Those of [`Client::submit`].
+    /// As for [`Client::submit`].
     pub async fn submit_edit(&self, request: &EditRequest) -> Result<Accepted, ClientError> {
         let boundary = request.boundary();
         let (url, kind, body) = match request.references.is_empty() {

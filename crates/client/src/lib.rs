@@ -187,7 +187,7 @@ pub struct Refusal {
     pub status: StatusCode,
     /// Whether the API itself answered, and not a gateway in front of it.
     pub from_api: bool,
-    /// Text for people.
+    /// A message for display.
     pub message: String,
     /// The id to quote to support.
     pub request_id: Option<String>,
@@ -392,7 +392,7 @@ fn http_client(plain: bool, tls: ClientConfig, redirects: Policy) -> reqwest::Cl
         .referer(false)
         .connect_timeout(CONNECT_LIMIT)
         .user_agent(USER_AGENT);
-    // A proxy cannot read HTTPS. Plain HTTP is meant for this machine, and a proxy would read the key.
+    // A proxy cannot read HTTPS. Plain HTTP is for this machine, and a proxy would read the key.
     if plain { builder.no_proxy() } else { builder }
 }
 

@@ -62,7 +62,7 @@ const fn v6([a, b, c, d, e, f]: [u16; 6], prefix_len: u8) -> Ipv6Net {
     Ipv6Net::new_assert(Ipv6Addr::new(a, b, c, d, e, f, 0, 0), prefix_len)
 }
 
-/// Whether a URL leads to this machine, so that no network sees what is sent there.
+/// Whether a URL points to this machine, so that no network sees what is sent there.
 pub fn is_this_machine(url: &Url) -> bool {
     match url.host() {
         Some(Host::Domain(name)) => name == "localhost",

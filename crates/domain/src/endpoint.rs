@@ -118,8 +118,7 @@ impl Serialize for EndpointUrl {
     }
 }
 
-/// The secret that signs what is sent to an endpoint: `whsec_` and the base64 of its bytes. Its `Debug` output hides
-/// it.
+/// The secret for signing deliveries to an endpoint: `whsec_` and the base64 of its bytes. Hidden from `Debug`.
 #[derive(Clone, PartialEq, Eq)]
 pub struct SigningSecret(String);
 
@@ -201,7 +200,7 @@ words! {
 words! {
     /// The state of a delivery.
     pub enum DeliveryState: "state of a delivery" {
-        /// It is under way, or waits for its next attempt.
+        /// It is in progress, or waits for its next attempt.
         Waiting = "waiting",
         /// The receiver has answered with a status of 2xx.
         Delivered = "delivered",

@@ -42,9 +42,9 @@ pub enum Purpose {
     Link(Id),
 }
 
-/// The way of a browser to a provider and back. The browser keeps it in a cookie that this server signs, and nothing is
-/// stored for it: the values that the provider sees follow from it and do not lead back to it, so that an answer of the
-/// provider counts only in the browser that was sent there.
+/// A browser's trip to a provider and back. The browser keeps it in a cookie signed by this server, and nothing is
+/// stored for it. The values that the provider sees are derived from it irreversibly, so the provider's answer only
+/// counts in the browser that was sent there.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AuthenticationRequest {
     secret: Token,

@@ -82,7 +82,7 @@ pub struct ErrorAnswer {
 /// An error.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct ErrorObject {
-    /// A message for people, which may repeat the prompt.
+    /// A message for people, which can repeat the prompt.
     #[serde(default)]
     pub message: String,
     /// The kind of error, such as `invalid_request_error`.

@@ -57,7 +57,7 @@ pub struct ImagesCall {
     pub request: GenerateRequest,
     /// The model that the caller named.
     pub model: Option<String>,
-    /// The settings that the caller asked for. Those of the task are chosen by its preset.
+    /// The settings that the caller asked for. The preset determines the task's settings.
     #[serde(skip_serializing_if = "RenderSettings::is_empty")]
     pub settings: RenderSettings,
     /// The format of the files.

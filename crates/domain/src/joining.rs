@@ -17,9 +17,9 @@ pub struct Claims {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum RuleSubject {
-    /// Those with a verified e-mail address in this domain, and not below it. In the form that DNS uses.
+    /// People with a verified email address in this domain, not in its subdomains. In the form that DNS uses.
     Domain(String),
-    /// Those in this group.
+    /// People in this group.
     Group(String),
 }
 

@@ -16,7 +16,7 @@ pub(super) enum Json {
     String(String),
     Number(f64),
     Array(Vec<Json>),
-    /// The fields in their order, with those that are repeated.
+    /// The fields in order, including repeated ones.
     Object(Vec<(String, Json)>),
 }
 

@@ -1,7 +1,7 @@
 //! The rules of credits: charges, refunds, grants and expiry. Nothing here reads or writes a database.
 //!
-//! A store locks the account, loads it, calls one of these functions and writes its result. Credits that expire are
-//! part of the balance; each of their grants keeps count of what is left of it.
+//! A store locks the account, loads it, calls one of these functions and writes its result. Expiring credits are part
+//! of the balance; each of their grants keeps count of its remaining credits.
 
 use std::time::Duration;
 
@@ -255,7 +255,7 @@ impl Stops {
         if stopped <= ALWAYS_STOPPED { 0 } else { stopped.saturating_mul(COMPLETED_FOR_ONE) }
     }
 
-    /// Number of completed tasks to look at: that many always suffice, and with 0 there is nothing to look at.
+    /// Number of completed tasks to look at. This many always suffice; with 0 there is nothing to look at.
     pub fn most_to_read(self, cost: i64) -> i64 {
         self.needs(cost) / CREDITS_PER_IMAGE
     }
@@ -266,7 +266,7 @@ impl Stops {
     }
 }
 
-/// Takes up to this many credits of grants, in their order.
+/// Takes up to this many credits from grants, in order.
 fn draw<'a>(grants: impl Iterator<Item = &'a Grant>, amount: i64) -> Vec<Part> {
     let mut missing = amount.max(0);
     let parts = grants.map(|grant| {

@@ -47,7 +47,7 @@ pub enum Fact<'a> {
 crate::opaque!(Fact<'_>);
 
 impl TokenSigner {
-    /// The tickets of this moment, with the secret that signs cursors. The purpose is part of what is signed.
+    /// The tickets for this moment, signed with the cursor secret. The signature includes the purpose.
     pub fn new(secret: &[u8; 32], now: Timestamp) -> Self {
         Self { mac: Hmac::new_from_slice(secret).expect("HMAC takes keys of any length"), now }
     }

@@ -1,6 +1,6 @@
 //! The OpenID Connect provider of an organisation (OpenID Connect Core 1.0, authorization code flow with PKCE).
 //!
-//! The operator names the provider, and the provider names its endpoints: no caller has a say in what is requested here.
+//! The operator names the provider, and the provider names its endpoints: callers cannot influence what is requested.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -446,7 +446,7 @@ pub fn words(description: &str) -> String {
     description.chars().filter(|char| matches!(char, ' '..='~') && !matches!(char, '"' | '\\')).take(200).collect()
 }
 
-/// The code of an error (RFC 6749), without anything else that a stranger may write into a log.
+/// An error's code (RFC 6749), without anything else that an attacker could write into a log.
 pub fn word(code: &str) -> String {
     code.chars().filter(|char| char.is_ascii_alphanumeric() || *char == '_').take(60).collect()
 }

@@ -1,8 +1,8 @@
 //! Requests to hosts that untrusted callers name. They reach public addresses only, unless the operator names other
 //! networks.
 //!
-//! Three checks enforce that: an IP literal in the URL is checked before the request, because the connector resolves no
-//! literals; [`PublicResolver`] yields public addresses only, and the connector dials what it yields; the peer of every
+//! Three checks enforce that: an IP literal in the URL is checked before the request, because the connector doesn't
+//! resolve literals; [`PublicResolver`] returns only public addresses, and the connector dials those; the peer of every
 //! response is checked before the response is returned.
 
 #[cfg(test)]
@@ -120,7 +120,7 @@ pub enum AllowedAddresses {
     Public,
     /// These too, and those in networks that the operator has named.
     PublicAnd(Arc<[IpNet]>),
-    /// Those in networks that the operator has named, alone.
+    /// Only addresses in networks named by the operator.
     Only(Arc<[IpNet]>),
 }
 
@@ -220,7 +220,7 @@ pub enum SendError {
     /// No connection or no response. Without the URL, which may carry a secret.
     #[error("request failed: {}", describe(.0))]
     Request(reqwest::Error),
-    /// The connection leads to an address that is not public.
+    /// The connection's peer isn't public.
     #[error("connected to {0:?}, which is not public")]
     Peer(Option<SocketAddr>),
 }

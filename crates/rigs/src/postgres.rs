@@ -74,7 +74,7 @@ impl Cluster {
         Self::start_in(&std::env::temp_dir(), durability, "-c shared_buffers=64MB")
     }
 
-    /// Starts a cluster for a benchmark: it keeps what it acknowledges. `place` is on a disk, unlike many a /tmp.
+    /// Starts a cluster for a benchmark, with durable commits. `place` is on a disk, unlike many a /tmp.
     pub fn start_for_benchmark(place: &Path) -> Self {
         // As in /tmp, the user of the server may remove its own directory.
         let place = place.join("postgresql");

@@ -112,7 +112,7 @@ pub(crate) async fn exists(begun: &Transaction<'_>, key_id: Id, call: &Call) -> 
     Ok(found.is_some())
 }
 
-/// Writes down the call that made a task.
+/// Records the call that created a task.
 pub(crate) async fn record(begun: &Transaction<'_>, task_id: Id, key_id: Id, call: &Call) -> Done {
     let sql = "INSERT INTO calls (task_id, key_id, digest, idempotency, attempt, holder)
         VALUES ($1, $2, $3, $4, $5, $6)";

@@ -91,15 +91,15 @@ pub enum Verdict {
 /// Outcome of the end of an attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AttemptWrite {
-    /// It was written down.
+    /// It was recorded.
     Done,
-    /// It was written down, and its endpoint was disabled.
+    /// It was recorded, and its endpoint was disabled.
     Disabled(DisabledFor),
     /// Nothing was changed: another attempt has begun, or the delivery is gone.
     Lost,
 }
 
-/// Rows deleted or given up per transaction, so that the writes of callers can run in between.
+/// Rows deleted or abandoned per transaction, so that callers' writes can run in between.
 const BATCH: i64 = 1_000;
 
 /// A delivery that is due at this time goes before all others.

@@ -226,7 +226,7 @@ impl Transaction<'_> {
         }
     }
 
-    /// Whether what has this author is another person's than the actor's.
+    /// Whether this author is a person other than the actor.
     pub(crate) fn is_of_another(&self, author: Option<Id>) -> bool {
         author.is_some() && author != self.actor().and_then(|actor| actor.person_id)
     }

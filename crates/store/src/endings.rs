@@ -128,7 +128,7 @@ async fn may_stop(begun: &Transaction<'_>, account_id: Id, cost: i64) -> Done<bo
         begun.either("INDEXED BY refunds_of_account", "")
     );
     let stops = Stops { returned: sum(&returned, &[&account_id, &since]).await? };
-    // Those in the bin count, too.
+    // Tasks in the bin count, too.
     let images = "SELECT CAST(coalesce(sum(n), 0) AS bigint) AS sum FROM (
             SELECT n FROM tasks WHERE account_id = $1 AND surface IN ('api', 'web') AND removed_at IS NULL
             AND id >= $2 AND status = 'completed'
@@ -140,7 +140,7 @@ async fn may_stop(begun: &Transaction<'_>, account_id: Id, cost: i64) -> Done<bo
     Ok(stops.allow(cost, images * CREDITS_PER_IMAGE))
 }
 
-/// How tasks are given up.
+/// How tasks are failed or queued again.
 #[derive(Debug, Clone)]
 pub(super) struct Loss {
     failure: TaskFailure,

@@ -1,4 +1,4 @@
-//! Errors of statements: what is known about their effect decides whether they can be repeated.
+//! Statement errors: what is known about their effect determines whether they can be retried.
 
 use tokio_postgres::error::{Severity, SqlState};
 

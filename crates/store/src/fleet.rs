@@ -113,7 +113,7 @@ impl Abilities {
         }
     }
 
-    /// Those of the engines that could do more than all workers together can now.
+    /// The engines that could do more than all workers together currently can.
     pub fn missing(self, engines: &[EngineState]) -> impl Iterator<Item = &EngineState> {
         let more =
             move |engine: &&EngineState| self.available.is_none_or(|available| engine.max_references > available);

@@ -243,7 +243,7 @@ impl Store {
         Ok(self.driver.find(&sql, &[&account_id, &task], both).await?.unwrap_or_default())
     }
 
-    /// Those of these tasks that the studio shows.
+    /// The tasks among these that the studio shows.
     pub async fn shown(&self, account_id: Id, tasks: &[Id]) -> Result<Vec<Id>> {
         let among = self.driver.among(1);
         let sql = format!(
@@ -252,7 +252,7 @@ impl Store {
         self.driver.list(&sql, &[&list(tasks), &account_id], |row| row.get("id")).await
     }
 
-    /// Those of these tasks that have a star of a person.
+    /// The tasks among these that a person has starred.
     pub async fn starred(&self, person_id: Id, tasks: &[Id]) -> Result<Vec<Id>> {
         let among = self.driver.among(1);
         let sql = format!("SELECT task_id FROM stars WHERE task_id {among} AND person_id = $2");

@@ -154,7 +154,7 @@ pub(crate) async fn create(
 const EXPIRY_OF_LINE: &str = "(SELECT CASE WHEN count(*) = count(k.expires_at) THEN max(k.expires_at) END
     FROM api_keys k WHERE k.first_id = old.first_id)";
 
-/// Ends the key `id` after `overlap` and adds one that takes over what is set for it.
+/// Ends the key `id` after `overlap` and adds one with the same settings.
 async fn rotate(
     begun: &Transaction<'_>,
     id: Id,
@@ -211,7 +211,7 @@ async fn change(begun: &Transaction<'_>, id: Id, change: KeyChange, by_operator:
     let sql = format!("UPDATE api_keys SET {set} WHERE id = $1 AND CAST($2 AS bigint) IS NOT NULL RETURNING {KEY}");
     let changed = begun.find(&sql, &[&id, &begun.now()], api_key).await?;
     if lifts {
-        // After the lock on the line, so that no concurrent strike is missed. Those of its maker go with them.
+        // After locking the line, so that no concurrent strike is missed. Its maker's strikes are cleared, too.
         let of_maker =
             format!("DELETE FROM person_strikes WHERE task_id IN (SELECT task_id FROM strikes WHERE {OF_LINE})");
         begun.execute(&of_maker, &[&id]).await?;

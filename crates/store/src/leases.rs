@@ -113,7 +113,7 @@ pub enum Refusal {
     Lost,
 }
 
-/// Outcome of giving up an attempt.
+/// Outcome of abandoning an attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Retry {
     /// The task was queued again.
@@ -155,7 +155,7 @@ pub enum Cancellation {
     NotFound,
 }
 
-/// Tasks that lost their lease or were given up.
+/// Tasks that were queued again or failed.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Rescued {
     /// Number of tasks that were queued again.

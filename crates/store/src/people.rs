@@ -180,7 +180,7 @@ pub enum FactorRemoval {
 /// The links, invitations and sessions to delete.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DeleteSessions {
-    /// Those that have expired.
+    /// Expired ones.
     Expired,
     /// All: a restored database would otherwise revive those that were ended or used up after the backup.
     All,
@@ -236,7 +236,7 @@ pub(crate) async fn create(
     role: Role,
     password: Option<&str>,
 ) -> Done<PersonCreation> {
-    // Those who are added at once wait for each other, and the next statement counts them.
+    // People added at the same time wait for each other, and the next statement counts them.
     begun.lock("SELECT 1 FROM accounts WHERE id = $1", &[&account_id]).await?;
     let sql = "INSERT INTO people (id, account_id, name, role, password)
         SELECT $1, id, $3, $4, $6 FROM accounts WHERE id = $2 AND deleted_at IS NULL
@@ -472,7 +472,7 @@ impl Store {
         self.driver.find(&sessions(LIVE), &[&&hash[..], &self.driver.now()], session).await
     }
 
-    /// Those of these sessions that [`Store::find_session`] would find, in any order.
+    /// The sessions among these that [`Store::find_session`] would find, in any order.
     pub async fn live_sessions(&self, hashes: &[TokenHash]) -> Result<Vec<TokenHash>> {
         let sql = format!(
             "SELECT s.hash FROM {ENABLED} JOIN sessions s ON s.person_id = people.id

@@ -124,7 +124,7 @@ impl Store {
         .await
     }
 
-    /// Those of these leases that are lost, without a write.
+    /// The leases among these that are lost, without writing anything.
     pub async fn lost(&self, leases: Vec<Lease>) -> Result<Vec<Lease>> {
         let sql = format!(
             "SELECT task_id, lease_epoch FROM queue WHERE task_id {} AND lease_until IS NOT NULL",

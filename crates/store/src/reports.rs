@@ -216,7 +216,7 @@ pub struct StruckPerson {
     pub person: Person,
     /// The name of the account.
     pub account: String,
-    /// The strikes. Those that are too old to count go with the next one.
+    /// The strikes. Strikes that are too old to count are removed at the next one.
     pub strikes: u64,
 }
 

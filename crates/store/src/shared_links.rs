@@ -101,7 +101,7 @@ impl Store {
             if begun.query_opt(full, &[&account_id, &begun.now(), &i64::from(most)]).await?.is_some() {
                 return Ok(SharedLinkCreation::TooMany);
             }
-            // Locks what it shows, so that neither is removed meanwhile.
+            // Locks what it shows, so that it cannot be removed meanwhile.
             let sql = format!(
                 "WITH board AS MATERIALIZED (
                      SELECT id FROM boards

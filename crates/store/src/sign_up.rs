@@ -20,7 +20,7 @@ const COUNT: &str = "
     INSERT INTO sign_ups (source, day, count) SELECT $1, $2, 1 WHERE CAST($3 AS bigint) > 0
     ON CONFLICT (source, day) DO UPDATE SET count = sign_ups.count + 1 WHERE sign_ups.count < $3";
 
-/// Waits for another sign-up with the identity that may be under way, in any process.
+/// Waits for any other sign-up with the same identity in progress, in any process.
 async fn wait(begun: &Transaction<'_>, Identity { issuer, subject }: &Identity) -> Done {
     if let Transaction::Postgres(..) = begun {
         let wait = "SELECT pg_advisory_xact_lock(hashtextextended($1 || ' ' || $2, 0))";

@@ -21,7 +21,7 @@ const REMOVABLE_ON_SQLITE: &str = "
     WHERE account_id = $3 AND surface IN ('api', 'web') AND id < $2 AND removed_at IS NULL AND status <> 'processing'
     AND updated_at < $1 LIMIT $4";
 
-/// Those tasks on PostgreSQL. Only this index is in the order of surfaces.
+/// The same tasks on PostgreSQL. Only this index is ordered by surface.
 const REMOVABLE_ON_POSTGRES: &str = "
     SELECT id FROM tasks
     WHERE account_id = $3 AND id < $2 AND removed_at IS NULL AND status <> 'processing' AND updated_at < $1
@@ -126,8 +126,8 @@ impl Store {
         Ok(self.sweep(Effect::FailBeyond, Sweep::Beyond(max_references), loss).await?.failed)
     }
 
-    /// Ends the grants that have expired by [`Store::now`]: an entry of the kind `expiry` takes what is left of each
-    /// from its account. Returns the number of grants.
+    /// Ends the grants that have expired by [`Store::now`]: an entry of kind `expiry` takes each grant's remaining
+    /// credits from its account. Returns the number of grants.
     pub async fn lapse_grants(&self) -> Result<usize> {
         with_store!(self.driver, store => store.lapse_all_grants().await)
     }

@@ -304,7 +304,7 @@ fn lock_file(path: &Path, what: &Path, patience: Duration, content: &str) -> Res
 /// Whether a server holds the lock of the directory.
 ///
 /// # Errors
-/// If the lock cannot be looked at, for example by a user who may not read the directory.
+/// If the lock cannot be checked, for example by a user without access to the directory.
 pub fn is_locked(directory: &Path) -> io::Result<bool> {
     match File::open(lock_file_in(directory)) {
         Ok(file) => Ok(matches!(file.try_lock_shared(), Err(TryLockError::WouldBlock))),

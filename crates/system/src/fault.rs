@@ -88,7 +88,7 @@ words! {
         Claim = "claim",
         /// Leases are renewed.
         Renew = "renew",
-        /// The progress of attempts is written down.
+        /// Attempts' progress is saved.
         ReportProgress = "report-progress",
         /// A lease is given back without using up an attempt.
         Release = "release",

@@ -58,7 +58,7 @@ struct QueuedOutput {
 struct Queue {
     entries: VecDeque<QueuedLine>,
     bytes: usize,
-    /// The thread writes what it has taken out.
+    /// The thread is writing what it has taken out.
     writes: bool,
 }
 

@@ -109,7 +109,7 @@ pub fn caller() -> String {
 /// The value of `/proc/self/loginuid` before any login.
 const NOBODY_LOGGED_IN: u32 = u32::MAX;
 
-/// Name of a user for people, or its number.
+/// A user's display name, or its number.
 pub fn name(uid: u32) -> String {
     user(uid).map_or_else(|| format!("user {uid}"), |(name, _)| name)
 }
@@ -118,7 +118,7 @@ pub fn name(uid: u32) -> String {
 pub fn denied(path: &Path) -> String {
     let own = name(geteuid().as_raw());
     let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
-    // A directory that this user may not enter hides what is in it.
+    // A directory that this user cannot enter hides its content.
     let visible = path.ancestors().find_map(|place| Some((place, fs::metadata(place).ok()?)));
     match visible {
         Some((place, metadata)) if metadata.uid() != geteuid().as_raw() => {
@@ -198,7 +198,7 @@ fn owner(place: &Path) -> Result<Option<Owner>, String> {
     Ok((found.uid() != 0).then_some(Owner { uid: found.uid(), gid, path }))
 }
 
-/// The file or directory that a path leads to, and the symbolic links on the way with their owners.
+/// The file or directory that a path points to, and the symbolic links on the way with their owners.
 fn follow(path: &Path) -> io::Result<(Metadata, Vec<(PathBuf, u32)>)> {
     let mut at = PathBuf::from("/");
     let mut links = Vec::new();

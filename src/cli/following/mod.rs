@@ -339,7 +339,7 @@ pub(super) fn save(path: &Path, content: &[u8]) -> io::Result<()> {
         let mut file = File::create_new(&unfinished)?;
         file.write_all(content)?;
         file.sync_all()?;
-        // A rename replaces its target, so an empty file of ours claims the name first.
+        // A rename replaces its target, so an empty file of our own reserves the name first.
         match File::create_new(path) {
             // An earlier run saved this image.
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists && fs::read(path)? == content => {

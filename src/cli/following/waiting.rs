@@ -8,8 +8,8 @@ use tintype_client::{Accepted, Processing, TaskId, Waiting};
 
 const TICK: Duration = Duration::from_millis(100);
 const LENGTH: u64 = 1_000;
-/// The part of what is left that time alone can fill: a task that takes longer than expected leaves the bar short of its
-/// end.
+/// The fraction of the rest that passing time alone can fill: if a task takes longer than expected, the bar stops short
+/// of its end.
 const FILLED_BY_TIME: f64 = 0.95;
 
 pub(super) struct WaitingBar {

@@ -20,7 +20,7 @@ use tintype_engine::{Engine, EngineInfo};
 use tintype_engines::{EngineChoice, EngineContext, EngineModel, models};
 use tintype_system::sandbox::Decoder;
 
-/// How often the installed models are looked at.
+/// How often the installed models are checked.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// An engine that was chosen and is not built yet.

@@ -1,4 +1,4 @@
-//! How a server reports that it is ready: in lines for people, or as one event of the log, and to systemd.
+//! Reports that a server is ready: in lines for people, or as one log event, and to systemd.
 
 use std::io::{self, IsTerminal as _};
 use std::sync::Arc;

@@ -79,9 +79,9 @@ struct Refusal {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Operations {
     All,
-    /// Those with a body.
+    /// Operations with a body.
     WithBody,
-    /// Those that name a task in the path.
+    /// Operations that name a task in the path.
     OfOneTask,
 }
 

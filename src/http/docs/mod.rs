@@ -1,5 +1,5 @@
-//! Pages for people: the home page, and the reference of the API with a quick start; and the style sheet and the script of
-//! the studio. Everything is served from the binary, and the pages load nothing from other hosts.
+//! Pages for people: the home page, the API reference with a quick start, and the studio's style sheet and script.
+//! Everything is served from the binary, and pages load nothing from other hosts.
 
 use std::convert::Infallible;
 use std::sync::OnceLock;

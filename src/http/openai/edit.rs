@@ -157,7 +157,7 @@ struct Form<'a> {
     fields: Vec<(String, String)>,
     images: Vec<String>,
     parts: usize,
-    /// Bytes in all fields and their names.
+    /// Bytes in all fields, including their names.
     bytes: usize,
 }
 

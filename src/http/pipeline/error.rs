@@ -346,7 +346,7 @@ impl From<PageError> for ApiError {
 impl From<StoreError> for ApiError {
     fn from(error: StoreError) -> Self {
         match error {
-            // The answer that a stranger gets.
+            // The answer for a caller without a valid key.
             StoreError::Revoked => Self::unauthorized(),
             error => Self::caused_by(error),
         }

@@ -115,7 +115,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for EnvelopeStream<S> {
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        // TLS buffers what is written, so only a flush shows that the peer does not read.
+        // TLS buffers writes, so only a flush shows that the peer isn't reading.
         let Poll::Ready(flushed) = Pin::new(&mut self.stream).poll_flush(context) else {
             return self.poll_stalled(context).map(Err);
         };

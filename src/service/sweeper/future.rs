@@ -14,7 +14,7 @@ use tintype_system::locked::Locked as _;
 
 /// The clock that dates tasks can be this much ahead of the clock that is read here.
 const AHEAD: Duration = Duration::from_secs(60);
-/// Most waiting tasks that are looked at.
+/// Most waiting tasks that are checked.
 const MOST: u32 = 10_000;
 
 /// When each waiting task from the future was first seen, by the monotonic clock.
@@ -45,7 +45,7 @@ impl Sweeper {
         Ok(())
     }
 
-    /// Those of the tasks that were first seen long ago.
+    /// The tasks that were first seen long ago.
     fn overdue_of(&self, waiting: impl Iterator<Item = Id>) -> Vec<Id> {
         let elapsed = self.shared.clock.elapsed();
         let mut seen = self.future.0.locked();

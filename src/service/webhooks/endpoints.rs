@@ -39,8 +39,8 @@ pub async fn add(
     })
 }
 
-/// Whether someone may change an endpoint. One that the operator has added leads to a receiver of the operator, which
-/// would refuse what another secret signs.
+/// Whether an endpoint can be changed. An endpoint added by the operator belongs to the operator's receiver, which
+/// would reject another secret's signatures.
 pub fn may_change(endpoint: &Endpoint, operates: bool) -> bool {
     operates || endpoint.added_by == AddedBy::Owner
 }

@@ -32,12 +32,12 @@ use self::attempt_slots::{AttemptSlot, AttemptSlots};
 
 pub use self::attempt_slots::MAX_OF_ENDPOINT;
 
-/// An attempt that has not ended after this time is made again, by any process: longer than the time limit of a request.
+/// An attempt that hasn't ended after this time is repeated, by any process: longer than a request's time limit.
 pub const ATTEMPT_LEASE: Duration = Duration::from_secs(30);
 /// An endpoint is disabled when an attempt at an event that has waited for this long fails, and nothing was delivered to it
 /// for this long. It is a little less than the schedule takes.
 pub const DEAD_AFTER: Duration = Duration::from_secs(3 * 24 * 60 * 60);
-/// Endpoints that are looked at in one round.
+/// Endpoints per round.
 const ROUND: u32 = 256;
 /// Shortest time between two attempts at a failing endpoint.
 const HOLD: Duration = Duration::from_secs(1);
@@ -100,7 +100,7 @@ impl Deliverer {
         }
     }
 
-    /// Delivers what is due, one round, and waits for its end. Returns the number of attempts.
+    /// Makes due deliveries for one round, and waits until they have ended. Returns the number of attempts.
     pub async fn step(&self) -> Result<usize> {
         let begun = self.begin().await?;
         let attempts = begun.len();

@@ -146,7 +146,7 @@ pub async fn change(Path((id, word)): Path<(String, String)>, form: Form) -> Pag
         PersonAction::Remove => drop(visitor.store().remove_person(id).await?),
     }
     tracing::info!(person = %id, by = %own.id, ?action, "a person was changed in the studio");
-    // A later page of the list, or what was searched, stays in view.
+    // A later page of the list, or the search, stays in view.
     let list =
         referring_page(&headers).filter(|page| page.strip_prefix(PEOPLE).is_some_and(|query| query.starts_with('?')));
     Ok(redirect(list.as_deref().unwrap_or(PEOPLE)))

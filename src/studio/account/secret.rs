@@ -67,7 +67,7 @@ pub async fn secret(visitor: Visitor, headers: HeaderMap) -> PageResult {
     html(&SecretPage { frame, secret })
 }
 
-/// Puts the secret away, and leads back to where it was made.
+/// Hides the secret, and returns to where it was created.
 pub async fn put_away(form: Form) -> PageResult {
     let Form { visitor, headers, .. } = form;
     let secret = found(&visitor, &headers).await?;

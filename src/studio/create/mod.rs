@@ -45,7 +45,7 @@ const EXAMPLES: [&str; 4] = ["example-1", "example-2", "example-3", "example-4"]
 
 struct Shape {
     name: &'static str,
-    /// The name of the text that says what it is for, if it is one of the few that most people use.
+    /// The key of the text about its use, if it is one of the few shapes that most people use.
     usage: Option<&'static str>,
     /// Its size within a square of 24.
     width: u32,
@@ -465,7 +465,7 @@ fn refusal_of(visitor: &Visitor, refused: &Submission, cost: i64) -> String {
     }
 }
 
-/// The tile of a new task for the script, and the balance; otherwise leads back to the page.
+/// A new task's tile for the script, and the balance; otherwise redirects to the page.
 async fn accepted(visitor: &Visitor, id: Id, headers: &HeaderMap) -> PageResult {
     if !is_of_script(headers) {
         return Ok(redirect(HOME));

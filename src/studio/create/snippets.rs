@@ -39,8 +39,8 @@ fn is_hidden(character: char) -> bool {
                 | 0x1_BCA0..=0x1_BCA3 | 0x1_D173..=0x1_D17A | 0xE_0000..=0x10_FFFF)
 }
 
-/// JSON, or the same expression of Python: it holds strings, numbers and lists alone. Hidden characters are escaped, so that
-/// the snippet does what it looks like.
+/// A JSON or Python literal, which are the same because it only contains strings, numbers and lists. Hidden characters
+/// are escaped, so that the snippet does what it appears to do.
 fn literal(value: &Value, escapes: Escapes) -> String {
     let mut text = String::new();
     for character in value.to_string().chars() {

@@ -169,7 +169,7 @@ struct Reading<'a> {
     sender: &'a Sender<'a>,
     fields: HashMap<String, String>,
     part: Part,
-    /// Bytes in all fields and their names.
+    /// Bytes in all fields, including their names.
     bytes: usize,
     uploads: Vec<Upload>,
 }
@@ -340,7 +340,7 @@ pub async fn result_thumbnail(visitor: Visitor, Path((id, number)): Path<(String
     let number: usize = number.parse().map_err(|_| PageError::not_found())?;
     let account = visitor.account_id();
     let record = visitor.studio.shared.store.inspect_task(id).await?;
-    // Those in the bin are shown there.
+    // Pictures in the bin are shown there.
     let is_seen = |record: &TaskRecord| match record.removed_at {
         None => true,
         // What was erased has no prompt.

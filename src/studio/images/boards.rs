@@ -67,7 +67,7 @@ pub async fn cover(visitor: Visitor, Path(id): Path<String>) -> PageResult {
 
 fn name(form: &Form) -> Result<&str, PageError> {
     let name = form.fields.text("name").trim();
-    // Shared pages show it to strangers, whom it must not mislead by the order of its characters.
+    // Shared pages show it to the public, and its character order must not mislead.
     let is_odd = |char: char| {
         char.is_control() || matches!(char, '\u{200b}' | '\u{202a}'..='\u{202e}' | '\u{2060}'..='\u{2069}' | '\u{feff}')
     };

@@ -33,7 +33,7 @@ use tintype_system::locked::Locked as _;
 /// Most downloads of one account at a time. Each keeps a picture in memory.
 pub(in crate::studio) const MAX_DOWNLOADS: usize = 4;
 
-/// Collects what is written until it is sent.
+/// Collects output until it is sent.
 #[derive(Debug, Clone, Default)]
 struct Written(Arc<Mutex<Vec<u8>>>);
 

@@ -1,4 +1,4 @@
-//! The gallery: every task of the studio, searched and filtered. The filter is in the URL, so that a link and the back button
+//! The gallery: every studio task, searched and filtered. The filter is in the URL, so that links and the back button
 //! lead to the same pictures.
 
 use std::collections::HashSet;

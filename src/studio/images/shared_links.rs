@@ -88,7 +88,7 @@ pub async fn links(visitor: Visitor, Query(query): Query<PageQuery>, headers: He
     html(&LinksPage { frame, links, made, older })
 }
 
-/// Makes a link, and leads to the list, which shows it.
+/// Creates a link, and redirects to the list, which shows it.
 pub async fn share(form: Form) -> PageResult {
     let Form { visitor, fields, .. } = form;
     visitor.check_can_change()?;

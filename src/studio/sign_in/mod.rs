@@ -37,7 +37,7 @@ struct SignInPage<'a> {
     name: &'a str,
     /// The name of the text that says why the person is here.
     notice: Option<&'a str>,
-    /// Whether strangers may open accounts.
+    /// Whether sign-up is open.
     open: bool,
     /// The host of the OpenID Connect provider.
     provider: Option<&'a str>,

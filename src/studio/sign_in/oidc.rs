@@ -36,7 +36,7 @@ const SESSIONS: &str = "/studio/sessions";
 #[template(path = "oidc.html")]
 struct LinkPage<'a> {
     frame: Frame<'a>,
-    /// The provider, as people know it.
+    /// The provider's display name.
     provider: &'a str,
     sign_in: &'a ProviderSignIn,
     /// The proof that the provider has shown this identity.
@@ -48,7 +48,7 @@ struct LinkPage<'a> {
 #[derive(Debug)]
 pub(in crate::studio) struct Exchanges {
     slots: Admission<Source>,
-    /// Those that came to nothing.
+    /// Failed authentication requests.
     failed: Rejections<Source>,
 }
 
@@ -63,7 +63,7 @@ impl Studio {
         self.provider.as_ref().ok_or_else(PageError::signed_out)
     }
 
-    /// The provider, as people know it.
+    /// The provider's display name.
     pub(in crate::studio) fn provider_name(&self) -> Option<&str> {
         self.provider.as_ref()?.name()
     }
@@ -84,8 +84,8 @@ pub async fn begin_oidc_link(visitor: Visitor, headers: HeaderMap) -> PageResult
     authentication(&visitor.studio, &visitor.context, Purpose::Link(visitor.session.id)).await
 }
 
-/// Refuses an authentication request that a page of another site begins. A link, unlike a form, may lead to the
-/// provider under our policy.
+/// Rejects an authentication request begun by a page on another site. A link, unlike a form, can lead to the provider
+/// under our policy.
 fn check_own_page(headers: &HeaderMap) -> Result<(), PageError> {
     match headers.get("sec-fetch-site").map(HeaderValue::as_bytes) {
         None | Some(b"same-origin" | b"none") => Ok(()),

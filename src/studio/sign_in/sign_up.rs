@@ -1,4 +1,4 @@
-//! Signing up: a stranger opens an account, where the operator lets strangers do so.
+//! Sign-up: anyone can open an account, if the operator allows it.
 
 use std::sync::Arc;
 
@@ -26,7 +26,8 @@ struct SignUpPage<'a> {
     notice: Option<&'a str>,
 }
 
-/// The terms, if sign-up is open. Otherwise the page does not exist, and a stranger gets what other such pages answer.
+/// The terms, if sign-up is open. Otherwise the page doesn't exist, and the answer is the same as for other missing
+/// pages.
 fn terms(studio: &Studio) -> Result<SignUpTerms, PageError> {
     studio.settings.sign_up.ok_or_else(PageError::signed_out)
 }
@@ -45,7 +46,7 @@ pub async fn sign_up(
     html(&page)
 }
 
-/// The person whom a stranger's form names, or the name of the text that says why the name cannot be.
+/// The person in a sign-up form, or the key of the text that says why the name is invalid.
 pub(in crate::studio) fn new_person(
     fields: &Fields,
     context: &RequestContext,
@@ -64,8 +65,8 @@ pub(in crate::studio) fn is_about_password(refusal: &Option<&str>) -> bool {
     refusal.is_some_and(|refusal| refusal.starts_with("password-"))
 }
 
-/// Opens an account with its owner, and signs that person in. The answer says plainly that a name is taken, so that
-/// another can be chosen; such an attempt counts, waits like a failed sign-in, and takes as long as one that succeeds.
+/// Opens an account with its owner, and signs in that person. The answer says plainly if a name is taken, so that
+/// another can be chosen; such an attempt counts, waits like a failed sign-in, and takes as long as a successful one.
 pub async fn submit(State(studio): State<Arc<Studio>>, request: Request) -> PageResult {
     let (parts, body) = request.into_parts();
     check_origin(&studio, &parts)?;

@@ -17,8 +17,8 @@ impl NeededClaims<'_> {
         (self.email && !has_email(claims)) || self.groups.is_some_and(|name| !has_groups(claims, name))
     }
 
-    /// Reads them from the ID token, or as far as it lacks them from the other claims. Whatever could be meant in two ways
-    /// fails: a misunderstood claim would let someone in, or shut someone out.
+    /// Reads them from the ID token, or, where it lacks them, from the other claims. Anything ambiguous fails: a
+    /// misunderstood claim would let someone in, or lock someone out.
     ///
     /// # Errors
     /// A message for the log.

@@ -1,4 +1,4 @@
-//! Fields of a provider's documents. Those that we use have one meaning; the others may be anything.
+//! Fields of a provider's documents. The ones in use are unambiguous; the others can be anything.
 
 use serde_json::{Map, Value};
 

@@ -130,8 +130,8 @@ pub(super) fn subject(claims: &Fields, expected: &Expected<'_>) -> Result<String
     text_or_number(claims, "sub")
 }
 
-/// The token is for us. It may be for others too if the provider has issued it to us, or if the operator trusts them:
-/// anyone else in the audience could use our tokens, and we theirs.
+/// Checks that the token is for us. It can be for others too if the provider issued it to us, or if the operator trusts
+/// them: everyone in the audience could use our tokens, and we theirs.
 fn check_audience(claims: &Fields, expected: &Expected<'_>) -> Result<(), String> {
     let found = claims.get("aud");
     let audiences = match found {

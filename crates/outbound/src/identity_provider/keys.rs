@@ -63,7 +63,7 @@ impl Algorithm {
 #[derive(Debug)]
 pub(super) struct Key {
     pub id: Option<String>,
-    /// The only algorithm that it is for, if it names one.
+    /// The only algorithm that it can be used with, if it names one.
     algorithm: Option<String>,
     public: Public,
 }

@@ -1,4 +1,4 @@
-//! Downloads the reference images that callers name, without giving them access to the operator's network.
+//! Downloads reference images from callers' URLs, without giving callers access to the operator's network.
 //!
 //! Invariant: only public addresses are dialled. A [`ReferenceUrl`] cannot be made for a host that is literally not
 //! public, each redirect must become a `ReferenceUrl` first, and [`PublicClient`] checks every address.
@@ -43,7 +43,7 @@ const MAX_ALL_DOWNLOADS: usize = 16;
 /// Limits of a download.
 #[derive(Debug, Clone)]
 pub struct ReferenceOptions {
-    /// The ports that a URL, and a redirect, may lead to.
+    /// The ports that URLs and redirects can use.
     pub ports: Vec<u16>,
     /// Time for one reference from the first look-up to the last byte, redirects and further tries included.
     pub time_limit: Duration,
@@ -227,7 +227,7 @@ impl References {
     /// cancels the downloads.
     ///
     /// # Errors
-    /// [`ReferenceFault`] for the first of `urls` that cannot be used, in their order.
+    /// [`ReferenceFault`] for the first unusable one of `urls`, in order.
     pub async fn fetch(&self, urls: &[ReferenceUrl]) -> Result<Vec<Picture>, ReferenceFault> {
         self.fetch_all(None, urls).await
     }

@@ -128,7 +128,7 @@ struct Run<'a> {
 /// the store of the database that takes over.
 ///
 /// # Errors
-/// Those of the store: outside of the failover, every call must succeed.
+/// The store's errors: outside the failover, every call must succeed.
 ///
 /// # Panics
 /// If a task is lost, ends twice, or the credits are wrong.

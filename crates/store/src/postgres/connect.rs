@@ -77,7 +77,7 @@ fn setting(name: &str, value: &str) -> String {
 pub(super) const BY_INDEX: &str = "SET enable_seqscan = off; SET enable_bitmapscan = off;
     SET enable_hashjoin = off; SET enable_mergejoin = off; SET jit = off; SET plan_cache_mode = force_generic_plan";
 
-/// Host and database of a configuration, for people.
+/// A configuration's host and database, for display.
 pub(super) fn describe(config: &Config) -> String {
     let hosts = config.get_hosts().iter().enumerate().map(|(index, host)| {
         let port = config.get_ports().get(index).or(config.get_ports().first());

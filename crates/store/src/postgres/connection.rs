@@ -289,9 +289,9 @@ async fn sleep(runtime: &Handle, time: Duration) {
     drop(sleeping.await);
 }
 
-/// A transaction that has begun. Its statements are prepared once for each connection. Those that are awaited together
-/// reach the server together. `try_join!` must poll them in order (`biased`): once one has failed, the server refuses
-/// those after it with an error that explains nothing.
+/// An open transaction. Its statements are prepared once per connection. Statements awaited together reach the server
+/// together. `try_join!` must poll them in order (`biased`): once one has failed, the server rejects the later ones
+/// with an error that explains nothing.
 pub(crate) struct Transaction<'a>(&'a Client);
 
 impl Transaction<'_> {

@@ -12,9 +12,9 @@ use tintype_domain::text::hex;
 /// Rows per batch.
 const PIECE: u32 = 1_000;
 
-/// The tables that both databases have, without `progress` and `previews`, which workers report again, and without
-/// sessions, sign-in links and invitations: people sign in again, and owners invite again; and without the index of
-/// prompts, which is made again. Their first columns are their key: one unless it is said otherwise.
+/// The tables that both databases have, except `progress` and `previews`, which workers report again, sessions, sign-in
+/// links and invitations, which people create again, and the prompt index, which is rebuilt. Their first columns are
+/// their key: one column unless stated otherwise.
 const TABLES: [&str; 25] = [
     "secrets",
     "accounts",

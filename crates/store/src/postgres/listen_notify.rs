@@ -239,7 +239,8 @@ async fn set_up(database: &Database, client: &tokio_postgres::Client) -> Result<
     Ok(channel)
 }
 
-/// Checks now and then that the server is still there: nothing else notices that it is frozen. Returns when it is not.
+/// Checks periodically that the server is still there, because nothing else notices if it is frozen. Returns if it
+/// isn't.
 async fn watch_server(database: &Database, client: &tokio_postgres::Client) -> Result<()> {
     loop {
         database.sleep(HEARTBEAT).await;

@@ -48,7 +48,7 @@ pub(crate) struct PostgresStore {
     faults: Faults,
     pub(crate) notifier: Notifier,
     _upkeep: AbortOnDropHandle<()>,
-    /// The accounts with a submit under way.
+    /// The accounts with a submit in progress.
     gates: Gates,
     /// The accounts that the last claims of this process ended with.
     served_last: ServedLast,

@@ -22,7 +22,7 @@ use tintype_system::locked::Locked as _;
 const PATIENCE: Duration = Duration::from_secs(20);
 const PAUSE: Duration = Duration::from_millis(200);
 
-/// A gate for each account with a submit under way.
+/// A gate for each account with a submit in progress.
 pub(super) type Gates = Mutex<HashMap<Id, Arc<Gate<()>>>>;
 
 impl PostgresStore {

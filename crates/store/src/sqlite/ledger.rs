@@ -12,7 +12,7 @@ use tintype_system::fault::Effect;
 /// Grants that lapse in one transaction, so that the writes of callers can run in between.
 const SWEEP_BATCH: usize = 256;
 
-/// Grants that a sweep has looked at.
+/// Grants that a sweep has processed.
 #[derive(Debug, Clone, Copy, Default)]
 struct Swept {
     lapsed: usize,

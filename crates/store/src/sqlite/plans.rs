@@ -21,7 +21,7 @@ fn sent() -> MutexGuard<'static, BTreeMap<PathBuf, BTreeSet<String>>> {
     SENT.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Writes down the statements that a connection sends.
+/// Records a connection's statements.
 pub(super) fn note(connection: &mut Connection, path: &Path) -> rusqlite::Result<()> {
     let path = path.to_owned();
     let note = move |event: TraceEvent<'_>| {

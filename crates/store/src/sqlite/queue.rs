@@ -19,7 +19,7 @@ use tintype_domain::model::Id;
 use tintype_system::clock::Timestamp;
 use tintype_system::fault::Effect;
 
-/// How often writes of other processes are looked for.
+/// How often to look for other processes' writes.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// Tasks that a sweep ends per transaction, so that the writes of callers can run in between.
@@ -217,7 +217,7 @@ impl SqliteStore {
             // Only on the writer's connection does the number leave out the writes of this process.
             let look =
                 |writing: &mut Writing| writing.connection.query_row("PRAGMA data_version", [], |row| row.get(0));
-            // A database that cannot be read now is looked at again.
+            // If the database cannot be read now, it is tried again.
             let Ok(version) = self.writer.write(look).await else { continue };
             if self.data_version.swap(version, Ordering::Relaxed) != version {
                 return EndingsElsewhere::Missed;

@@ -141,7 +141,7 @@ fn denied_to_engine(on_gpu: bool) -> Calls {
     denied
 }
 
-/// System calls, each with the arguments that are meant; none for all.
+/// System calls, each with the arguments that it applies to; an empty list means all arguments.
 type Calls = BTreeMap<libc::c_long, Vec<SeccompRule>>;
 
 /// Filters system calls: `listed` ones and others.
