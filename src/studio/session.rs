@@ -365,8 +365,8 @@ impl Fields {
 
 /// Rejects a form that another site made the browser send. Over HTTPS browsers say whether it did. Over HTTP they only
 /// name the form's origin, which is the request's host or, behind a proxy that uses another name, the host in
-/// `--public-url`. What they say counts first: they send the origin `null` if a proxy adds `Referrer-Policy:
-/// no-referrer`.
+/// `--public-url`. What they say counts first: they send the origin `null` if a proxy adds
+/// `Referrer-Policy: no-referrer`.
 pub(super) fn check_origin(studio: &Studio, parts: &Parts) -> Result<(), PageError> {
     let header = |name: &str| parts.headers.get(name).and_then(|value| value.to_str().ok());
     let refused = || PageError::forbidden("error-origin");

@@ -177,8 +177,8 @@ pub struct Settings {
     pub guidance: f32,
     /// The negative prompt.
     pub negative: String,
-    /// How much a picture may differ from the reference that it begins with: how much of the noise it gets, from 0 to
-    /// 1. With a mask and a strength of 1, the redrawn part begins with noise alone.
+    /// How much a picture may differ from the reference that it begins with, as its share of the noise (0 to 1). With a
+    /// mask and a strength of 1, the redrawn part begins with noise alone.
     pub strength: f64,
 }
 

@@ -1,7 +1,7 @@
 //! A workflow in ComfyUI's API format, and the node inputs that a brief fills in.
 //!
-//! The mapping has Open WebUI's format, so that people can reuse their files: a list of `{"type": "prompt", "key":
-//! "text", "node_ids": ["6"]}`.
+//! The mapping has Open WebUI's format, so that people can reuse their files: a list of
+//! `{"type": "prompt", "key": "text", "node_ids": ["6"]}`.
 
 use std::collections::BTreeSet;
 use std::path::Path;

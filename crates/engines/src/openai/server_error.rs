@@ -59,8 +59,8 @@ pub(super) struct ServerError {
 }
 
 impl ServerError {
-    /// The error in a body, if there is one: `{"error": {…}}` from OpenAI, `{"error": "…"}` from sd-server, `{"detail":
-    /// …}` from FastAPI, or an error's fields without any of these around them.
+    /// The error in a body, if there is one: `{"error": {…}}` from OpenAI, `{"error": "…"}` from sd-server,
+    /// `{"detail": …}` from FastAPI, or an error's fields without any of these around them.
     pub(super) fn read(body: &[u8]) -> Option<Self> {
         if body.len() > MAX_ERROR {
             return None;
@@ -97,8 +97,8 @@ impl ServerError {
     }
 }
 
-/// Splits LiteLLM's errors into the class and the text of the server behind it: `litellm.BadRequestError:
-/// OpenAIException - …`, or `/images/generations: …` for its own errors.
+/// Splits LiteLLM's errors into the class and the text of the server behind it:
+/// `litellm.BadRequestError: OpenAIException - …`, or `/images/generations: …` for its own errors.
 fn unwrapped(message: &str) -> (&str, &str) {
     if message.starts_with('/') {
         return ("", message.split_once(": ").map_or(message, |(_, text)| text));
