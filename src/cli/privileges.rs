@@ -14,7 +14,6 @@ impl Command {
         matches!(self, Self::Config(_) | Self::Health(_) | Self::Preset(_))
     }
 
-    /// The value of `--files`.
     fn files(&self) -> Option<&str> {
         match self {
             Self::Serve(args) | Self::Api(args) | Self::Worker(args) => args.server.files.files.as_deref(),

@@ -9,7 +9,6 @@ use clap::{Arg, Command};
 use tintype_domain::person::Role;
 use tintype_domain::request::AspectRatio;
 
-/// A parser of whole numbers in a range.
 pub(super) fn whole_number<N>(
     range: RangeInclusive<i64>,
 ) -> impl Fn(&str) -> Result<N, String> + Clone + Send + Sync + 'static

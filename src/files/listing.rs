@@ -14,7 +14,6 @@ const MAX_PAGES: usize = 100_000;
 /// Most pages in a row without a name: servers send some for objects that were removed.
 const MAX_EMPTY_PAGES: usize = 1_000;
 
-/// The state between two pages.
 #[derive(Default)]
 struct Progress {
     token: Option<String>,

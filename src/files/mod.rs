@@ -50,7 +50,6 @@ pub struct Files {
     is_marked: AtomicBool,
 }
 
-/// A reason why files cannot be written.
 #[derive(Debug, Clone, Copy)]
 enum WriteFault {
     /// The last write, of this many bytes for this task, failed.

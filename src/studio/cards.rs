@@ -70,7 +70,6 @@ pub(super) struct Card<'a> {
     pub(super) task: Task,
     pub(super) request: GenerateRequest,
     pub(super) pictures: Vec<Picture>,
-    /// Why the task failed.
     pub(super) failure: Option<Failure>,
     /// The words for the state of an unfinished task.
     pub(super) state: String,
@@ -192,7 +191,6 @@ impl<'a> Card<'a> {
         self.state = words(self.t, &progress);
     }
 
-    /// The lines of the references.
     pub(super) fn references(&self) -> String {
         self.request.reference_images.join("\n")
     }
@@ -379,7 +377,6 @@ pub(super) struct TaskDetails<'a> {
     pub(super) has_own: bool,
 }
 
-/// The page of a task.
 #[derive(Template)]
 #[template(path = "picture.html")]
 pub(super) struct PicturePage<'a> {

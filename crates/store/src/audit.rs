@@ -53,7 +53,6 @@ const STRAY_EXPIRIES: &str = "
     WHERE grant_id IS NOT NULL AND NOT EXISTS (SELECT 1 FROM expiring_grants g WHERE g.entry_id = x.grant_id)
     ORDER BY id";
 
-/// Rows per page.
 const PAGE: i64 = 10_000;
 
 /// Audits a database of SQLite.
@@ -171,7 +170,6 @@ from_row! { fn queued(row) -> Queued {
     task_id, account_id, key_id, reference_count, references: row.get("reference_images")?, taken,
 } }
 
-/// The totals of an account.
 #[derive(Debug, Default)]
 struct Sums {
     credits: i64,
@@ -223,11 +221,9 @@ struct Task {
     account_id: Id,
     status: String,
     has_images: bool,
-    /// Cost in credits.
     cost: i64,
 }
 
-/// A row of the queue.
 #[derive(Debug)]
 struct Queued {
     task_id: Id,
@@ -252,7 +248,6 @@ impl Queued {
     }
 }
 
-/// An audit in progress.
 #[derive(Debug, Default)]
 struct AuditRun {
     audit: Audit,

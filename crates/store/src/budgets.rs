@@ -7,7 +7,6 @@ use tintype_domain::budget::{Allowance, Budget, Period};
 use tintype_domain::model::Id;
 use tintype_system::clock::Timestamp;
 
-/// The budget of a key, if it has one.
 pub(crate) fn budget(row: &Row) -> Result<Option<Budget>> {
     let Some(credits) = row.get("budget")? else { return Ok(None) };
     Ok(Some(Budget { credits, period: row.get("budget_period")? }))

@@ -166,7 +166,6 @@ async fn add(begun: &Transaction<'_>, endpoint_id: Id, event: &NewEvent<'_>) -> 
     Ok(id)
 }
 
-/// The columns of a [`Delivery`].
 const DELIVERY: &str = "id, endpoint_id, event_id, type, attempts, next_attempt_at, delivered_at, status, trouble";
 
 from_row! { fn delivery(row) -> Delivery {

@@ -29,7 +29,6 @@ use tintype_system::clock::Timestamp;
 use tintype_system::fault::{Effect, Faults, Point};
 use tintype_system::locked::Locked as _;
 
-/// A parameter of a statement.
 pub(crate) trait Parameter: Sync {
     fn for_sqlite(&self) -> &dyn rusqlite::ToSql;
     fn for_postgres(&self) -> &(dyn tokio_postgres::types::ToSql + Sync);
@@ -125,7 +124,6 @@ impl<T: Column> Column for Option<T> {
 }
 
 impl Row {
-    /// The value of a column.
     pub(crate) fn get<T: Column>(&self, column: &str) -> Result<T> {
         let raw = match self {
             Self::Postgres(row) => row.try_get(column)?,
@@ -408,7 +406,6 @@ pub(crate) fn of_account(account_id: Option<Id>) -> &'static str {
     if account_id.is_some() { "account_id = $1" } else { "CAST($1 AS text) IS NULL" }
 }
 
-/// The database of a store.
 #[derive(Debug, Clone)]
 pub(crate) enum Driver {
     Sqlite(Arc<SqliteStore>),
@@ -588,7 +585,6 @@ impl Driver {
         }
     }
 
-    /// Runs one reading statement.
     pub(crate) async fn read(&self, sql: &str, parameters: &[&dyn Parameter]) -> Result<Vec<Row>> {
         match self {
             Self::Sqlite(store) => store.read(|connection| query(connection, sql, for_sqlite(parameters))),

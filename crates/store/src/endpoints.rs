@@ -52,7 +52,6 @@ pub enum EndpointChange {
     Subscribe(Subscription),
 }
 
-/// The columns of an [`Endpoint`].
 pub(super) const ENDPOINT: &str = "endpoints.id, endpoints.account_id, endpoints.url, endpoints.events,
     endpoints.added_by, endpoints.failing_since, endpoints.disabled_at, endpoints.disabled_for";
 

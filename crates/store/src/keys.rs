@@ -88,7 +88,6 @@ pub enum KeyChange {
     Budget(Option<Budget>),
 }
 
-/// The columns of an [`ApiKey`].
 pub(crate) const KEY: &str = "id, first_id, operator_budget, account_id, name, hint, submit_rate, read_rate, budget, \
     budget_period, expires_at, disabled, revoked_at, leaked_at, last_used_at, suspended_at, suspended_for, \
     EXISTS (SELECT 1 FROM accounts a WHERE a.id = account_id AND a.disabled_at IS NOT NULL) AS account_disabled";
@@ -111,7 +110,6 @@ async fn refusal(begun: &Transaction<'_>, account_id: Id, most: Option<u32>) -> 
     Ok(full.map(|_| KeyCreation::TooMany))
 }
 
-/// Adds a key to an account.
 pub(crate) async fn create(
     begun: &Transaction<'_>,
     account_id: Id,

@@ -185,7 +185,6 @@ impl Hour {
         self.rendered = self.rendered.saturating_add(ended.since(claimed));
     }
 
-    /// Counts a task that failed.
     fn count_failed(&mut self, failure: TaskFailure) {
         let failure = Some(failure);
         let is_known = self.failed.contains_key(&failure) || self.failed.len() < MAX_REASONS;
@@ -229,9 +228,7 @@ pub struct FoundPerson {
     pub account: String,
 }
 
-/// One hour.
 const HOUR: Duration = Duration::from_secs(60 * 60);
-/// Milliseconds of one day.
 const DAY_MS: i64 = 24 * 60 * 60 * 1_000;
 
 /// The use of credits of one account, which an index finds, or of all.

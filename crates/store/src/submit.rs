@@ -11,7 +11,6 @@ use tintype_domain::ledger::{Debit, Part};
 use tintype_domain::model::{EntryKind, Id, Status, Surface, Task};
 use tintype_domain::request::GenerateRequest;
 
-/// A task to submit.
 #[derive(Debug, Clone)]
 pub(crate) struct Order {
     pub(crate) account_id: Id,

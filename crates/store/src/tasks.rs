@@ -13,7 +13,6 @@ use tintype_domain::model::{FailureCause, Id, Status, Surface, Task, TaskFailure
 use tintype_domain::request::{GenerateRequest, TaskSettings};
 use tintype_system::fault::Effect;
 
-/// The columns of a [`Task`].
 pub(super) const TASK: &str = "id, account_id, surface, image_to_image, status, updated_at, images, cause, error";
 
 pub(super) fn task(row: &Row) -> Result<Task> {
@@ -37,7 +36,6 @@ pub(super) fn cause(row: &Row) -> Result<FailureCause> {
     Ok(FailureCause::named(&row.get::<Option<String>>("cause")?.unwrap_or_default()))
 }
 
-/// The columns of a [`GenerateRequest`].
 pub(super) const REQUEST: &str = "prompt, aspect_ratio, CAST(n AS bigint) AS n, reference_images, settings, request_id";
 
 pub(super) fn request(row: &Row) -> Result<GenerateRequest> {
@@ -53,7 +51,6 @@ pub(super) fn request(row: &Row) -> Result<GenerateRequest> {
     })
 }
 
-/// The columns of a [`TaskRecord`].
 pub(super) fn record_columns() -> String {
     format!(
         "{TASK}, {REQUEST}, person_id, removed_at,

@@ -58,7 +58,6 @@ pub struct UploadedPicture {
     pub height: u32,
 }
 
-/// The columns of an [`Upload`].
 const COLUMNS: &str = "id, account_id, surface, name, width, height, removed_at, person_id, is_mask";
 
 from_row! { fn upload(row) -> Upload {

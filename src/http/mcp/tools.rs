@@ -326,7 +326,6 @@ impl Tools {
         }
     }
 
-    /// A task, with its images.
     async fn shown(
         &self,
         task_id: TaskId,

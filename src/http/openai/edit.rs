@@ -29,7 +29,6 @@ const MAX_PARTS: usize = 64;
 const MAX_MARGIN: usize = 64 * 1024;
 /// Most bytes in an image's URL, whose characters can have 4 bytes each.
 const MAX_URL_BYTES: usize = 4 * MAX_URL_CHARS;
-/// Largest form.
 const MAX_FORM: u64 = MAX_UPLOAD * MAX_PICTURES as u64 + 2 * MAX_BODY as u64;
 
 /// Reads an edit. Nothing of a new call is read before its sender is known to be able to pay; a call that `may_repeat` an
@@ -194,7 +193,6 @@ impl<'a> Form<'a> {
         Ok(Fields::of_form(self.fields, self.images)?)
     }
 
-    /// Begins a part.
     fn begin(&mut self, name: String, is_file: bool) -> Result<(), ApiError> {
         self.end_part()?;
         self.parts += 1;
@@ -214,7 +212,6 @@ impl<'a> Form<'a> {
         self.within_limit()
     }
 
-    /// Takes bytes of the part.
     async fn data(&mut self, data: Bytes) -> Result<(), ApiError> {
         match &mut self.part {
             Some(Part::Field(_, text) | Part::Url(text)) => {

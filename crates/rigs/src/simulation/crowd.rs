@@ -39,7 +39,6 @@ impl Crowd {
         self.classes.iter().map(|(name, first, end, ..)| (*name, end - first))
     }
 
-    /// The class of an account.
     pub(super) fn class(&self, account: usize) -> usize {
         self.classes.iter().position(|class| account < class.2).expect("an account of the crowd")
     }
@@ -82,7 +81,6 @@ impl Dice {
         self.part() < chance
     }
 
-    /// A number below `end`.
     pub(super) fn below(&mut self, end: u64) -> u64 {
         (self.part() * end as f64) as u64
     }

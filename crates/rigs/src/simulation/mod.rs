@@ -91,7 +91,6 @@ struct Open {
     claimed: bool,
 }
 
-/// What a worker does.
 #[derive(Debug, Clone, Copy)]
 enum Worker {
     Idle,
@@ -107,7 +106,6 @@ enum Worker {
     },
 }
 
-/// A run.
 struct Run<'a> {
     plan: &'a Plan,
     store: Arc<Store>,
@@ -189,7 +187,6 @@ async fn open_accounts(many: usize, store: &Store) -> Result<Vec<Id>> {
 }
 
 impl Run<'_> {
-    /// One second.
     async fn step(&mut self, second: u64) -> Result<()> {
         self.end_attempts(second).await?;
         self.renew(second).await?;

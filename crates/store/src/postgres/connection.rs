@@ -40,7 +40,6 @@ const TRANSACTION_TIMEOUT: Duration = Duration::from_secs(30);
 /// Begins a transaction without changing anything, to find a connection that responds and whose server isn't read-only.
 const BEGIN: &str = "BEGIN; UPDATE tintype SET version = version WHERE false";
 
-/// A parameter of a statement.
 pub(crate) type Parameter<'a> = &'a (dyn ToSql + Sync);
 
 /// The server of a store, with its clock and the source of ids.
@@ -171,7 +170,6 @@ impl Database {
         Box::pin(self.query(&self.writers, sql, Some(parameters), |failure| failure)).await.map(|(_, rows)| rows)
     }
 
-    /// Runs one reading statement.
     pub(crate) async fn read(&self, sql: &str, parameters: &[Parameter<'_>]) -> Result<Vec<Row>> {
         Ok(Box::pin(self.query(&self.readers, sql, Some(parameters), Failure::without_effect)).await?.1)
     }

@@ -108,7 +108,6 @@ impl Default for Endings {
 }
 
 impl Endings {
-    /// Adds ended tasks.
     pub(crate) fn push(&self, task_ids: impl IntoIterator<Item = Id>) {
         self.change(|unread| {
             let EndingsElsewhere::Of(ids) = unread else { return };

@@ -41,7 +41,6 @@ pub(crate) use self::listen_notify::notify_ending;
 pub(crate) use self::schema::LOCK;
 pub use self::schema::SCHEMA;
 
-/// A database on a PostgreSQL server.
 #[derive(Debug)]
 pub(crate) struct PostgresStore {
     pub(crate) database: Arc<Database>,

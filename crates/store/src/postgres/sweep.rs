@@ -14,7 +14,6 @@ use tintype_system::fault::Effect;
 /// Most tasks that a sweep ends in one transaction.
 const BATCH: usize = 32;
 
-/// The value of a parameter.
 type Bound = Box<dyn Parameter + Send>;
 
 /// What a sweep of one account did; `None` if its rows are damaged or locked for too long.

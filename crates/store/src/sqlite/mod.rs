@@ -43,7 +43,6 @@ impl fmt::Debug for SqliteStore {
     }
 }
 
-/// A database in one SQLite file.
 pub(crate) struct SqliteStore {
     writer: Writer,
     path: PathBuf,

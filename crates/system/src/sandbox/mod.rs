@@ -304,7 +304,6 @@ impl Answer {
         })
     }
 
-    /// The picture, if there is one.
     fn picture(self, side: u32) -> Result<(Picture, Confinement), DecodeError> {
         let (outcome, confinement, width, height) = self.fields().ok_or(DecodeError::Garbled)?;
         match outcome {
