@@ -94,7 +94,7 @@ async fn generate(args: &GenerateArgs, report: &mut Report) -> Result<(), Stop> 
     following::follow(&client, task, &args.follow, report).await
 }
 
-/// Refuses a preset that the server does not have: it would render with the usual settings, and charge for that.
+/// Rejects a preset that the server does not have: it would render with the usual settings, and charge for that.
 async fn check_preset(client: &Client, preset: &str, url: &str) -> Result<(), Stop> {
     let known = client.presets().await.map_err(|error| following::not_submitted(&error, url))?;
     if known.iter().any(|name| name == preset) {

@@ -190,7 +190,7 @@ impl Studio {
         Ok(TokenSigner::new(&self.shared.store.cursor_secret().await?, self.shared.store.now()))
     }
 
-    /// Refuses a request that is beyond a limit.
+    /// Rejects a request that is beyond a limit.
     fn refuse_if(&self, counted: Option<Allowance>) -> Result<(), PageError> {
         let Some(seconds) = counted.and_then(|counted| counted.retry_after) else { return Ok(()) };
         self.shared.metrics.rate_limited.inc();

@@ -91,7 +91,7 @@ impl Visitor {
         store.with_right(self.right())
     }
 
-    /// Refuses a person with a lesser role.
+    /// Rejects a person with a lesser role.
     pub(super) fn require(&self, role: Role) -> Result<(), PageError> {
         if self.session.person.role >= role {
             return Ok(());
@@ -99,12 +99,12 @@ impl Visitor {
         Err(PageError::forbidden(if role == Role::Owner { "owner-refused" } else { "viewer-refused" }))
     }
 
-    /// Refuses a viewer, for a change that creates nothing.
+    /// Rejects a viewer, for a change that creates nothing.
     pub(super) fn check_can_change(&self) -> Result<(), PageError> {
         if self.can_create() { Ok(()) } else { Err(PageError::forbidden("viewer-change-refused")) }
     }
 
-    /// Refuses a person who is not an owner, or who is suspended by the content policy: keys and new people would be ways
+    /// Rejects a person who is not an owner, or who is suspended by the content policy: keys and new people would be ways
     /// around a suspension.
     pub(super) fn check_can_manage(&self) -> Result<(), PageError> {
         self.require(Role::Owner)?;
@@ -253,12 +253,12 @@ impl<'a> Sender<'a> {
         self.early.right()
     }
 
-    /// Refuses a body that could come to nothing, before it is read.
+    /// Rejects a body that could come to nothing, before it is read.
     pub(super) fn require(&self, role: Role) -> Result<(), PageError> {
         self.early.require(role)
     }
 
-    /// Refuses a body without the secret of the session's forms.
+    /// Rejects a body without the secret of the session's forms.
     pub(super) fn check_proof(&self, proof: Option<&str>) -> Result<(), PageError> {
         match proof {
             Some(proof) if same(proof, &self.early.proof) => Ok(()),
@@ -395,7 +395,7 @@ pub(super) fn with_session(response: Response<Body>, context: &RequestContext, t
     SESSION.set(response, context, token.reveal(), SESSION_LIFE.as_secs())
 }
 
-/// Refuses a request without TLS where cookies need it.
+/// Rejects a request without TLS where cookies need it.
 pub fn check_https(studio: &Studio, context: &RequestContext) -> Result<(), PageError> {
     if studio.settings.require_https && !context.https {
         return Err(PageError::new(StatusCode::FORBIDDEN, "error-https"));

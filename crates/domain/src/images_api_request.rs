@@ -195,7 +195,7 @@ fn at(param: &'static str) -> impl Fn(request::InvalidRequest) -> InvalidCall {
 }
 
 impl Fields {
-    /// Refuses the fields that ask for other pictures than the service makes.
+    /// Rejects the fields that ask for other pictures than the service makes.
     fn refuse_what_cannot_be_done(&mut self, kind: CallKind) -> Result<(), InvalidCall> {
         if kind == CallKind::Generation {
             for name in ["images", "image", "mask"] {

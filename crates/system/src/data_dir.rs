@@ -213,7 +213,7 @@ fn boot_id() -> Option<String> {
     Some(id.trim().to_owned()).filter(|id| !id.is_empty())
 }
 
-/// Refuses a database that a server on another machine uses over a network file system. The index of SQLite's
+/// Rejects a database that a server on another machine uses over a network file system. The index of SQLite's
 /// write-ahead log is in shared memory, which two machines do not have: a command here would read old data, and its
 /// commits could be lost or damage the database.
 ///

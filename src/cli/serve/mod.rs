@@ -75,7 +75,7 @@ struct Listeners {
     certificate: Option<Arc<Certificate>>,
 }
 
-/// Refuses one address that is given twice. The system would call it taken, as if by another program.
+/// Rejects one address that is given twice. The system would call it taken, as if by another program.
 fn refuse_twice(server: &ServerSettings, role: Role) -> Result<(), Failure> {
     let api = server.listen.iter().filter(|_| role != Role::Worker).map(|address| (address, "--listen"));
     let metrics = server.metrics_listen.iter().map(|address| (address, "--metrics-listen"));
@@ -330,7 +330,7 @@ async fn open_parts(
     Ok(Parts { sweeper: Sweeper::new(shared.clone(), server), shared, api, deliverer, rendering })
 }
 
-/// Refuses a preset or a name of a model with an engine that this installation cannot have. On a shared database another
+/// Rejects a preset or a name of a model with an engine that this installation cannot have. On a shared database another
 /// process may have it.
 async fn check_engines(server: &ServerSettings, shared: &ServiceContext, engines: &[Chosen]) -> Result<(), Failure> {
     let store = &*shared.store;

@@ -78,7 +78,7 @@ fn count_in(message: &[u8]) -> Option<String> {
     found.map(str::to_owned)
 }
 
-/// Refuses a page of another site, which may have been made to look like this server (DNS rebinding): the specification
+/// Rejects a page of another site, which may have been made to look like this server (DNS rebinding): the specification
 /// wants the header `Origin` checked. Programs other than browsers send none.
 fn check_origin(api: &ApiState, headers: &HeaderMap) -> Result<(), ApiError> {
     let mut origins = headers.get_all(header::ORIGIN).iter();

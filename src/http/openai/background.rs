@@ -41,7 +41,7 @@ pub(super) fn is_asked_for(request: &Request) -> Result<bool, InvalidCall> {
     }
 }
 
-/// Refuses a stream, which would have no events, and a format that the URLs of a finished task do not serve.
+/// Rejects a stream, which would have no events, and a format that the URLs of a finished task do not serve.
 pub(super) fn check(call: &ImagesCall) -> Result<(), InvalidCall> {
     let (message, param) = match (call.stream, call.format) {
         (Some(_), _) => ("stream must be false in a call that is answered at once.", "stream"),

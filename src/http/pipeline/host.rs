@@ -1,4 +1,4 @@
-//! Refuses requests with more than one interpretation of their length or their host.
+//! Rejects requests with more than one interpretation of their length or their host.
 
 use std::net::Ipv6Addr;
 

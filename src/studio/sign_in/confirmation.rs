@@ -14,7 +14,7 @@ pub(in crate::studio) const CONFIRMATION: &str = "confirmation";
 const RECENT: Duration = Duration::from_secs(10 * 60);
 
 impl Visitor {
-    /// Refuses a person who does not show the password or a code of the second factor. A person with neither, who signs in at
+    /// Rejects a person who does not show the password or a code of the second factor. A person with neither, who signs in at
     /// a provider or by links, must have signed in just now.
     pub(in crate::studio) async fn confirm(&self, shown: &str) -> Result<(), PageError> {
         let Person { has_password, has_second_factor, .. } = self.session.person;

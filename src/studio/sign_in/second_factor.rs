@@ -122,7 +122,7 @@ async fn show(visitor: &Visitor, codes: &RecoveryCodes) -> PageResult {
     secret::show(visitor, &Secret { lead, texts: codes.reveal(), copy, back }).await
 }
 
-/// Refuses a person who does not show the password, if there is one, and a code.
+/// Rejects a person who does not show the password, if there is one, and a code.
 async fn check_both(visitor: &Visitor, fields: &Fields) -> Result<Option<Response<Body>>, PageError> {
     let has_password = visitor.session.person.has_password;
     let is_right = (!has_password || visitor.shows_password(fields.text("present")).await?)
