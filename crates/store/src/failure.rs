@@ -78,13 +78,13 @@ impl From<tokio_postgres::Error> for StoreError {
         let Some(server) = error.as_db_error() else { return Self::Other(Cause::new(error)) };
         // A pooler that was configured while we ran.
         let is_pooled = [SqlState::DUPLICATE_PSTATEMENT, SqlState::INVALID_SQL_STATEMENT_NAME].contains(server.code());
-        let advice = match server.code() {
+        let advice = match *server.code() {
             _ if is_pooled => ": is there a pooler in transaction mode in between?",
             // Since PostgreSQL 15, only the owner of a database may create tables in its schema `public`.
-            &SqlState::INSUFFICIENT_PRIVILEGE => {
+            SqlState::INSUFFICIENT_PRIVILEGE => {
                 ": make this role the owner of the database, or of the schema and its tables"
             }
-            &SqlState::INVALID_SCHEMA_NAME => {
+            SqlState::INVALID_SCHEMA_NAME => {
                 ": the search_path of this role has no schema that exists and that it may use"
             }
             _ => "",
