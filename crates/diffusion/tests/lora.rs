@@ -2,7 +2,6 @@
 
 use std::path::PathBuf;
 
-use half::f16;
 use safetensors::tensor::TensorView;
 use safetensors::{Dtype, SafeTensors};
 use serde_json::json;
