@@ -344,7 +344,7 @@ fn without_credentials(mut error: clap::Error) -> clap::Error {
 /// The error with the flag that listens where someone tries those of other servers, of which a port is most like
 /// `--production`.
 fn with_listen(mut error: clap::Error, arguments: &[OsString]) -> clap::Error {
-    let of_server = arguments.iter().any(|argument| help::SERVERS.iter().any(|server| argument == server));
+    let of_server = arguments.iter().any(|argument| tintype_config::SERVERS.iter().any(|server| argument == server));
     if of_server && unknown_argument(&error).is_some_and(|flag| ["--port", "--host", "--bind"].contains(&flag)) {
         error.remove(ContextKind::Usage);
         error.insert(ContextKind::SuggestedArg, ContextValue::String("--listen HOST:PORT".into()));
