@@ -161,10 +161,9 @@ impl<'a> Scene<'a> {
         let SharedLinkCreation::Created(link) = store.create_shared_link(link, 9).await.expect("a store") else {
             panic!("refused");
         };
-        let (hash, role) = (Token::random().hash(), Role::Member);
-        let invitation = NewInvitation { account_id, person_id, hash, role, places: 5, expires_at: end };
-        let invitation = store.create_invitation(invitation, 9).await.expect("a store").expect("an invitation");
-        let newest = owner.newest(other.as_str()).await;
+        let hash = Token::random().hash();
+        let new = NewInvitation { account_id, person_id, hash, role: Role::Member, places: 5, expires_at: end };
+        let invitation = store.create_invitation(new, 9).await.expect("a store").expect("an invitation");
         let ids = [
             ("/studio/keys", key),
             ("/studio/operator/keys", key),
@@ -185,7 +184,7 @@ impl<'a> Scene<'a> {
             ("role", "member".into()),
             ("amount", "5".into()),
             ("note", "x".into()),
-            ("newest", newest),
+            ("newest", owner.newest(other.as_str()).await),
             ("days", "30".into()),
             ("places", "5".into()),
             ("present", String::new()),
@@ -371,7 +370,9 @@ async fn nobody_sees_or_changes_anything_of_another_account() {
     for path in scene.paths().into_iter().filter(|path| of_ada(path) || names_tasks(path)) {
         let answer = eve.send_with(&path, &fields, &proof, &[]).await;
         assert!(matches!(answer.status.as_u16(), 303 | 403 | 404 | 409), "{path}: {answer:?}");
-        assert!(!of_ada(&path) || answer.status != StatusCode::SEE_OTHER, "{path}: {answer:?}");
+        // Revoking a link or an invitation that is not there is no error.
+        let is_told = of_ada(&path) && !["links", "invitations"].iter().any(|kind| path.contains(kind));
+        assert!(!is_told || answer.status != StatusCode::SEE_OTHER, "{path}: {answer:?}");
     }
     assert_eq!(rows(&service), before);
     let pages = ROUTES.iter().filter(|route| route.access == Access::Session && route.method.is_safe());
