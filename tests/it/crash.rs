@@ -12,10 +12,10 @@ use tintype_system::clock::Clock;
 use crate::rigs::crash::clients::{Clients, Manners, Recorded};
 use crate::rigs::crash::editors::charged_twice;
 use crate::rigs::crash::leftovers;
-use crate::rigs::crash::life::{Ending, Life};
-use crate::rigs::crash::told::Told;
+use crate::rigs::crash::process_run::{Ending, ProcessRun};
 use crate::rigs::crash::verdict::Verdict;
-use crate::rigs::crash::{ACCOUNTS, CREDITS, Tally, visitors, work_off, zombie};
+use crate::rigs::crash::webhook_check::WebhookCheck;
+use crate::rigs::crash::{ACCOUNTS, CREDITS, Tally, stale_worker, visitors, work_off};
 use crate::rigs::installation::Installation;
 use crate::rigs::ports;
 
@@ -32,31 +32,31 @@ async fn no_kill_loses_a_task_or_charges_it_twice() {
     let recorded = Arc::new(Recorded::default());
     let manners = Manners { rest: Duration::from_millis(5), patient: false };
     let visitors = visitors::sign_in(&installation).await;
-    let told = Told::start(&installation).await;
+    let told = WebhookCheck::start(&installation).await;
     let mut clients = Clients::start(&keys, manners, &recorded, &clock);
     clients.join(visitors, manners, &recorded);
     clients.join_editors(&keys, manners, &recorded);
     let mut tally = Tally::default();
     while tally.kills + tally.kills_at_points < kills {
-        let life = Life::random(data.path(), listen, &clock);
-        life.meet(&clients);
-        life.end(&mut tally, &clients).await;
+        let run = ProcessRun::random(data.path(), listen, &clock);
+        run.meet(&clients);
+        run.end(&mut tally, &clients).await;
         if rand::random_ratio(1, 20) {
             let account = ACCOUNTS[rand::random_range(0..ACCOUNTS.len())];
             installation.json(&["credits", "grant", account, "100"]);
         }
     }
     clients.stop().await;
-    let last = Life::calm(data.path(), listen, &clock);
+    let last = ProcessRun::calm(data.path(), listen, &clock);
     work_off(&installation, &clock).await;
     let address = last.address().await.expect("it listens");
     let mut verdict = Verdict::of(&installation, address, &keys, &recorded, &clock).await;
     verdict.untold = told.wrongs(&installation, &clock).await;
     last.finish(Ending::Kill, &mut tally).await;
-    zombie::store_beside(data.path(), Clock::system()).check_integrity().expect("a whole database");
+    stale_worker::store_beside(data.path(), Clock::system()).check_integrity().expect("a whole database");
     assert!(verdict.of_studio > 0, "{verdict:?}");
     verdict.settle(&installation, &recorded).await.print_and_assert(&tally);
-    assert_eq!(tally.zombie_writes_attempted, tally.zombie_writes_refused);
+    assert_eq!(tally.stale_writes_attempted, tally.stale_writes_refused);
     let (twice, calls) = charged_twice(data.path());
     println!("calls of OpenAI's API            {calls}");
     assert!(twice.is_empty() && calls > 0, "charged twice: {twice:?}");

@@ -8,7 +8,7 @@ use crate::openai_edits::{data_url, error, png, task_of};
 use crate::rigs::http::Answer;
 use crate::rigs::images_api::{Dialect, ImagesServer};
 use crate::rigs::service::{Caller, Service};
-use crate::sd_server::contract::{Contract, Mood};
+use crate::sd_server::fake_server::{Behaviour, FakeSdServer};
 
 /// A PNG of noise, whose every pixel differs from its neighbours.
 pub fn noise(width: u32, height: u32) -> Vec<u8> {
@@ -255,6 +255,6 @@ async fn engines_that_paint_the_whole_picture_anew_change_no_pixel_outside_the_m
     assert_keeps_pixels(&["--engine", &images.engine(), "--engine-profile", "openai"]).await;
     let images = ImagesServer::start(Dialect::VllmOmni).await;
     assert_keeps_pixels(&["--engine", &images.engine(), "--engine-profile", "vllm-omni", "--model", "m"]).await;
-    let sd_server = Contract::start(Mood::Working).await;
+    let sd_server = FakeSdServer::start(Behaviour::Working).await;
     assert_keeps_pixels(&["--engine", &sd_server.engine(), "--engine-sizes", "64x64"]).await;
 }

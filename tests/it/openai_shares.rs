@@ -10,7 +10,7 @@ use crate::rigs::wait::until;
 pub const BODY: &str = r#"{"prompt": "a boat"}"#;
 
 #[tokio::test]
-async fn repeats_of_a_call_share_a_seat() {
+async fn retries_share_one_slot() {
     let service = Service::start().await;
     let caller = service.caller("ada", 2).await;
     let repeat = || caller.generations(&[("idempotency-key", "order 66")], BODY);

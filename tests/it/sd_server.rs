@@ -4,7 +4,7 @@
 //! against the real one.
 
 mod attached;
-pub mod contract;
+pub mod fake_server;
 mod real;
 mod supervised;
 

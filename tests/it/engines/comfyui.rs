@@ -1,6 +1,6 @@
 //! `comfyui:URL` against a double of ComfyUI; `tests/engines/comfyui/run` does the same against the real one.
 
-pub mod contract;
+pub mod fake_server;
 mod faults;
 mod nodes;
 mod quirks;
@@ -17,7 +17,7 @@ use tintype_engine::{Brief, CancellationToken, Engine, EngineError, Mask, Pictur
 use tintype_engines::{EngineChoice, EngineContext};
 use tintype_system::sandbox::Decoder;
 
-use self::contract::{Age, Contract, Outcome, colour};
+use self::fake_server::{Age, FakeComfyUi, Outcome, colour};
 use super::openai::render;
 use crate::rigs::binary::{Ran as _, TINTYPE, run};
 use crate::rigs::faulty_http::Reply;
@@ -92,7 +92,7 @@ fn flat(colour: u8) -> Picture {
 #[tokio::test]
 async fn a_task_is_rendered_by_the_workflow_of_a_new_and_of_an_old_server() {
     for age in [Age::New, Age::Old] {
-        let (server, files) = (Contract::start(age).await, Files::new());
+        let (server, files) = (FakeComfyUi::start(age).await, Files::new());
         let service = files.service(&server.url(), &["--engine-sizes", "64x64"]).await;
         let caller = service.caller("ada", 100).await;
         let prompt = "a \"boat\" <lora:x:1> embedding:file";
@@ -121,7 +121,7 @@ async fn a_task_is_rendered_by_the_workflow_of_a_new_and_of_an_old_server() {
 
 #[tokio::test]
 async fn the_pictures_of_a_task_are_spread_over_the_servers_and_stand_in_the_order_of_their_seeds() {
-    let (one, two, files) = (Contract::start(Age::New).await, Contract::start(Age::New).await, Files::new());
+    let (one, two, files) = (FakeComfyUi::start(Age::New).await, FakeComfyUi::start(Age::New).await, Files::new());
     let engine = files.engine(&format!("{},{}", one.url(), two.url()), &[]);
     let seeds = [7, 3, 5, 1];
     let pictures = render(&engine, brief(&seeds)).await.expect("pictures");
@@ -133,7 +133,7 @@ async fn the_pictures_of_a_task_are_spread_over_the_servers_and_stand_in_the_ord
 #[tokio::test]
 async fn references_are_uploaded_under_names_of_their_content() {
     for age in [Age::New, Age::Old] {
-        let (server, files) = (Contract::start(age).await, Files::new());
+        let (server, files) = (FakeComfyUi::start(age).await, Files::new());
         assert_eq!(files.choose(&server.url(), &[]).expect("an engine").info.max_references, 2);
         let engine = files.engine(&server.url(), &[]);
         let brief = Brief { references: vec![flat(1), flat(2)], ..brief(&[1]) };
@@ -154,7 +154,7 @@ async fn references_are_uploaded_under_names_of_their_content() {
 
 #[tokio::test]
 async fn a_mask_goes_to_the_node_that_the_mapping_names() {
-    let server = Contract::start(Age::New).await;
+    let server = FakeComfyUi::start(Age::New).await;
     let graph = json!({
         "3": { "class_type": "KSampler", "inputs": { "seed": 1 } },
         "5": { "class_type": "EmptyLatentImage", "inputs": { "width": 64, "height": 48 } },
@@ -183,7 +183,7 @@ async fn a_mask_goes_to_the_node_that_the_mapping_names() {
 
 #[tokio::test]
 async fn steps_come_from_the_websocket_and_a_render_goes_on_without_it() {
-    let (server, files) = (Contract::start(Age::New).await, Files::new());
+    let (server, files) = (FakeComfyUi::start(Age::New).await, Files::new());
     server.outcome(Outcome::Endless);
     let engine = files.engine(&server.url(), &["--engine-key", "sk-secret"]);
     let progress = Progress::default();
@@ -206,7 +206,7 @@ async fn steps_come_from_the_websocket_and_a_render_goes_on_without_it() {
 #[tokio::test]
 async fn previews_come_from_the_websocket_for_those_who_look() {
     for looked_at in [true, false] {
-        let (server, files) = (Contract::start(Age::New).await, Files::new());
+        let (server, files) = (FakeComfyUi::start(Age::New).await, Files::new());
         server.outcome(Outcome::Endless);
         let engine = files.engine(&server.url(), &[]);
         let progress = if looked_at { Progress::with_previews() } else { Progress::default() };
@@ -235,7 +235,7 @@ async fn previews_come_from_the_websocket_for_those_who_look() {
 
 #[tokio::test]
 async fn the_end_of_a_run_is_asked_for_once_when_the_websocket_tells_it() {
-    let (server, files) = (Contract::start(Age::New).await, Files::new());
+    let (server, files) = (FakeComfyUi::start(Age::New).await, Files::new());
     render(&files.engine(&server.url(), &[]), brief(&[1])).await.expect("a picture");
     assert_eq!(server.asked("GET /api/jobs").len(), 1);
 }
@@ -243,7 +243,7 @@ async fn the_end_of_a_run_is_asked_for_once_when_the_websocket_tells_it() {
 #[tokio::test]
 async fn a_server_without_a_websocket_is_polled() {
     for reply in [Reply::json(404, &json!({})), Reply::HangUp, Reply::Whole(200, Vec::new(), b"<html>".to_vec())] {
-        let (server, files) = (Contract::start(Age::New).await, Files::new());
+        let (server, files) = (FakeComfyUi::start(Age::New).await, Files::new());
         server.reply("GET /ws", reply);
         render(&files.engine(&server.url(), &[]), brief(&[1])).await.expect("a picture");
     }
@@ -252,7 +252,7 @@ async fn a_server_without_a_websocket_is_polled() {
 #[tokio::test]
 async fn a_cancelled_render_is_cancelled_by_its_id_and_no_run_of_a_stranger_is_interrupted() {
     for age in [Age::New, Age::Old] {
-        let (server, files) = (Contract::start(age).await, Files::new());
+        let (server, files) = (FakeComfyUi::start(age).await, Files::new());
         let engine = files.engine(&server.url(), &[]);
         server.run_of_stranger();
         let cancel = CancellationToken::new();
@@ -271,7 +271,7 @@ async fn a_cancelled_render_is_cancelled_by_its_id_and_no_run_of_a_stranger_is_i
 #[tokio::test]
 async fn a_running_workflow_is_stopped_on_a_new_and_on_an_old_server() {
     for age in [Age::New, Age::Old] {
-        let (server, files) = (Contract::start(age).await, Files::new());
+        let (server, files) = (FakeComfyUi::start(age).await, Files::new());
         server.outcome(Outcome::Endless);
         let engine = files.engine(&server.url(), &[]);
         let cancel = CancellationToken::new();
@@ -291,7 +291,7 @@ async fn a_running_workflow_is_stopped_on_a_new_and_on_an_old_server() {
 #[tokio::test]
 async fn a_render_that_is_cancelled_or_dropped_while_its_submit_is_under_way_leaves_no_run() {
     for (age, is_dropped) in [(Age::New, false), (Age::Old, false), (Age::New, true), (Age::Old, true)] {
-        let (server, files) = (Contract::start(age).await, Files::new());
+        let (server, files) = (FakeComfyUi::start(age).await, Files::new());
         server.outcome(Outcome::Endless);
         server.take_submits(false);
         let engine = files.engine(&server.url(), &[]);
@@ -316,7 +316,7 @@ async fn a_render_that_is_cancelled_or_dropped_while_its_submit_is_under_way_lea
 #[tokio::test]
 async fn a_run_whose_submit_has_a_lost_answer_is_cancelled_and_costs_an_attempt() {
     for age in [Age::New, Age::Old] {
-        let (server, files) = (Contract::start(age).await, Files::new());
+        let (server, files) = (FakeComfyUi::start(age).await, Files::new());
         server.outcome(Outcome::Endless);
         server.lose_submits();
         let engine = files.engine(&server.url(), &[]);
@@ -329,7 +329,7 @@ async fn a_run_whose_submit_has_a_lost_answer_is_cancelled_and_costs_an_attempt(
 #[tokio::test]
 async fn a_server_that_dies_during_a_run_costs_the_attempt_and_then_none_until_it_is_back() {
     let (port, files) = (Port::take(), Files::new());
-    let server = Contract::on(port.address, Age::New).await;
+    let server = FakeComfyUi::on(port.address, Age::New).await;
     server.outcome(Outcome::Endless);
     let service = files.service(&server.url(), &["--engine-sizes", "64x64"]).await;
     let caller = service.caller("ada", 100).await;
@@ -344,7 +344,7 @@ async fn a_server_that_dies_during_a_run_costs_the_attempt_and_then_none_until_i
     service.clock.advance(tintype_config::LEASE);
     service.work().await;
     assert_eq!(super::lost_leases(&caller, &task_id).await, Some(1), "a refused connection costs none");
-    let _server = Contract::on(port.address, Age::New).await;
+    let _server = FakeComfyUi::on(port.address, Age::New).await;
     until(async || {
         service.worker.step().await.expect("a store");
         caller.task(&task_id).await["status"] != "processing"
@@ -356,7 +356,7 @@ async fn a_server_that_dies_during_a_run_costs_the_attempt_and_then_none_until_i
 
 #[tokio::test]
 async fn a_server_that_cannot_run_the_workflow_is_found_by_a_probe_with_the_reason() {
-    let (server, files) = (Contract::start(Age::New).await, Files::new());
+    let (server, files) = (FakeComfyUi::start(Age::New).await, Files::new());
     files.engine(&server.url(), &[]).probe().await.expect("it takes work");
     server.lack("KSampler");
     let error = files.engine(&server.url(), &[]).probe().await.expect_err("a node is missing");
@@ -371,7 +371,7 @@ async fn a_server_that_cannot_run_the_workflow_is_found_by_a_probe_with_the_reas
         ),
         (Reply::json(404, &json!({})), "answered 404"),
     ] {
-        let server = Contract::start(Age::New).await;
+        let server = FakeComfyUi::start(Age::New).await;
         server.reply("GET /system_stats", reply);
         let error = files.engine(&server.url(), &[]).probe().await.expect_err("not ComfyUI");
         assert!(matches!(&error, EngineError::NotAvailable(text) if text.contains(reason)), "{error:?}");
@@ -393,7 +393,7 @@ fn an_engine_whose_workflow_cannot_be_used_says_what_it_needs() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_commands_list_check_and_try_the_engine_and_show_its_devices() {
-    let (server, files) = (Contract::start(Age::New).await, Files::new());
+    let (server, files) = (FakeComfyUi::start(Age::New).await, Files::new());
     let out = files.0.path().join("boat.png");
     let flags = files.flags(&server.url(), &[]);
     let ask = |arguments: &[&str]| {

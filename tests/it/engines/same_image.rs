@@ -4,12 +4,12 @@ use serde_json::json;
 use tintype_domain::model::{Surface, TaskId};
 
 use super::comfyui::Files;
-use super::comfyui::contract::{Age, Contract as ComfyUi};
+use super::comfyui::fake_server::{Age, FakeComfyUi};
 use super::diffusion::{Rig, model};
 use crate::presets::{call, images_of};
 use crate::rigs::images_api::{Dialect, ImagesServer};
 use crate::rigs::service::Service;
-use crate::sd_server::contract::{Contract as SdServer, Mood};
+use crate::sd_server::fake_server::{Behaviour, FakeSdServer};
 
 /// Makes an image without a seed, reads the seed that it got, and makes the image again with it.
 async fn assert_makes_it_again(service: &Service, work: impl AsyncFn()) {
@@ -51,13 +51,13 @@ async fn the_sketch_engine_and_servers_with_the_images_api_make_an_image_again()
 
 #[tokio::test]
 async fn sd_server_makes_an_image_again() {
-    let server = SdServer::start(Mood::Working).await;
+    let server = FakeSdServer::start(Behaviour::Working).await;
     assert_server_makes_it_again(&["--engine", &server.engine(), "--engine-sizes", "64x64"]).await;
 }
 
 #[tokio::test]
 async fn comfyui_makes_an_image_again() {
-    let (server, files) = (ComfyUi::start(Age::New).await, Files::new());
+    let (server, files) = (FakeComfyUi::start(Age::New).await, Files::new());
     let flags = files.flags(&server.url(), &[]);
     assert_server_makes_it_again(&flags.iter().map(String::as_str).collect::<Vec<_>>()).await;
 }

@@ -11,11 +11,11 @@ use super::installation::Installation;
 pub mod clients;
 pub mod editors;
 pub mod leftovers;
-pub mod life;
-pub mod told;
+pub mod process_run;
+pub mod stale_worker;
 pub mod verdict;
 pub mod visitors;
-pub mod zombie;
+pub mod webhook_check;
 
 /// Credits of each account: few enough that some submits are refused.
 pub const CREDITS: &str = "400";
@@ -35,8 +35,8 @@ pub struct Tally {
     pub zombies: u32,
     /// Times from the start of a process to its first claim.
     pub recoveries: Vec<Duration>,
-    pub zombie_writes_attempted: u32,
-    pub zombie_writes_refused: u32,
+    pub stale_writes_attempted: u32,
+    pub stale_writes_refused: u32,
 }
 
 /// Waits until no task is unfinished.
@@ -62,8 +62,8 @@ impl Display for Tally {
         writeln!(f, "SIGKILL at named points          {}", self.kills_at_points)?;
         writeln!(f, "SIGTERM under load               {}", self.stops)?;
         writeln!(f, "stopped past the lease, resumed  {}", self.zombies)?;
-        writeln!(f, "zombie writes attempted          {}", self.zombie_writes_attempted)?;
-        writeln!(f, "zombie writes refused            {}", self.zombie_writes_refused)?;
+        writeln!(f, "stale writes attempted           {}", self.stale_writes_attempted)?;
+        writeln!(f, "stale writes refused             {}", self.stale_writes_refused)?;
         write!(f, "from restart to first claim      median {:?}, 99% {:?}, longest {:?}", at(50), at(99), at(100))
     }
 }

@@ -15,11 +15,11 @@ use rand::rngs::StdRng;
 use tempfile::TempDir;
 
 use self::kernel::Mounted;
-use self::platter::Platter;
+use self::volatile_disk::VolatileDisk;
 use crate::rigs::binary::{SMALL, tintype};
 
 mod kernel;
-mod platter;
+mod volatile_disk;
 
 /// Selects files and directories by name.
 pub type Names = fn(&str) -> bool;
@@ -54,7 +54,7 @@ pub enum Survivors {
 }
 
 pub struct Disk {
-    platter: Arc<Mutex<Platter>>,
+    platter: Arc<Mutex<VolatileDisk>>,
     mount: Option<BackgroundSession>,
     directory: TempDir,
 }
@@ -62,7 +62,7 @@ pub struct Disk {
 impl Disk {
     pub fn new() -> Self {
         let directory = TempDir::new().expect("a temporary directory");
-        let mut disk = Self { platter: Arc::new(Mutex::new(Platter::new())), mount: None, directory };
+        let mut disk = Self { platter: Arc::new(Mutex::new(VolatileDisk::new())), mount: None, directory };
         disk.mount();
         disk
     }
@@ -101,7 +101,7 @@ impl Disk {
         device(self.path()) != device(self.path().parent().expect("a parent"))
     }
 
-    fn platter(&self) -> MutexGuard<'_, Platter> {
+    fn platter(&self) -> MutexGuard<'_, VolatileDisk> {
         self.platter.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

@@ -6,18 +6,18 @@ use serde_json::json;
 use tintype_config::LEASE;
 use tintype_engine::{LoraSource, Mask, Stage};
 
-use super::contract::{Contract, Mood, colour};
+use super::fake_server::{Behaviour, FakeSdServer, colour};
 use super::*;
 use crate::engines::lost_leases;
 use crate::rigs::service::Service;
 
-async fn service(server: &Contract) -> Service {
+async fn service(server: &FakeSdServer) -> Service {
     Service::start_with(&["--engine", &server.engine(), "--engine-sizes", "64x64"]).await
 }
 
 #[tokio::test]
 async fn a_task_is_rendered_with_a_seed_of_its_own_for_each_picture() {
-    let server = Contract::start(Mood::Working).await;
+    let server = FakeSdServer::start(Behaviour::Working).await;
     let service = service(&server).await;
     let caller = service.caller("ada", 100).await;
     let prompt = "a boat <lora:evil:1> <sd_cpp_extra_args>{\"seed\":1}</sd_cpp_extra_args> \"at\" sea";
@@ -41,7 +41,7 @@ async fn a_task_is_rendered_with_a_seed_of_its_own_for_each_picture() {
 
 #[tokio::test]
 async fn a_job_is_polled_without_haste() {
-    let server = Contract::start(Mood::Working).await;
+    let server = FakeSdServer::start(Behaviour::Working).await;
     let (_, engine) = engine(&["--engine", &server.engine()]);
     render(&engine, brief("a boat", &[1, 2])).await.expect("pictures");
     let polls = server.polls();
@@ -54,7 +54,7 @@ async fn a_job_is_polled_without_haste() {
 
 #[tokio::test]
 async fn a_proxy_that_loses_some_polls_costs_nothing() {
-    let server = Contract::start(Mood::Working).await;
+    let server = FakeSdServer::start(Behaviour::Working).await;
     let (_, engine) = engine(&["--engine", &server.engine()]);
     for status in [502, 524] {
         server.lose_polls(3, status);
@@ -74,7 +74,7 @@ async fn a_proxy_that_loses_some_polls_costs_nothing() {
 
 #[tokio::test]
 async fn references_are_shown_to_a_model_that_edits_and_painted_over_by_others() {
-    let server = Contract::start(Mood::Working).await;
+    let server = FakeSdServer::start(Behaviour::Working).await;
     let picture = |colour| Picture::from_rgb(SIDE, SIDE, vec![colour; (SIDE * SIDE * 3) as usize]).expect("a picture");
     let one = Brief { references: vec![picture(1)], ..brief("a boat", &[1]) };
     let two = Brief { references: vec![picture(1), picture(2)], ..brief("a boat", &[1]) };
@@ -97,7 +97,7 @@ async fn references_are_shown_to_a_model_that_edits_and_painted_over_by_others()
 
 #[tokio::test]
 async fn a_reference_is_never_painted_over_so_strongly_that_nothing_of_it_is_left() {
-    let server = Contract::start(Mood::Working).await;
+    let server = FakeSdServer::start(Behaviour::Working).await;
     let (_, engine) = engine(&["--engine", &server.engine()]);
     let picture = Picture::from_rgb(SIDE, SIDE, vec![1; (SIDE * SIDE * 3) as usize]).expect("a picture");
     let brief = Brief { references: vec![picture], ..brief("a boat", &[1]) };
@@ -113,7 +113,7 @@ async fn a_reference_is_never_painted_over_so_strongly_that_nothing_of_it_is_lef
 
 #[tokio::test]
 async fn loras_go_by_the_names_of_the_server() {
-    let server = Contract::start(Mood::Working).await;
+    let server = FakeSdServer::start(Behaviour::Working).await;
     let (info, engine) = engine(&["--engine", &server.engine()]);
     assert_eq!(info.loras, LoraSource::Server);
     let loras = ["ink.safetensors:0.8", "detail"].map(|text| text.parse().expect("a LoRA")).to_vec();
@@ -125,7 +125,7 @@ async fn loras_go_by_the_names_of_the_server() {
 
 #[tokio::test]
 async fn with_a_mask_any_model_paints_over_the_first_reference() {
-    let server = Contract::start(Mood::Working).await;
+    let server = FakeSdServer::start(Behaviour::Working).await;
     let picture = |colour| Picture::from_rgb(SIDE, SIDE, vec![colour; (SIDE * SIDE * 3) as usize]).expect("a picture");
     let (info, engine) = engine(&["--engine", &server.engine()]);
     assert!(info.masks);
@@ -153,27 +153,27 @@ async fn with_a_mask_any_model_paints_over_the_first_reference() {
 
 #[tokio::test]
 async fn every_way_to_give_no_usable_picture_is_one_kind_of_error_and_a_reason() {
-    let server = Contract::start(Mood::Working).await;
+    let server = FakeSdServer::start(Behaviour::Working).await;
     let (_, engine) = engine(&["--engine", &server.engine()]);
-    for (mood, kind, reason) in [
-        (Mood::QueueFull, "not available", "answered 429"),
-        (Mood::Refusing, "permanent", "answered 400"),
-        (Mood::Broken, "temporary", "answered 500 (server_error)"),
-        (Mood::Unclear, "temporary", "without a valid id"),
-        (Mood::Html, "temporary", "answered 200"),
-        (Mood::Failing, "temporary", "failed to render (generation_failed)"),
-        (Mood::CancelledByOthers, "temporary", "failed to render (cancelled)"),
-        (Mood::Forgetting, "temporary", "lost a job"),
-        (Mood::Expired, "temporary", "lost a job"),
-        (Mood::NoPictures, "temporary", "0 pictures instead of 1"),
-        (Mood::TwoPictures, "temporary", "2 pictures instead of 1"),
-        (Mood::NoBase64, "temporary", "not valid base64"),
-        (Mood::NoPicture, "temporary", "not a PNG, JPEG or WebP"),
-        (Mood::Small, "temporary", "only 1x1 pixels"),
-        (Mood::Black, "temporary", "is black"),
-        (Mood::OtherRatio, "temporary", "rendered 64x256 instead of 64x64"),
+    for (behaviour, kind, reason) in [
+        (Behaviour::QueueFull, "not available", "answered 429"),
+        (Behaviour::Refusing, "permanent", "answered 400"),
+        (Behaviour::Broken, "temporary", "answered 500 (server_error)"),
+        (Behaviour::Unclear, "temporary", "without a valid id"),
+        (Behaviour::Html, "temporary", "answered 200"),
+        (Behaviour::Failing, "temporary", "failed to render (generation_failed)"),
+        (Behaviour::CancelledByOthers, "temporary", "failed to render (cancelled)"),
+        (Behaviour::Forgetting, "temporary", "lost a job"),
+        (Behaviour::Expired, "temporary", "lost a job"),
+        (Behaviour::NoPictures, "temporary", "0 pictures instead of 1"),
+        (Behaviour::TwoPictures, "temporary", "2 pictures instead of 1"),
+        (Behaviour::NoBase64, "temporary", "not valid base64"),
+        (Behaviour::NoPicture, "temporary", "not a PNG, JPEG or WebP"),
+        (Behaviour::Small, "temporary", "only 1x1 pixels"),
+        (Behaviour::Black, "temporary", "is black"),
+        (Behaviour::OtherRatio, "temporary", "rendered 64x256 instead of 64x64"),
     ] {
-        let server = Contract::start(mood).await;
+        let server = FakeSdServer::start(behaviour).await;
         let (_, engine) = super::engine(&["--engine", &server.engine()]);
         let error = render(&engine, brief("a secret boat", &[1]))
             .await
@@ -185,42 +185,42 @@ async fn every_way_to_give_no_usable_picture_is_one_kind_of_error_and_a_reason()
             EngineError::Temporary(text) => ("temporary", text),
             EngineError::Refused(text) => ("refused", text),
         };
-        assert!(found == kind && text.contains(reason), "{mood:?}: {error:?}");
-        assert!(!text.contains("secret") && !text.contains("about the prompt"), "{mood:?}: {text}");
+        assert!(found == kind && text.contains(reason), "{behaviour:?}: {error:?}");
+        assert!(!text.contains("secret") && !text.contains("about the prompt"), "{behaviour:?}: {text}");
     }
-    server.be(Mood::Enlarging);
+    server.be(Behaviour::Enlarging);
     let pictures = render(&engine, brief("a boat", &[1])).await.expect("an enlarged picture");
     assert_eq!(pictures[0].width(), 2 * SIDE);
 }
 
 #[tokio::test]
 async fn a_server_that_cannot_work_is_found_by_a_probe_with_what_to_do() {
-    for (mood, reason) in [
-        (Mood::Videos, "no mode img_gen"),
-        (Mood::Unknown, "no route /sdcpp/v1/capabilities"),
-        (Mood::Html, "give the base URL"),
+    for (behaviour, reason) in [
+        (Behaviour::Videos, "no mode img_gen"),
+        (Behaviour::Unknown, "no route /sdcpp/v1/capabilities"),
+        (Behaviour::Html, "give the base URL"),
     ] {
-        let server = Contract::start(mood).await;
+        let server = FakeSdServer::start(behaviour).await;
         let (_, engine) = engine(&["--engine", &server.engine()]);
         let error = engine.probe().await.expect_err("not available");
-        assert!(matches!(&error, EngineError::NotAvailable(text) if text.contains(reason)), "{mood:?}: {error:?}");
+        assert!(matches!(&error, EngineError::NotAvailable(text) if text.contains(reason)), "{behaviour:?}: {error:?}");
     }
 }
 
 #[tokio::test]
 async fn a_full_queue_costs_no_attempt_and_a_lost_job_costs_one() {
-    let server = Contract::start(Mood::QueueFull).await;
+    let server = FakeSdServer::start(Behaviour::QueueFull).await;
     let service = service(&server).await;
     let caller = service.caller("ada", 100).await;
     let task_id = caller.submit_prompt("a boat").await;
     assert_eq!(service.worker.step().await.expect("a store"), 1);
     assert_eq!(lost_leases(&caller, &task_id).await, Some(0));
-    server.be(Mood::Forgetting);
+    server.be(Behaviour::Forgetting);
     assert_eq!(service.worker.step().await.expect("a store"), 0, "the task waits");
     service.clock.advance(Duration::from_secs(2));
     assert_eq!(service.worker.step().await.expect("a store"), 1);
     assert_eq!(lost_leases(&caller, &task_id).await, Some(1));
-    server.be(Mood::Working);
+    server.be(Behaviour::Working);
     service.clock.advance(LEASE);
     assert_eq!(service.worker.step().await.expect("a store"), 1);
     assert_eq!(caller.task(&task_id).await["status"], "completed");
@@ -229,7 +229,7 @@ async fn a_full_queue_costs_no_attempt_and_a_lost_job_costs_one() {
 
 #[tokio::test]
 async fn a_server_that_dies_during_a_render_costs_the_attempt_and_is_then_not_available() {
-    let server = Contract::start(Mood::Painting).await;
+    let server = FakeSdServer::start(Behaviour::Painting).await;
     let (_, engine) = engine(&["--engine", &server.engine()]);
     let rendering = render(&engine, brief("a boat", &[1]));
     let dying = async {
@@ -246,7 +246,7 @@ async fn a_server_that_dies_during_a_render_costs_the_attempt_and_is_then_not_av
 
 #[tokio::test]
 async fn a_cancelled_render_leaves_the_queue_and_occupies_the_server_until_its_picture_is_done() {
-    let server = Contract::start(Mood::Painting).await;
+    let server = FakeSdServer::start(Behaviour::Painting).await;
     let (_, engine) = engine(&["--engine", &server.engine()]);
     let cancel = CancellationToken::new();
     let rendering = engine.render(brief("a boat", &[1, 2]), Progress::default(), cancel.clone());
@@ -260,7 +260,7 @@ async fn a_cancelled_render_leaves_the_queue_and_occupies_the_server_until_its_p
     assert!(matches!(&busy, Err(EngineError::NotAvailable(text)) if text.contains("is still rendering")), "{busy:?}");
     let refused = render(&engine, brief("another boat", &[1])).await;
     assert!(matches!(&refused, Err(EngineError::NotAvailable(_))), "{refused:?}");
-    server.be(Mood::Working);
+    server.be(Behaviour::Working);
     until(async || engine.probe().await.is_ok()).await;
     assert_eq!(server.painted_and_cancelled(), (0, 1));
     render(&engine, brief("another boat", &[1])).await.expect("pictures");
@@ -269,7 +269,7 @@ async fn a_cancelled_render_leaves_the_queue_and_occupies_the_server_until_its_p
 
 #[tokio::test]
 async fn a_render_that_is_cancelled_while_its_submit_is_under_way_leaves_no_job() {
-    let server = Contract::start(Mood::Painting).await;
+    let server = FakeSdServer::start(Behaviour::Painting).await;
     let (_, engine) = engine(&["--engine", &server.engine()]);
     server.take_submits(false);
     let cancel = CancellationToken::new();
@@ -287,7 +287,7 @@ async fn a_render_that_is_cancelled_while_its_submit_is_under_way_leaves_no_job(
 
 #[tokio::test]
 async fn a_full_queue_behind_the_first_picture_is_waited_for() {
-    let server = Contract::start(Mood::OneAtATime).await;
+    let server = FakeSdServer::start(Behaviour::OneAtATime).await;
     let (_, engine) = engine(&["--engine", &server.engine()]);
     let progress = Progress::default();
     let pictures = engine.render(brief("a boat", &[1, 2, 3]), progress.clone(), CancellationToken::new()).await;
@@ -298,9 +298,9 @@ async fn a_full_queue_behind_the_first_picture_is_waited_for() {
 #[tokio::test]
 async fn of_several_servers_those_that_take_no_work_are_passed_over() {
     let (full, gone, working) = (
-        Contract::start(Mood::QueueFull).await,
-        Contract::start(Mood::Working).await,
-        Contract::start(Mood::Working).await,
+        FakeSdServer::start(Behaviour::QueueFull).await,
+        FakeSdServer::start(Behaviour::Working).await,
+        FakeSdServer::start(Behaviour::Working).await,
     );
     let urls: Vec<String> = [&full, &gone, &working].map(|server| format!("http://{}", server.address)).into();
     drop(gone);

@@ -131,7 +131,7 @@ async fn live(mut peer: Peer, flags: Vec<String>, group: &str) {
 }
 
 #[tokio::test]
-async fn an_identity_of_glewlwyd_lives_its_life() {
+async fn glewlwyd_identity_links_joins_and_loses_access() {
     let provider = Glewlwyd::start(ADA).await;
     provider.set_groups(ADA, &["openid", "g_profile"]).await;
     let flags = provider.flags();

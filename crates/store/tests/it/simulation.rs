@@ -36,6 +36,6 @@ async fn a_rush_dead_workers_and_a_failover_leave_no_task_and_no_credit_behind()
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_same_on_postgres() {
+async fn simulated_rush_on_postgres() {
     check(&simulate(Backend::Postgres, &Plan::short()).await);
 }

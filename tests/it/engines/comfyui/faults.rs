@@ -18,7 +18,7 @@ enum Fault {
 }
 
 impl Fault {
-    fn befall(self, server: &Contract) {
+    fn befall(self, server: &FakeComfyUi) {
         match self {
             Self::At(route, reply) => server.reply(route, reply),
             Self::Run(outcome) => server.outcome(outcome),
@@ -111,7 +111,7 @@ fn of_runs() -> Vec<(Fault, Meaning, &'static str)> {
 async fn each_fault_of_a_server_has_a_line_for_the_operator_without_the_prompt() {
     let files = Files::new();
     let trials = of_submits().into_iter().chain(of_runs()).map(async |(fault, meaning, line)| {
-        let server = Contract::start(Age::New).await;
+        let server = FakeComfyUi::start(Age::New).await;
         fault.clone().befall(&server);
         let engine = files.engine(&server.url(), &[]);
         let brief = Brief { references: vec![flat(1)], ..brief(&[7]) };
@@ -135,7 +135,7 @@ async fn each_meaning_of_a_fault_ends_its_task_with_a_plain_message_and_a_refund
         (submit(Reply::json(503, &json!({}))), Meaning::NotAvailable),
         (submit(whole(307, ("location", "http://10.0.0.1/"))), Meaning::NotAvailable),
     ] {
-        let (server, files) = (Contract::start(Age::New).await, Files::new());
+        let (server, files) = (FakeComfyUi::start(Age::New).await, Files::new());
         fault.clone().befall(&server);
         let service = files.service(&server.url(), &["--engine-sizes", "64x64"]).await;
         let caller = service.caller("ada", 10).await;
@@ -158,7 +158,7 @@ async fn a_server_that_hangs_or_drips_costs_an_attempt_when_the_time_limit_has_p
         ("GET /api/jobs", Reply::Silence),
         ("GET /view", Reply::Drip),
     ] {
-        let (server, files) = (Contract::start(Age::New).await, Files::new());
+        let (server, files) = (FakeComfyUi::start(Age::New).await, Files::new());
         server.reply(route, reply.clone());
         let limits = ["--engine-sizes", "64x64", "--render-timeout", "20s"];
         let service = files.service(&server.url(), &limits).await;
@@ -183,7 +183,7 @@ async fn a_server_that_hangs_or_drips_costs_an_attempt_when_the_time_limit_has_p
 
 #[tokio::test]
 async fn a_server_that_tells_the_end_of_a_run_again_and_again_is_polled_once_a_second() {
-    let (server, files) = (Contract::start(Age::New).await, Files::new());
+    let (server, files) = (FakeComfyUi::start(Age::New).await, Files::new());
     server.outcome(Outcome::Endless);
     let engine = files.engine(&server.url(), &[]);
     let lying = async {
@@ -210,7 +210,7 @@ async fn a_server_that_tells_the_end_of_a_run_again_and_again_is_polled_once_a_s
 #[tokio::test(flavor = "multi_thread")]
 async fn an_answer_about_a_run_takes_little_more_memory_than_it_has_bytes() {
     const LONGEST: usize = 16 << 20;
-    let (server, files) = (Contract::start(Age::New).await, Files::new());
+    let (server, files) = (FakeComfyUi::start(Age::New).await, Files::new());
     // Each element of this list would take 32 bytes if it were kept.
     let listed = "0,".repeat((LONGEST - 100) / 2);
     let body = format!("{{\"status\":\"in_progress\",\"workflow\":[{listed}0]}}").into_bytes();

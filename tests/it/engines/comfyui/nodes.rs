@@ -90,7 +90,7 @@ fn a_workflow_without_a_prompt_and_a_file_that_is_none_are_refused() {
 
 #[tokio::test]
 async fn a_service_finds_the_nodes_of_a_workflow_without_a_mapping() {
-    let (server, folder) = (Contract::start(Age::New).await, TempDir::new().expect("a directory"));
+    let (server, folder) = (FakeComfyUi::start(Age::New).await, TempDir::new().expect("a directory"));
     let (target, file) = (format!("comfyui:{}", server.url()), saved(&folder, &workflow()));
     let flags =
         ["--engine", &target, "--engine-workflow", &file, "--engine-sizes", "64x64", "--model", "b.safetensors"];
@@ -109,7 +109,7 @@ async fn a_service_finds_the_nodes_of_a_workflow_without_a_mapping() {
 
 #[tokio::test]
 async fn a_node_that_loads_a_picture_and_its_mask_gets_a_picture_with_a_transparent_part() {
-    let (server, folder) = (Contract::start(Age::New).await, TempDir::new().expect("a directory"));
+    let (server, folder) = (FakeComfyUi::start(Age::New).await, TempDir::new().expect("a directory"));
     let mut graph = workflow();
     graph["10"] = json!({ "class_type": "LoadImage", "inputs": { "image": "default.png" } });
     graph["11"] = json!({ "class_type": "VAEEncodeForInpaint", "inputs": {

@@ -6,7 +6,7 @@ use crate::rigs::service::pass;
 #[tokio::test]
 async fn a_server_that_is_silent_while_it_loads_a_model_is_waited_for() {
     for age in [Age::New, Age::Old] {
-        let (server, files) = (Contract::start(age).await, Files::new());
+        let (server, files) = (FakeComfyUi::start(age).await, Files::new());
         let routes = ["GET /ws", "GET /api/jobs", "GET /queue"];
         server.outcome(Outcome::Endless);
         let engine = files.engine(&server.url(), &[]);
@@ -45,7 +45,7 @@ async fn a_server_that_is_silent_while_it_loads_a_model_is_waited_for() {
 
 #[tokio::test]
 async fn a_server_that_is_slow_to_describe_its_nodes_takes_work() {
-    let (server, files) = (Contract::start(Age::New).await, Files::new());
+    let (server, files) = (FakeComfyUi::start(Age::New).await, Files::new());
     server.reply("GET /object_info", Reply::Silence);
     let engine = files.engine(&server.url(), &[]);
     let slow = async {
@@ -66,7 +66,7 @@ async fn a_run_from_the_cache_is_repeated_with_another_seed() {
         (Age::New, Outcome::Removed),
         (Age::Old, Outcome::Removed),
     ] {
-        let (server, files) = (Contract::start(age).await, Files::new());
+        let (server, files) = (FakeComfyUi::start(age).await, Files::new());
         server.outcome(outcome.clone());
         let engine = files.engine(&server.url(), &[]);
         for runs in [1, 3, 5] {

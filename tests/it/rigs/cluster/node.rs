@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::rigs::binary::{Server, small_sketches};
-use crate::rigs::crash::life::PUBLIC_URL;
+use crate::rigs::crash::process_run::PUBLIC_URL;
 use crate::rigs::installation::Installation;
 
 /// Time after which these tests call a wait a hang.

@@ -13,7 +13,7 @@ use tintype_system::clock::Clock;
 
 use super::ACCOUNTS;
 use super::clients::Recorded;
-use super::life::PUBLIC_URL;
+use super::process_run::PUBLIC_URL;
 use super::visitors::tasks_of_studio;
 use crate::rigs::binary::Ran as _;
 use crate::rigs::http::{TASKS, try_send};

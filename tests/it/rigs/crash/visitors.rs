@@ -21,7 +21,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::ACCOUNTS;
 use super::clients::{Manners, Order, Recorded};
-use super::life::PUBLIC_URL;
+use super::process_run::PUBLIC_URL;
 use crate::rigs::http::{Answer, try_exchange};
 use crate::rigs::installation::Installation;
 

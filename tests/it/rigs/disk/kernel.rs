@@ -10,22 +10,22 @@ use fuser::{
     ReplyOpen, ReplyStatfs, ReplyWrite, Request, TimeOrNow, WriteFlags,
 };
 
-use super::platter::{PAGE, Platter};
+use super::volatile_disk::{PAGE, VolatileDisk};
 
 /// Only the kernel changes the disk, so its caches stay valid.
 const FOREVER: Duration = Duration::from_secs(1 << 30);
 /// Blocks of a disk without a limit.
 const MANY_PAGES: u64 = 1 << 24;
 
-pub struct Mounted(pub Arc<Mutex<Platter>>);
+pub struct Mounted(pub Arc<Mutex<VolatileDisk>>);
 
 impl Mounted {
-    fn platter(&self) -> MutexGuard<'_, Platter> {
+    fn platter(&self) -> MutexGuard<'_, VolatileDisk> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-fn attributes(platter: &mut Platter, number: u64, request: &Request) -> Result<FileAttr, Errno> {
+fn attributes(platter: &mut VolatileDisk, number: u64, request: &Request) -> Result<FileAttr, Errno> {
     let inode = platter.inode(number)?;
     let kind = if inode.is_directory() { FileType::Directory } else { FileType::RegularFile };
     Ok(FileAttr {
@@ -47,7 +47,7 @@ fn attributes(platter: &mut Platter, number: u64, request: &Request) -> Result<F
     })
 }
 
-fn opened(platter: &Platter) -> FopenFlags {
+fn opened(platter: &VolatileDisk) -> FopenFlags {
     if platter.faults.unmapped { FopenFlags::FOPEN_DIRECT_IO } else { FopenFlags::FOPEN_KEEP_CACHE }
 }
 

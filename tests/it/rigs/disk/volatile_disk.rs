@@ -41,7 +41,7 @@ pub struct Inode {
 }
 
 #[derive(Debug)]
-pub struct Platter {
+pub struct VolatileDisk {
     inodes: BTreeMap<u64, Inode>,
     next: u64,
     pub faults: Faults,
@@ -152,7 +152,7 @@ impl Content {
     }
 }
 
-impl Platter {
+impl VolatileDisk {
     pub fn new() -> Self {
         let body = Body::Directory { now: BTreeMap::new(), safe: BTreeMap::new() };
         let root = Inode::new("", 0o755, body);

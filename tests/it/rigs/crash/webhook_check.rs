@@ -12,9 +12,9 @@ use crate::rigs::installation::Installation;
 use crate::rigs::receiver::Receiver;
 
 /// A receiver for each account.
-pub struct Told(Vec<Receiver>);
+pub struct WebhookCheck(Vec<Receiver>);
 
-impl Told {
+impl WebhookCheck {
     /// Adds an endpoint to each account.
     pub async fn start(installation: &Installation) -> Self {
         let mut receivers = Vec::new();

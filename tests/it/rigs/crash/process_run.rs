@@ -10,16 +10,16 @@ use std::time::Duration;
 use tintype_system::clock::Clock;
 
 use super::clients::Clients;
-use super::{Tally, zombie};
+use super::{Tally, stale_worker};
 use crate::rigs::binary::{SMALL, signal, tintype};
 
-/// A short lease, so that heartbeats happen during a life.
+/// A short lease, so that heartbeats happen during a run.
 pub const LEASE: Duration = Duration::from_millis(600);
-/// The base of result URLs, the same for every life.
+/// The base of result URLs, the same for every run.
 pub const PUBLIC_URL: &str = "http://images.test";
 /// Time after which this test calls a wait a hang.
 const HANG: Duration = Duration::from_secs(60);
-/// Time to wait for a fault point that this life may not reach.
+/// Time to wait for a fault point that this run may not reach.
 const POINT_PATIENCE: Duration = Duration::from_millis(1_200);
 
 /// Fault points at which a process is killed: before and after each durable effect.
@@ -70,7 +70,7 @@ pub enum Ending {
 /// Lines that a process wrote, each with its time.
 type Log = Arc<Mutex<Vec<(Duration, String)>>>;
 
-pub struct Life {
+pub struct ProcessRun {
     pub data: PathBuf,
     child: Child,
     ending: Ending,
@@ -80,7 +80,7 @@ pub struct Life {
     log: Log,
 }
 
-impl Life {
+impl ProcessRun {
     /// A process with a random ending.
     pub fn random(data: &Path, listen: SocketAddr, clock: &Clock) -> Self {
         let some_time = Duration::from_micros(rand::random_range(0..300_000));
@@ -164,12 +164,12 @@ impl Life {
                 tokio::time::sleep(*time).await;
             }
             Ending::KillAt(_) => {
-                self.wait_until(POINT_PATIENCE, |life| life.state().is_none_or(|state| state == 'Z')).await
+                self.wait_until(POINT_PATIENCE, |run| run.state().is_none_or(|state| state == 'Z')).await
             }
             Ending::Zombie => {
-                self.wait_until(POINT_PATIENCE, |life| life.state() == Some('T')).await;
+                self.wait_until(POINT_PATIENCE, |run| run.state() == Some('T')).await;
                 if self.state() == Some('T') {
-                    zombie::haunt(&self, tally).await;
+                    stale_worker::resume(&self, tally).await;
                 }
             }
         }
@@ -180,7 +180,7 @@ impl Life {
         match &ending {
             Ending::Stop(_) => {
                 self.signal("TERM");
-                self.wait_until(HANG, |life| life.state().is_none_or(|state| state == 'Z')).await;
+                self.wait_until(HANG, |run| run.state().is_none_or(|state| state == 'Z')).await;
                 let status = self.child.wait().expect("a child");
                 assert_eq!(status.code(), Some(0), "{:?}", self.log.lock());
                 tally.stops += 1;
@@ -189,7 +189,7 @@ impl Life {
                 drop(self.child.kill());
                 let status = self.child.wait().expect("a child");
                 assert_eq!(status.code(), None, "it ended by itself: {status:?} {ending:?} {:?}", self.log.lock());
-                self.wait_until(HANG, |life| life.logged(END).is_some()).await;
+                self.wait_until(HANG, |run| run.logged(END).is_some()).await;
                 match self.logged("action=Kill") {
                     Some(_) => tally.kills_at_points += 1,
                     None => tally.kills += 1,

@@ -12,7 +12,7 @@ use tintype_store::{LeaseWrite, Rescue, Result, Store};
 use tintype_system::clock::Clock;
 
 use super::Tally;
-use super::life::{LEASE, Life};
+use super::process_run::{LEASE, ProcessRun};
 
 /// Limit of tasks taken over from a stopped worker.
 const TAKEN: usize = 16;
@@ -25,16 +25,16 @@ pub fn store_beside(data: &Path, clock: Clock) -> Store {
 }
 
 /// Takes over the tasks of a stopped worker, ends them, and resumes the worker.
-pub async fn haunt(life: &Life, tally: &mut Tally) {
+pub async fn resume(run: &ProcessRun, tally: &mut Tally) {
     let later = Clock::system().now().saturating_add(2 * LEASE);
-    let taken = take_over(&life.data, later).await;
-    life.signal("CONT");
+    let taken = take_over(&run.data, later).await;
+    run.signal("CONT");
     tally.zombies += 1;
     match taken {
         Ok(taken) if taken > 0 => {
-            tally.zombie_writes_attempted += 1;
-            life.wait_until(PATIENCE, |life| life.logged("lease lost").is_some()).await;
-            tally.zombie_writes_refused += u32::from(life.logged("lease lost").is_some());
+            tally.stale_writes_attempted += 1;
+            run.wait_until(PATIENCE, |run| run.logged("lease lost").is_some()).await;
+            tally.stale_writes_refused += u32::from(run.logged("lease lost").is_some());
         }
         // The worker may have been stopped within a transaction, whose lock no other process can take over.
         _ => {}

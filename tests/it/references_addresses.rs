@@ -150,7 +150,7 @@ fn every_host() -> CertificateParams {
 
 #[tokio::test]
 async fn the_vetted_addresses_are_dialled_with_the_name_of_the_host() {
-    if !network::is_own("references_oracle::the_vetted_addresses_are_dialled_with_the_name_of_the_host") {
+    if !network::is_own("references_addresses::the_vetted_addresses_are_dialled_with_the_name_of_the_host") {
         return;
     }
     let world = World::start(
@@ -172,7 +172,7 @@ async fn the_vetted_addresses_are_dialled_with_the_name_of_the_host() {
 
 #[tokio::test]
 async fn no_address_that_is_not_public_is_ever_dialled() {
-    if !network::is_own("references_oracle::no_address_that_is_not_public_is_ever_dialled") {
+    if !network::is_own("references_addresses::no_address_that_is_not_public_is_ever_dialled") {
         return;
     }
     // One of each kind of address that is not public, alone and between good ones.
@@ -233,7 +233,7 @@ async fn no_address_that_is_not_public_is_ever_dialled() {
 
 #[tokio::test]
 async fn redirects_and_dns_rebinding_reach_no_private_address() {
-    if !network::is_own("references_oracle::redirects_and_dns_rebinding_reach_no_private_address") {
+    if !network::is_own("references_addresses::redirects_and_dns_rebinding_reach_no_private_address") {
         return;
     }
     let names: &[(&str, &[&[&str]])] = &[("a.example", &[&[A]]), ("rebinds.example", &[&[A], &["127.0.0.1"]])];
@@ -268,7 +268,7 @@ async fn redirects_and_dns_rebinding_reach_no_private_address() {
 
 #[tokio::test]
 async fn a_server_with_a_bad_certificate_gets_no_request() {
-    if !network::is_own("references_oracle::a_server_with_a_bad_certificate_gets_no_request") {
+    if !network::is_own("references_addresses::a_server_with_a_bad_certificate_gets_no_request") {
         return;
     }
     let mut expired = every_host();

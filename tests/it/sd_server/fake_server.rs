@@ -22,7 +22,7 @@ use tokio_util::task::AbortOnDropHandle;
 use super::SIDE;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Mood {
+pub enum Behaviour {
     /// Paints one picture after another: each poll of a job that waits or is being rendered takes it one state further.
     Working,
     /// Begins to paint and never ends.
@@ -66,7 +66,7 @@ struct Job {
 
 #[derive(Debug)]
 struct Inner {
-    mood: Mood,
+    behaviour: Behaviour,
     model: &'static str,
     steps: u32,
     jobs: Vec<Job>,
@@ -82,7 +82,7 @@ struct Inner {
 
 /// The server. It stops when it is dropped.
 #[derive(Clone)]
-pub struct Contract {
+pub struct FakeSdServer {
     pub address: SocketAddr,
     inner: Arc<Mutex<Inner>>,
     _serving: Arc<AbortOnDropHandle<()>>,
@@ -90,13 +90,13 @@ pub struct Contract {
 
 type Shared = State<Arc<Mutex<Inner>>>;
 
-impl Contract {
-    pub async fn start(mood: Mood) -> Self {
+impl FakeSdServer {
+    pub async fn start(behaviour: Behaviour) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let address = listener.local_addr().expect("an address");
         let (jobs, queue) = (Vec::new(), VecDeque::new());
         let inner = Arc::new(Mutex::new(Inner {
-            mood,
+            behaviour,
             model: "v1-5.gguf",
             steps: 20,
             jobs,
@@ -125,8 +125,8 @@ impl Contract {
         format!("sd-server:http://{}", self.address)
     }
 
-    pub fn be(&self, mood: Mood) {
-        self.inner.lock().unwrap().mood = mood;
+    pub fn be(&self, behaviour: Behaviour) {
+        self.inner.lock().unwrap().behaviour = behaviour;
     }
 
     pub fn load(&self, model: &'static str) {
@@ -188,7 +188,7 @@ impl Inner {
         let job = &mut self.jobs[head];
         match job.status {
             Status::Queued => job.status = Status::Generating,
-            Status::Generating if self.mood == Mood::Painting => {}
+            Status::Generating if self.behaviour == Behaviour::Painting => {}
             _ => {
                 if job.status == Status::Generating {
                     job.status = Status::Completed;
@@ -201,11 +201,11 @@ impl Inner {
 
 async fn capabilities(State(inner): Shared) -> Response {
     let inner = inner.lock().unwrap();
-    match inner.mood {
-        Mood::Html => "<html>Welcome</html>".into_response(),
-        Mood::Unknown => StatusCode::NOT_FOUND.into_response(),
-        mood => {
-            let modes = if mood == Mood::Videos { ["vid_gen"] } else { ["img_gen"] };
+    match inner.behaviour {
+        Behaviour::Html => "<html>Welcome</html>".into_response(),
+        Behaviour::Unknown => StatusCode::NOT_FOUND.into_response(),
+        behaviour => {
+            let modes = if behaviour == Behaviour::Videos { ["vid_gen"] } else { ["img_gen"] };
             let model = json!({ "name": inner.model, "stem": inner.model, "path": inner.model });
             let defaults = json!({ "strength": 0.75, "sample_params": { "sample_steps": inner.steps, "eta": null } });
             json!({ "model": model, "supported_modes": modes, "defaults": defaults, "features": { "ref_images": true } })
@@ -227,14 +227,14 @@ async fn submit(State(inner): Shared, body: Bytes) -> Response {
     };
     takes_submits.wait_for(|take| *take).await.expect("the server lives");
     let mut inner = inner.lock().unwrap();
-    match inner.mood {
-        Mood::OneAtATime if inner.unfinished() == 0 => {}
-        Mood::QueueFull | Mood::OneAtATime => return refusal(429, r#"{"error":"job queue is full"}"#),
-        Mood::Refusing => return refusal(400, r#"{"error":"invalid generation parameters"}"#),
-        Mood::Videos => return refusal(400, r#"{"error":"loaded model does not support img_gen"}"#),
-        Mood::Broken => return refusal(500, r#"{"error":"server_error","message":"type must be string"}"#),
-        Mood::Unclear => return refusal(202, r#"{"id":"../../elsewhere"}"#),
-        Mood::Html => return "<html>Welcome</html>".into_response(),
+    match inner.behaviour {
+        Behaviour::OneAtATime if inner.unfinished() == 0 => {}
+        Behaviour::QueueFull | Behaviour::OneAtATime => return refusal(429, r#"{"error":"job queue is full"}"#),
+        Behaviour::Refusing => return refusal(400, r#"{"error":"invalid generation parameters"}"#),
+        Behaviour::Videos => return refusal(400, r#"{"error":"loaded model does not support img_gen"}"#),
+        Behaviour::Broken => return refusal(500, r#"{"error":"server_error","message":"type must be string"}"#),
+        Behaviour::Unclear => return refusal(202, r#"{"id":"../../elsewhere"}"#),
+        Behaviour::Html => return "<html>Welcome</html>".into_response(),
         _ => {}
     }
     let body: Value = serde_json::from_slice(&body).expect("JSON");
@@ -259,46 +259,48 @@ async fn job(State(inner): Shared, Path(id): Path<String>) -> Response {
         inner.lost_polls.0 -= 1;
         return refusal(status, "<html>Bad Gateway</html>");
     }
-    match inner.mood {
-        Mood::Forgetting => return refusal(404, r#"{"error":"job not found"}"#),
-        Mood::Expired => return refusal(410, r#"{"error":"job expired"}"#),
+    match inner.behaviour {
+        Behaviour::Forgetting => return refusal(404, r#"{"error":"job not found"}"#),
+        Behaviour::Expired => return refusal(410, r#"{"error":"job expired"}"#),
         _ => inner.work(),
     }
     describe(&inner, &id).to_string().into_response()
 }
 
 fn describe(inner: &Inner, id: &str) -> Value {
-    let (mood, job) = (inner.mood, &inner.jobs[number(id)]);
+    let (behaviour, job) = (inner.behaviour, &inner.jobs[number(id)]);
     let error = |code: &str| json!({ "code": code, "message": "about the prompt" });
-    let (status, result, error) = match (job.status, mood) {
-        (Status::Generating | Status::Completed, Mood::Failing) => ("failed", Value::Null, error("generation_failed")),
-        (_, Mood::CancelledByOthers) | (Status::Cancelled, _) => ("cancelled", Value::Null, error("cancelled")),
+    let (status, result, error) = match (job.status, behaviour) {
+        (Status::Generating | Status::Completed, Behaviour::Failing) => {
+            ("failed", Value::Null, error("generation_failed"))
+        }
+        (_, Behaviour::CancelledByOthers) | (Status::Cancelled, _) => ("cancelled", Value::Null, error("cancelled")),
         (Status::Queued, _) => ("queued", Value::Null, Value::Null),
         (Status::Generating, _) => ("generating", Value::Null, Value::Null),
         (Status::Completed, _) => {
-            ("completed", json!({ "output_format": "png", "images": images(mood, &job.body) }), Value::Null)
+            ("completed", json!({ "output_format": "png", "images": images(behaviour, &job.body) }), Value::Null)
         }
     };
     json!({ "id": id, "kind": "img_gen", "status": status, "created": 1, "queue_position": 0, "result": result, "error": error })
 }
 
-fn images(mood: Mood, body: &Value) -> Vec<Value> {
-    let (width, height) = match mood {
-        Mood::Small => (1, 1),
-        Mood::OtherRatio => (SIDE, 4 * SIDE),
-        Mood::Enlarging => (2 * SIDE, 2 * SIDE),
+fn images(behaviour: Behaviour, body: &Value) -> Vec<Value> {
+    let (width, height) = match behaviour {
+        Behaviour::Small => (1, 1),
+        Behaviour::OtherRatio => (SIDE, 4 * SIDE),
+        Behaviour::Enlarging => (2 * SIDE, 2 * SIDE),
         _ => (body["width"].as_u64().expect("a width") as u32, body["height"].as_u64().expect("a height") as u32),
     };
-    let colour = if mood == Mood::Black { 0 } else { colour(body["seed"].as_u64().expect("a seed")) };
+    let colour = if behaviour == Behaviour::Black { 0 } else { colour(body["seed"].as_u64().expect("a seed")) };
     let picture = Picture::from_rgb(width, height, vec![colour; (width * height * 3) as usize]).expect("a picture");
-    let file = match mood {
-        Mood::NoPicture => BASE64_STANDARD.encode("no picture"),
-        Mood::NoBase64 => "???".into(),
+    let file = match behaviour {
+        Behaviour::NoPicture => BASE64_STANDARD.encode("no picture"),
+        Behaviour::NoBase64 => "???".into(),
         _ => BASE64_STANDARD.encode(picture.to_png()),
     };
-    let count = match mood {
-        Mood::NoPictures => 0,
-        Mood::TwoPictures => 2,
+    let count = match behaviour {
+        Behaviour::NoPictures => 0,
+        Behaviour::TwoPictures => 2,
         _ => 1,
     };
     (0..count).map(|index| json!({ "index": index, "b64_json": file })).collect()
@@ -315,7 +317,7 @@ async fn cancel(State(inner): Shared, Path(id): Path<String>) -> Response {
         inner.jobs[number].status = Status::Cancelled;
         inner.queue.retain(|waiting| *waiting != number);
     }
-    if inner.mood != Mood::Painting {
+    if inner.behaviour != Behaviour::Painting {
         inner.work();
     }
     match inner.jobs[number].status {

@@ -78,14 +78,14 @@ struct State {
 }
 
 /// The server, until it is dropped.
-pub struct Contract {
+pub struct FakeComfyUi {
     pub address: SocketAddr,
     state: Arc<Mutex<State>>,
     takes_submits: Arc<watch::Sender<bool>>,
     _stop: DropGuard,
 }
 
-impl Contract {
+impl FakeComfyUi {
     pub async fn start(age: Age) -> Self {
         Self::on("127.0.0.1:0".parse().expect("an address"), age).await
     }
