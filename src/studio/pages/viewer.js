@@ -221,12 +221,12 @@ if (viewer) {
     event.preventDefault();
     keys[event.key]();
   });
-  // A swipe of a finger.
+  // A swipe of a finger, which moves over a page that two fingers have made larger.
   let began = null;
   let swiped = false;
   const stage = one("[data-stage]");
   stage.addEventListener("touchstart", ({ touches }) => {
-    began = touches.length === 1 && !isZoomed() ? touches[0].clientX : null;
+    began = touches.length === 1 && !isZoomed() && visualViewport.scale < 1.1 ? touches[0].clientX : null;
     swiped = false;
   }, { passive: true });
   stage.addEventListener("touchend", ({ changedTouches }) => {

@@ -137,6 +137,12 @@ impl Browser {
         self.call("Emulation.setDeviceMetricsOverride", size);
     }
 
+    /// Makes the page larger, as two fingers do.
+    pub fn enlarge(&mut self, scale: u32) {
+        self.call("Emulation.setPageScaleFactor", json!({ "pageScaleFactor": scale }));
+        self.until(&format!("visualViewport.scale === {scale}"));
+    }
+
     /// Prefers dark pages, or bright ones.
     pub fn prefer_dark(&mut self, dark: bool) {
         let scheme = json!({ "name": "prefers-color-scheme", "value": if dark { "dark" } else { "light" } });

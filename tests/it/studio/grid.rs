@@ -370,6 +370,15 @@ fn the_page_of_a_picture_has_arrows_and_a_way_back() {
     person.leave();
 }
 
+/// A finger moves to the left over the picture in the viewer; which one of the task is large afterwards.
+const SWIPE: &str = "(() => {
+    const stage = document.querySelector('[data-stage]');
+    const fingers = (clientX) => [new Touch({ identifier: 1, target: stage, clientX, clientY: 9 })];
+    stage.dispatchEvent(new TouchEvent('touchstart', { touches: fingers(300) }));
+    stage.dispatchEvent(new TouchEvent('touchend', { changedTouches: fingers(100) }));
+    return seen.at;
+})()";
+
 #[test]
 fn back_from_a_remix_returns_to_the_viewer_over_the_gallery() {
     let mut person = Person::of_many();
@@ -388,6 +397,11 @@ fn back_from_a_remix_returns_to_the_viewer_over_the_gallery() {
     person.browser.until(&format!("{zoom} === 'false'"));
     person.browser.errors.retain(|error| !error.contains("ERR_BLOCKED_BY_CLIENT"));
     let shown = person.browser.evaluate("location.pathname");
+    person.browser.enlarge(2);
+    assert_eq!(person.browser.evaluate(SWIPE), 0);
+    person.browser.enlarge(1);
+    assert_eq!(person.browser.evaluate(SWIPE), 1);
+    person.browser.press("ArrowLeft");
     person.browser.click("document.querySelector('.viewer .remix summary')");
     person.browser.follow("document.querySelector('.viewer [data-remix=prompt]')");
     assert_eq!(person.browser.evaluate("location.pathname"), "/studio");
