@@ -153,6 +153,7 @@ async function copyBy(button, text) {
   // A button with a picture says so in the place for news.
   if (!button.dataset.copied) return void (one("[data-news]").textContent = one("[data-news]").dataset.copied);
   const words = button.textContent;
+  if (words === button.dataset.copied) return;
   button.textContent = button.dataset.copied;
   setTimeout(() => { button.textContent = words; }, 1500);
 }

@@ -100,6 +100,10 @@ fn a_page_without_https_is_live_and_copies() {
         .evaluate("document.addEventListener('copy', () => { window.copied = document.activeElement.value; })");
     person.choose("[data-link]");
     person.browser.until(&format!("window.copied?.startsWith('{url}/files/')"));
+    let link = "document.querySelector('[data-link]')";
+    person.browser.until(&format!("{link}.textContent === 'Copied'"));
+    person.browser.click(link);
+    person.browser.until(&format!("{link}.textContent !== 'Copied'"));
     person.browser.evaluate("document.querySelector('#prompt').value = ''");
     person.browser.press("Escape");
     person.choose("[data-remix=prompt]");
