@@ -261,7 +261,7 @@ async fn database(existing: Result<&Existing, &String>) -> Result<String, Failur
     let audit = match existing? {
         Existing::None => return Ok("none yet; the first start creates it".into()),
         Existing::Older => {
-            return Ok("schema older than this release; the next start migrates it".into());
+            return Ok("no tables of this release; the next start creates or migrates them".into());
         }
         Existing::Sqlite(database) => {
             database.check_integrity()?;

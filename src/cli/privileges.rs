@@ -46,8 +46,11 @@ impl Command {
                 paths.push(files);
             }
         }
-        // The config file that was read may be any user's.
-        paths.extend([data.data.clone(), data.data.join(CONFIG_FILE)]);
+        if self.works_on_settings() {
+            // The config file that was read may be any user's.
+            paths.push(data.data.join(CONFIG_FILE));
+        }
+        paths.push(data.data.clone());
         Ok(paths)
     }
 }

@@ -103,7 +103,10 @@ fn reload(logging: &Logging) {
     systemd::notify_reloading();
     match logging.reload_filter() {
         Ok(()) => tracing::info!("log filter reloaded after SIGHUP"),
-        Err(error) => tracing::error!(error, "could not reload the log filter; keeping the previous one"),
+        Err(error) => tracing::error!(
+            error,
+            "could not reload the log filter; keeping the previous one: correct it and send SIGHUP again"
+        ),
     }
     systemd::notify("READY=1");
 }

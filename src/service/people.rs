@@ -185,6 +185,7 @@ impl People {
     /// Opens an account for a new person, and begins a session. The caller limits the sign-ups that wait for their turn.
     pub async fn sign_up(&self, new: NewPerson, terms: SignUpTerms, agent: &str) -> Result<SignUpOutcome> {
         let NewPerson { name, password, source } = new;
+        let password = composed(&password);
         if let Err(invalid) = check_password(&password, &[&name]) {
             return Ok(SignUpOutcome::Invalid(invalid));
         }
@@ -265,7 +266,7 @@ impl People {
 
     async fn check(&self, person: &Person, password: &str) -> Result<std::result::Result<(), InvalidPassword>> {
         let account = self.store.find_account(person.account_id.as_str()).await?.map(|account| account.name);
-        Ok(check_password(password, &[&person.name, &account.unwrap_or_default()]))
+        Ok(check_password(&composed(password), &[&person.name, &account.unwrap_or_default()]))
     }
 
     /// Sets a person's password, recorded by `store`. The person must give the current password if there is one. All of
@@ -345,11 +346,7 @@ fn verify(password: &str, hash: Option<&str>) -> bool {
         return false;
     }
     match hash.map(PasswordHash::new) {
-        Some(Ok(hash)) => {
-            let is_right = |password: &str| Argon2::default().verify_password(password.as_bytes(), &hash).is_ok();
-            // Earlier releases hashed a password as it was typed.
-            is_right(&composed(password)) || composed(password) != password && is_right(password)
-        }
+        Some(Ok(hash)) => Argon2::default().verify_password(composed(password).as_bytes(), &hash).is_ok(),
         Some(Err(_)) | None => {
             drop(Argon2::default().hash_password(password.as_bytes()));
             false

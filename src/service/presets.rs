@@ -344,7 +344,7 @@ impl Followed {
                 self.presets = presets;
             }
             Err(error) => {
-                tracing::error!(error, "invalid presets; keeping the previous ones");
+                tracing::error!(error, "invalid presets; keeping the previous ones: fix the file");
             }
         }
     }

@@ -135,8 +135,9 @@ impl Waiter<'_> {
 impl Drop for Waiter<'_> {
     fn drop(&mut self) {
         let mut waiting = self.waiters.waiting.locked();
-        // This one and the map have it.
-        if Arc::strong_count(&self.ended) == 2 {
+        // Dropped under the lock, so that the last waiter sees that it is the last.
+        drop(std::mem::take(&mut self.ended));
+        if waiting.tasks.get(&self.task_id).is_some_and(|ended| Arc::strong_count(ended) == 1) {
             waiting.tasks.remove(&self.task_id);
         }
     }

@@ -11,6 +11,7 @@ import { secondsInMs } from "./waits.js";
 
 // The largest answer that a client reads, in bytes.
 const LARGEST_ANSWER = 64 * 1024 * 1024;
+const TOO_LARGE = "the answer is larger than 64 MiB";
 const PNG = [0x89, 0x50, 0x4e, 0x47, 0x0d, 0x0a, 0x1a, 0x0a];
 
 // Neither cookies, nor the address of a page, nor answers from a cache.
@@ -61,7 +62,8 @@ export async function send(
 
 /** The options that there are here: Cloudflare Workers refuse a request with others. */
 function known(options: RequestInit): RequestInit {
-  return Object.fromEntries(Object.entries(options).filter(([name]) => name in Request.prototype));
+  const known = globalThis.Request?.prototype ?? {};
+  return Object.fromEntries(Object.entries(options).filter(([name]) => name in known));
 }
 
 /** Whether the cause of a failed fetch is that there was no connection, as Node.js, Bun and Deno report it. */
@@ -76,14 +78,18 @@ function isUnsent(cause: Record<string, unknown>): boolean {
 
 async function read(response: Response): Promise<Uint8Array<ArrayBuffer>> {
   // React Native and node-fetch have no streams of the web.
-  if (!response.body?.getReader) return new Uint8Array(await response.arrayBuffer());
+  if (!response.body?.getReader) {
+    const whole = new Uint8Array(await response.arrayBuffer());
+    if (whole.length > LARGEST_ANSWER) throw new NoAnswer(TOO_LARGE);
+    return whole;
+  }
   const chunks: Uint8Array[] = [];
   let length = 0;
   const reader = response.body.getReader();
   for (let part = await reader.read(); !part.done; part = await reader.read()) {
     chunks.push(part.value);
     length += part.value.length;
-    if (length > LARGEST_ANSWER) throw new NoAnswer("the answer is larger than 64 MiB");
+    if (length > LARGEST_ANSWER) throw new NoAnswer(TOO_LARGE);
   }
   const body = new Uint8Array(length);
   let at = 0;

@@ -21,8 +21,6 @@ pub struct FileVersion {
     bytes: u64,
     /// The last change of its content, in seconds since 1970 and nanoseconds.
     modified: (i64, i64),
-    /// The last change of anything about it, such as its owner.
-    changed: (i64, i64),
 }
 
 impl FileVersion {
@@ -37,7 +35,6 @@ impl FileVersion {
             inode: metadata.ino(),
             bytes: metadata.size(),
             modified: (metadata.mtime(), metadata.mtime_nsec()),
-            changed: (metadata.ctime(), metadata.ctime_nsec()),
         })
     }
 
@@ -117,7 +114,7 @@ pub async fn follow<F: Future<Output = Result<bool, String>>>(what: &str, refres
         match refresh().await {
             Ok(false) => {}
             Ok(true) => tracing::info!("{what} reloaded"),
-            Err(error) => tracing::error!(error, "could not reload the {what}; keeping the previous one"),
+            Err(error) => tracing::error!(error, "could not reload the {what}; keeping the previous one: fix the file"),
         }
     }
 }

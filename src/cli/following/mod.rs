@@ -139,7 +139,8 @@ pub(super) async fn follow(
         () = bar.advance() => unreachable!("the bar advances until it is dropped"),
     };
     drop(bar);
-    if matches!(&finished, Err(ClientError::Refused(refusal)) if refusal.status == StatusCode::NOT_FOUND) {
+    if matches!(&finished, Err(ClientError::Refused(refusal)) if refusal.from_api && refusal.status == StatusCode::NOT_FOUND)
+    {
         report.status = None;
     }
     match finished.map_err(|error| not_finished(&error, &task_id, &args.server.url))? {
@@ -205,6 +206,8 @@ pub(super) fn not_submitted(error: &ClientError, url: &str) -> Stop {
                 exit::OTHER,
                 format!("there is no Tintype API at {url}: give a server's address without a path as --url"),
             ),
+            // A proxy that waited too long for the rest of the request, or for the answer.
+            StatusCode::REQUEST_TIMEOUT if !refusal.from_api => may_exist(error, url),
             status if status.is_client_error() && !refusal.from_api => Stop(exit::OTHER, refusal.to_string()),
             status if status.is_client_error() => Stop(exit::USAGE, format!("the server says: {refusal}")),
             _ if refusal.from_api => Stop(exit::OTHER, format!("no task was created: {}", for_support(refusal))),
@@ -228,7 +231,7 @@ fn not_finished(error: &ClientError, task_id: &TaskId, url: &str) -> Stop {
             let advice = format!("contact support with the task_id {task_id}");
             Stop(exit::NOT_FINISHED, format!("not finished after 10 minutes: {advice}"))
         }
-        ClientError::Refused(refusal) if refusal.status == StatusCode::UNAUTHORIZED => {
+        ClientError::Refused(refusal) if refusal.from_api && refusal.status == StatusCode::UNAUTHORIZED => {
             let Stop(code, message) = key_refused(url);
             Stop(code, format!("{message}. Task {task_id} was accepted: get it later: {command}"))
         }
@@ -238,7 +241,7 @@ fn not_finished(error: &ClientError, task_id: &TaskId, url: &str) -> Stop {
         ClientError::Unreachable(_) | ClientError::NothingThere | ClientError::NoAnswer(_) => {
             Stop(exit::NO_ANSWER, format!("{error}: task {task_id} continues; get it later: {command}"))
         }
-        ClientError::Refused(refusal) if refusal.status == StatusCode::NOT_FOUND => {
+        ClientError::Refused(refusal) if refusal.from_api && refusal.status == StatusCode::NOT_FOUND => {
             Stop(exit::OTHER, format!("{url} has no task {task_id} of the account that owns this key"))
         }
         ClientError::Refused(refusal) => {

@@ -61,12 +61,31 @@ pub(super) async fn completed(
     }
     let Encoded { pictures, mut room } =
         api.encoder.pictures(api.encoder.memory(), awaited.caller.account_id, options.format, names).await?;
-    let data = pictures.into_iter().map(|picture| ImageData { b64_json: Some(picture.into()), url: None }).collect();
-    let body = serde_json::to_vec(&answer(data)).expect("our own types are always JSON");
+    let empty = ImageData { b64_json: Some("".into()), url: None };
+    let frame = serde_json::to_vec(&answer(vec![empty; pictures.len()])).expect("our own types are always JSON");
+    let body = filled(&frame, &pictures);
     room.correct(body.len());
     let memory = AnswerMemory::default();
     memory.keep((room, awaited.slot.clone()));
     Ok(fresh(JSON, Body::new(memory.with(body.into()))))
+}
+
+/// A text whose members `b64_json` are empty, with these pictures in their places. Base64 needs no escapes, and the bytes
+/// are copied once, into as much memory as they need.
+pub(super) fn filled(frame: &[u8], pictures: &[String]) -> Vec<u8> {
+    const EMPTY: &[u8] = br#""b64_json":"""#;
+    let mut body = Vec::with_capacity(frame.len() + pictures.iter().map(String::len).sum::<usize>());
+    let mut rest = frame;
+    for picture in pictures {
+        let Some(at) = rest.windows(EMPTY.len()).position(|window| window == EMPTY) else { break };
+        // The last quotation mark comes after the picture.
+        let (before, after) = rest.split_at(at + EMPTY.len() - 1);
+        body.extend_from_slice(before);
+        body.extend_from_slice(picture.as_bytes());
+        rest = after;
+    }
+    body.extend_from_slice(rest);
+    body
 }
 
 pub(super) async fn urls(names: &[String], api: &ApiState) -> Result<Vec<ImageData<'static>>, ApiError> {

@@ -10,6 +10,7 @@ use std::task::Poll;
 use axum::body::{Body, Bytes};
 use axum::http::header::HeaderValue;
 use axum::response::{IntoResponse as _, Response};
+use futures::FutureExt as _;
 use serde_json::{Value, json};
 
 use super::answer;
@@ -146,9 +147,9 @@ impl Events {
 
     async fn picture(&mut self, name: String) -> Result<(), ApiError> {
         let PendingCall { api, caller, .. } = &self.awaited;
-        let Encoded { mut pictures, mut room } =
+        let Encoded { pictures, mut room } =
             api.encoder.pictures(api.encoder.memory(), caller.account_id, self.options.format, &[name]).await?;
-        let event = self.event(pictures.pop().unwrap_or_default(), self.created_at, None);
+        let event = self.event(&pictures, self.created_at, None);
         room.correct(event.len());
         let memory = AnswerMemory::default();
         memory.keep(room);
@@ -158,6 +159,9 @@ impl Events {
 
     /// Sends a preview. One that cannot be encoded is left out.
     async fn partial_image(&mut self, png: Bytes) {
+        let PendingCall { api, caller, .. } = &self.awaited;
+        // Finished pictures come first.
+        let Some(_slot) = api.encoder.slots().take(caller.account_id, 1).now_or_never() else { return };
         let format = self.options.format;
         // Encoding takes too long for an async thread.
         let encoded = tokio::task::spawn_blocking(move || in_base64(format, &png)).await;
@@ -165,10 +169,10 @@ impl Events {
         let now = self.awaited.api.shared.store.now().as_millis().div_euclid(1_000);
         let index = self.partial_images;
         self.partial_images += 1;
-        self.rest = self.event(image, now, Some(index)).into();
+        self.rest = self.event(&[image], now, Some(index)).into();
     }
 
-    fn event(&self, picture: String, created_at: i64, partial_image_index: Option<u8>) -> Vec<u8> {
+    fn event(&self, pictures: &[String], created_at: i64, partial_image_index: Option<u8>) -> Vec<u8> {
         let name = match (self.options.kind, partial_image_index) {
             (CallKind::Generation, None) => "image_generation.completed",
             (CallKind::Generation, Some(_)) => "image_generation.partial_image",
@@ -178,19 +182,18 @@ impl Events {
         // The size is that of the finished picture.
         let mut event = json!({
             "type": name,
+            "b64_json": "",
             "created_at": created_at,
             "size": self.options.size(),
             "quality": "auto",
             "background": answer::BACKGROUND,
             "output_format": self.options.format.as_str(),
         });
-        // Moved, because it is long.
-        event["b64_json"] = picture.into();
         match partial_image_index {
             Some(index) => event["partial_image_index"] = index.into(),
             None => event["usage"] = answer::usage(CREDITS_PER_IMAGE),
         }
-        framed(name, &event)
+        answer::filled(&framed(name, &event), pictures)
     }
 
     /// Ends the stream with an error. Unless a repeated call would fail as well, it finds the task.

@@ -209,7 +209,10 @@ fn slot(answer: AnswerMode, api: &ApiState, caller: &Caller) -> Result<Option<Wa
     let refusal = |held| {
         let who = match held {
             0 => "Too many requests are open on this server.".into(),
-            held => format!("This account already has {held} open requests, which is its current limit."),
+            held => format!(
+                "This account already has {}, which is its current limit.",
+                counted(held as u64, "open request", "open requests")
+            ),
         };
         let message = format!(
             "{who} This call created no task, and the task of an earlier attempt continues; try again in {WAIT_RETRY_SECONDS} s."

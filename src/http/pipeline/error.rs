@@ -155,7 +155,11 @@ impl ApiError {
 
     /// 403 for a page of a site that may not call this server.
     pub fn refused_origin() -> Self {
-        Self::new(StatusCode::FORBIDDEN, ErrorCode::InvalidRequest, "Origin not allowed.")
+        Self::new(
+            StatusCode::FORBIDDEN,
+            ErrorCode::InvalidRequest,
+            "Origin not allowed. The operator can allow it with --cors-origin, or set --public-url.",
+        )
     }
 
     /// The error for a compression of the body that this server cannot read.

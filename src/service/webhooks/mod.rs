@@ -189,7 +189,7 @@ impl Deliverer {
             }
             Ok(ReceiverAnswer { status, retry_after }) => {
                 tracing::info!(%delivery, %endpoint, attempt, status, "webhook refused by its receiver");
-                (Some(status), None, retry_after.map(|wait| wait.min(schedule::MAX_RETRY_AFTER)))
+                (Some(status), None, retry_after.map(schedule::accepted))
             }
             Err(NoAnswer { trouble, cause }) => {
                 let origin = claim.endpoint.url.origin();

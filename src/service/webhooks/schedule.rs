@@ -10,7 +10,7 @@ const WAITS: [u64; 9] = [5, 5 * MINUTE, 30 * MINUTE, 2 * HOUR, 5 * HOUR, 10 * HO
 /// Most jitter, as a share of the wait, so that receivers that recover do not get everything at once.
 const JITTER: f64 = 0.2;
 /// Longest wait that a receiver may ask for.
-pub(super) const MAX_RETRY_AFTER: Duration = Duration::from_secs(24 * HOUR);
+const MAX_RETRY_AFTER: Duration = Duration::from_secs(24 * HOUR);
 
 /// The wait after the attempt with this number, from 1; `None` after the last one. It is never shorter than the
 /// receiver asks for. `chance` is a random number below 1.
@@ -18,6 +18,11 @@ pub(super) fn wait_after(attempt: u32, retry_after: Option<Duration>, chance: f6
     let seconds = WAITS.get(usize::try_from(attempt).ok()?.checked_sub(1)?)?;
     let wait = Duration::from_secs(*seconds).mul_f64(1.0 + JITTER * chance);
     Some(wait.max(retry_after.unwrap_or_default()))
+}
+
+/// The wait that a receiver gets if it asks for this one.
+pub(super) fn accepted(asked: Duration) -> Duration {
+    asked.min(MAX_RETRY_AFTER)
 }
 
 #[cfg(test)]
@@ -52,5 +57,6 @@ mod tests {
     fn a_receiver_may_ask_for_a_longer_wait_and_never_for_a_shorter_one() {
         let wait = |retry_after| wait_after(1, Some(Duration::from_secs(retry_after)), 0.0).expect("a wait").as_secs();
         assert_eq!((wait(120), wait(2)), (120, 5));
+        assert_eq!(accepted(Duration::from_secs(99_999_999_999)), Duration::from_secs(86_400));
     }
 }

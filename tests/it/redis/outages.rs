@@ -150,3 +150,27 @@ async fn a_redis_without_free_memory_does_not_count() {
     redis::cmd("CONFIG").arg(&["SET", "maxmemory", "0"]).exec(&mut redis.connection()).expect("done");
     until_shared(&service, true).await;
 }
+
+#[tokio::test]
+async fn rates_of_keys_hold_with_and_without_redis() {
+    let mut redis = RedisServer::start();
+    let url = redis.url();
+    let service = Service::start_with(&counting(&url, &["--read-rate", "1"])).await;
+    let account = service.caller("ada", 0).await.account;
+    for alone in [false, true] {
+        if alone {
+            redis.kill();
+        }
+        for (rate, allowed) in [(Some(0), 9), (Some(4), 4), (None, 1)] {
+            let (_, key) = service.new_key(account.id, |key| key.read_rate = rate).await;
+            let authorization = format!("Bearer {key}");
+            let mut statuses = Vec::new();
+            for _ in 0..9 {
+                let answer = service.call("GET", TASKS, &[("authorization", &authorization)], "").await;
+                statuses.push(answer.status.as_u16());
+            }
+            let expected = [vec![200; allowed], vec![429; 9 - allowed]].concat();
+            assert_eq!(statuses, expected, "a rate of {rate:?}, alone: {alone}");
+        }
+    }
+}

@@ -61,6 +61,8 @@ async fn a_waiting_task_is_cancelled_and_refunded_once() {
     ada.assert_cancelled(id).await;
     let german = ("accept-language", "de");
     let path = format!("/studio/tasks/{id}");
+    let page = ada.page(&path).await;
+    assert!(page.contains("<strong>Cancelled</strong> 2 credits refunded.") && !page.contains("Failed<"), "{page}");
     let page = service.call("GET", &path, &[("cookie", &ada.cookie), german], "").await;
     assert!(text(&page).contains("<strong>Abgebrochen</strong> 2 Credits erstattet."), "{page:?}");
 }
