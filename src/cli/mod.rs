@@ -304,7 +304,7 @@ fn explain(error: SettingsError, arguments: &[OsString]) -> ExitCode {
             ExitCode::from(2)
         }
         SettingsError::Usage(error, notes) => {
-            let error = with_listen(without_credentials(error), arguments);
+            let error = with_habits(without_credentials(error), arguments);
             let printed = error.print();
             let unknown = unknown_argument(&error).unwrap_or_default();
             let takes_prompt = || arguments.iter().any(|argument| argument == "generate" || argument == "try");
@@ -341,13 +341,22 @@ fn without_credentials(mut error: clap::Error) -> clap::Error {
     error
 }
 
-/// The error with the flag that listens where someone tries those of other servers, of which a port is most like
-/// `--production`.
-fn with_listen(mut error: clap::Error, arguments: &[OsString]) -> clap::Error {
-    let of_server = arguments.iter().any(|argument| tintype_config::SERVERS.iter().any(|server| argument == server));
-    if of_server && unknown_argument(&error).is_some_and(|flag| ["--port", "--host", "--bind"].contains(&flag)) {
+/// What commands take in place of flags that other programs have.
+const HABITS: [(&[&str], &[&str], &str); 3] = [
+    (&tintype_config::SERVERS, &["--port", "--host", "--bind"], "--listen HOST:PORT"),
+    (&["generate"], &["--size", "--width", "--height"], "--aspect W:H"),
+    (&["generate"], &["--prompt"], "<PROMPT>"),
+];
+
+/// The error with what does the same where someone tries a flag of other programs: a port is most like `--production`.
+fn with_habits(mut error: clap::Error, arguments: &[OsString]) -> clap::Error {
+    let flag = unknown_argument(&error).unwrap_or_default().to_owned();
+    let is_of = |commands: &[&str]| arguments.iter().any(|argument| commands.iter().any(|command| argument == command));
+    let habit = HABITS.iter().find(|(commands, flags, _)| flags.contains(&&*flag) && is_of(commands));
+    if let Some((_, _, ours)) = habit {
         error.remove(ContextKind::Usage);
-        error.insert(ContextKind::SuggestedArg, ContextValue::String("--listen HOST:PORT".into()));
+        error.remove(ContextKind::Suggested);
+        error.insert(ContextKind::SuggestedArg, ContextValue::String((*ours).into()));
     }
     error
 }

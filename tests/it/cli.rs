@@ -510,6 +510,10 @@ fn numbers_and_prompts_that_are_typed_wrongly_are_explained() {
         let said = refused(data.path(), &["serve", flag, "80"]);
         assert!(said.contains("--listen") && !said.contains("--production"), "{said}");
     }
+    for (flag, expected) in [("--size", "'--aspect W:H'"), ("--prompt", "'<PROMPT>'")] {
+        let said = refused(data.path(), &["generate", flag, "fox"]);
+        assert!(said.contains(expected) && !said.contains("'-- "), "{said}");
+    }
     let said = refused(data.path(), &["generate", "a", "red", "fox"]);
     assert!(said.contains("a prompt of several words needs quotes"), "{said}");
     assert!(!refused(data.path(), &["generate", "fox", "--nope"]).contains("quotes"));
