@@ -338,7 +338,9 @@ fn plain_http_to_another_machine_needs_permission() {
 #[test]
 fn a_key_is_needed() {
     Generate::new("http://127.0.0.1:9", "").run(["A fox"]).check(2, &["tintype key create", "TINTYPE_KEY"]);
-    Generate::new("http://127.0.0.1:9", "").run(["A fox", "--key", " "]).check(2, &["the key is empty"]);
+    for key in [" ", "tt_x\u{200b}", "Bearer tt_x", "TINTYPE_KEY=tt_x"] {
+        Generate::new("http://127.0.0.1:9", "").run(["A fox", "--key", key]).check(2, &["the key is empty or holds"]);
+    }
 }
 
 #[test]

@@ -124,7 +124,7 @@ pub enum Finished {
 /// The arguments of [`Client::new`] cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum SetupError {
-    /// The key is empty, or cannot be sent in a header.
+    /// The key is empty, or not of printable ASCII.
     #[error("the key is empty or holds characters that no key has")]
     Key,
     /// Not a URL, or a URL with a user name, which would compete with the key.
@@ -269,10 +269,11 @@ impl Client {
         if plain && plain_http == PlainHttp::LoopbackOnly && !is_loopback(&url) {
             return Err(SetupError::PlainHttp(url.host_str().unwrap_or_default().to_owned()));
         }
-        let mut authorization = HeaderValue::try_from(format!("Bearer {key}")).map_err(|_| SetupError::Key)?;
-        if key.trim().is_empty() {
+        // Such as an invisible one from a web page, or the name before a value.
+        if key.is_empty() || !key.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'=') {
             return Err(SetupError::Key);
         }
+        let mut authorization = HeaderValue::try_from(format!("Bearer {key}")).map_err(|_| SetupError::Key)?;
         authorization.set_sensitive(true);
         let base_url = base_url.trim_end_matches('/');
         let tls = tls::config(authorities)?;
