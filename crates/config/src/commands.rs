@@ -11,7 +11,7 @@ pub const SERVERS: [&str; 3] = ["serve", "api", "worker"];
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Needs {
     /// Where its settings come from.
-    pub settings: SettingsFrom,
+    pub(super) settings: SettingsFrom,
     /// The right that root keeps when it becomes the data's owner, before the command acts. `None` if root stays root;
     /// then the settings must not come from another user.
     pub as_owner: Option<RootRight>,
@@ -23,7 +23,7 @@ pub struct Needs {
 
 /// Where a command's settings come from, unless its flags set them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum SettingsFrom {
+pub(super) enum SettingsFrom {
     /// Its environment: it needs neither data nor a server.
     Environment,
     /// Its environment and the config file: it runs a server, or talks to one elsewhere.
