@@ -1,5 +1,5 @@
 //! Slots for work that costs much: hashes of passwords, sign-ups, exchanges with an OpenID Connect provider, uploads,
-//! downloads. Each caller has few slots and leaves some to others; without a slot it is refused at once.
+//! downloads. Each caller has few slots and leaves some to others; without a slot it is rejected at once.
 
 use std::hash::Hash;
 use std::sync::{Arc, Mutex};
@@ -33,8 +33,8 @@ impl<K: Eq + Hash + Copy> Admission<K> {
         self.taken.locked().total()
     }
 
-    /// Takes a slot. Callers that cannot be distinguished, such as those without an address, are `None`: they share what is
-    /// left.
+    /// Takes a slot. Callers that cannot be distinguished, such as those without an address, are `None`: they share
+    /// what is left.
     ///
     /// # Errors
     /// The slots that the caller has, which is its share now. With none, all are taken.

@@ -58,7 +58,7 @@ pub struct People {
 
 /// The present password of a person and a new one.
 pub struct Passwords {
-    /// The current password; ignored if there is none.
+    /// The current password; ignored if the person has none.
     pub present: String,
     /// The new one.
     pub new: String,
@@ -182,7 +182,8 @@ impl People {
         Ok(session.map(|session| SignedIn { session, token }))
     }
 
-    /// Opens an account for a new person, and begins a session. The caller limits the sign-ups that wait for their turn.
+    /// Opens an account for a new person, and begins a session. The caller limits the sign-ups that wait for their
+    /// turn.
     pub async fn sign_up(&self, new: NewPerson, terms: SignUpTerms, agent: &str) -> Result<SignUpOutcome> {
         let NewPerson { name, password, source } = new;
         let password = composed(&password);
@@ -332,15 +333,15 @@ fn composed(password: &str) -> String {
     password.nfc().collect()
 }
 
-/// Hashes with Argon2id and the parameters of the crate: 19 MiB, two passes, one lane, as OWASP's Password Storage Cheat
-/// Sheet recommends.
+/// Hashes with Argon2id and the parameters of the crate: 19 MiB, two passes, one lane, as OWASP's Password Storage
+/// Cheat Sheet recommends.
 fn hash(password: &str) -> Result<String> {
     let hash = Argon2::default().hash_password(composed(password).as_bytes());
     hash.map(|hash| hash.to_string()).map_err(|error| StoreError::Other(Cause::new(error.to_string())))
 }
 
-/// Whether a password matches a hash. Without a hash it is hashed all the same, so that the time does not reveal whether a
-/// person exists.
+/// Whether a password matches a hash. Without a hash it is hashed all the same, so that the time does not reveal
+/// whether a person exists.
 fn verify(password: &str, hash: Option<&str>) -> bool {
     if password.len() > MAX_PASSWORD_BYTES {
         return false;

@@ -15,7 +15,7 @@ use tintype_system::clock::Clock;
 use tintype_system::locked::Locked as _;
 use tintype_system::watched_files::{self, FileVersion, SeenFile, WatchedFiles};
 
-/// A file that changed later than this ago may be half written.
+/// A file that changed less than this long ago may be half written.
 const SETTLED_AFTER: Duration = Duration::from_secs(1);
 
 /// The presets of this process.
@@ -118,8 +118,8 @@ impl Presets {
         self.followed.locked().waiting.clone()
     }
 
-    /// Puts presets that waited into force, unless a LoRA file does not fit or the file has changed again meanwhile. Looks
-    /// at files.
+    /// Puts presets that waited into force, unless a LoRA file does not fit or the file has changed again meanwhile.
+    /// Looks at files.
     pub fn checked(&self, presets: &Arc<Vec<Preset>>, result: Result<(), String>) {
         // The engines may have changed meanwhile.
         let engines = self.engines.locked().clone();
@@ -135,8 +135,8 @@ impl Presets {
         watched_files::follow("presets", || self.refresh()).await;
     }
 
-    /// Reads the file again if it has changed and is not being written. One that cannot be used changes nothing but the
-    /// log. Returns false.
+    /// Reads the file again if it has changed and is not being written. A file that cannot be used is logged, and
+    /// changes nothing. Always returns `false`.
     ///
     /// # Errors
     /// A message for the operator: the file or a LoRA does not answer.
@@ -218,8 +218,8 @@ impl Presets {
         ))
     }
 
-    /// Whether the engine with this name takes references, or any engine without a name; an unknown engine counts as one
-    /// that does. `reported` are the engines of all workers.
+    /// Whether the engine with this name takes references, or any engine without a name; an unknown engine counts as
+    /// one that does. `reported` are the engines of all workers.
     pub fn takes_references(&self, engine: Option<&str>, reported: &[EngineState]) -> bool {
         let engines = self.engines.locked();
         let known = engines.by_name.iter().map(|(name, takes)| (name.as_str(), takes.masks.max_references));
@@ -299,8 +299,8 @@ impl Engines {
         self.by_name.keys().map(String::as_str).collect::<Vec<_>>().join(", ")
     }
 
-    /// Checks that the engines of this process that may render with a preset take what only presets choose, and that its
-    /// LoRA files are there.
+    /// Checks that the engines of this process that may render with a preset take what only presets choose, and that
+    /// its LoRA files are there.
     fn check_choices(&self, Preset { name, engine, settings, .. }: &Preset) -> Result<(), String> {
         let may_render = |own: &String| engine.as_ref().is_none_or(|engine| engine == own);
         for (own, takes) in self.by_name.iter().filter(|(own, _)| may_render(own)) {

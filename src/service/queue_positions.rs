@@ -73,6 +73,7 @@ pub(super) struct QueuePositions {
 
 #[derive(Debug, Default)]
 struct Known {
+    /// The oldest waiting tasks, in order.
     waiting: Vec<Waiting>,
     /// Tasks that this process has submitted since, in that order.
     added: Vec<(QueuedTask, Waiting)>,

@@ -16,7 +16,7 @@ pub fn fits(total: usize, held: usize, of_others: usize, more: usize) -> bool {
     more <= free && (held == 0 || held + more <= total.saturating_sub(of_others) / 2)
 }
 
-/// How much of something is taken, by whom. What nobody holds any more is forgotten.
+/// Counts per key, without keys that are at 0.
 #[derive(Debug, Clone)]
 pub struct Counts<K> {
     counts: HashMap<K, usize>,
@@ -30,17 +30,17 @@ impl<K> Default for Counts<K> {
 }
 
 impl<K: Eq + Hash> Counts<K> {
-    /// What one has taken.
+    /// The count of one key.
     pub fn of(&self, key: &K) -> usize {
         self.counts.get(key).copied().unwrap_or_default()
     }
 
-    /// What all have taken.
+    /// The sum of all counts.
     pub fn total(&self) -> usize {
         self.total
     }
 
-    /// Those who have taken something, with how much.
+    /// The keys with their counts.
     pub fn iter(&self) -> impl Iterator<Item = (&K, usize)> {
         self.counts.iter().map(|(key, count)| (key, *count))
     }

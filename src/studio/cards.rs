@@ -37,7 +37,7 @@ pub(super) struct Picture {
 }
 
 pub(super) struct Failure {
-    /// The name of the text before `text`.
+    /// The key of the text before `text`.
     pub(super) title: &'static str,
     /// Why it failed, and what happened to its credits.
     pub(super) text: String,

@@ -104,8 +104,8 @@ impl Visitor {
         if self.can_create() { Ok(()) } else { Err(PageError::forbidden("viewer-change-refused")) }
     }
 
-    /// Rejects a person who is not an owner, or who is suspended by the content policy: keys and new people would be ways
-    /// around a suspension.
+    /// Rejects a person who is not an owner, or who is suspended by the content policy: keys and new people would be
+    /// ways around a suspension.
     pub(super) fn check_can_manage(&self) -> Result<(), PageError> {
         self.require(Role::Owner)?;
         if self.session.person.suspension.is_none() { Ok(()) } else { Err(PageError::forbidden("suspended-owner")) }

@@ -76,7 +76,8 @@ impl Texts {
         self.format(name, None)
     }
 
-    /// The text for a word, such as `role-viewer` for a role. A word without a text is shown as it is; a test finds those.
+    /// The text for a word, such as `role-viewer` for a role. A word without a text is shown as it is; a test finds
+    /// those.
     pub(super) fn of_word(&self, kind: &str, word: impl Display) -> Cow<'_, str> {
         self.get(&format!("{kind}-{word}"))
     }

@@ -15,7 +15,7 @@ use url::Url;
 use super::engines::NamedEngine;
 use super::environment::{authorities_in, secret_in};
 
-/// The program that `--engine sd-server` runs by default.
+/// The program that `--engine sd-server` runs, unless `--engine-program` names another.
 pub(super) const DEFAULT_PROGRAM: &str = "sd-server";
 const MAX_SERVERS: usize = 64;
 

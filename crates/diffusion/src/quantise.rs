@@ -37,7 +37,7 @@ const PARTIAL: &str = "partial";
 /// The version of the file format and of the rules for making files. Files with another version are made again.
 const VERSION: &str = "1";
 
-/// Cache files per part with different LoRA files. Each change of a weight makes another one.
+/// Cache files with different LoRA files to keep per part. Each change of a weight makes another one.
 const KEPT: usize = 4;
 
 /// Metadata keys in the header.

@@ -68,7 +68,7 @@ enum ScannerState {
 /// A reader of a body.
 #[derive(Debug)]
 pub struct DataUrls {
-    /// The body read until now, with names in place of pictures.
+    /// The body read so far, with names in place of pictures.
     json: Vec<u8>,
     max_json: usize,
     /// The beginning of the name of each picture, which no caller can guess.
@@ -209,7 +209,7 @@ impl DataUrls {
         self.state = ScannerState::Between;
     }
 
-    /// Begins a picture if the text until here is the beginning of a data URL in a permitted place.
+    /// Begins a picture if the text so far is the beginning of a data URL in a permitted place.
     fn begin_picture(&mut self, begin: usize, pieces: &mut Vec<Piece>) {
         let is_picture = self.may_be_picture
             && !self.expects_name

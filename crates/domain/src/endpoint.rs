@@ -226,7 +226,7 @@ words! {
 pub struct Endpoint {
     /// Identifier, which contains the time at which it was added.
     pub id: Id,
-    /// The account that it gets events of.
+    /// The account whose events it gets.
     pub account_id: Id,
     /// The URL.
     pub url: EndpointUrl,

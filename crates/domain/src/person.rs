@@ -50,8 +50,8 @@ pub struct Person {
     pub created_at: Timestamp,
 }
 
-/// Parses the name of a person, which may be an e-mail address: drops white space around it, its letter case, and
-/// whether a letter and its accent are two characters, in which devices differ.
+/// Parses a person's name, which can be an email address: trims white space, lowercases it, and composes letters with
+/// their accents (NFC), because devices differ in that.
 pub fn person_name(name: &str) -> Result<String, InvalidText> {
     text::person_name(&name.to_lowercase().nfc().collect::<String>())
 }

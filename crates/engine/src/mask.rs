@@ -24,7 +24,7 @@ impl Mask {
     /// [`Picture::decode_within`], and its decoder processes untrusted data in the same way.
     ///
     /// # Errors
-    /// [`PictureError`]; [`PictureError::NoAlpha`] if the file has no transparency.
+    /// [`PictureError`]; [`PictureError::NoAlpha`] if the file has no alpha channel.
     pub fn decode_within(bytes: &[u8], side: u32) -> Result<Self, PictureError> {
         let (_, mut decoder) = open(bytes)?;
         let orientation = decoder.orientation().unwrap_or(Orientation::NoTransforms);

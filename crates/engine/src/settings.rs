@@ -80,7 +80,7 @@ pub struct RenderSettings {
     /// The first picture's seed; further pictures count up from it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub seed: Option<u32>,
-    /// The negative prompt.
+    /// What the picture should not show.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub negative_prompt: Option<String>,
     /// Steps from noise to picture.

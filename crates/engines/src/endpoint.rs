@@ -106,7 +106,7 @@ pub struct Fault {
 /// How far a failed request got.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reached {
-    /// The connection was refused: nothing is listening there.
+    /// No connection could be made, so nothing was sent.
     Refused,
     /// The time for the answer passed. A server can be silent because it is loading a model.
     Silent,

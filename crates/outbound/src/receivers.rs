@@ -39,7 +39,7 @@ pub struct ReceiverOptions {
 tintype_domain::opaque!(ReceiverOptions);
 
 impl ReceiverOptions {
-    /// The receivers of a server that can reach these networks in addition to public ones.
+    /// The options of a server that can reach these networks in addition to public ones.
     pub fn reaching(networks: &[IpNet]) -> Self {
         let (networks, lookup) = (networks.to_vec(), Arc::new(SystemLookup::new().in_threads(MAX_REQUESTS)));
         Self { networks, time_limit: TIME_LIMIT, lookup, trust: None }

@@ -53,6 +53,7 @@ const STRAY_EXPIRIES: &str = "
     WHERE grant_id IS NOT NULL AND NOT EXISTS (SELECT 1 FROM expiring_grants g WHERE g.entry_id = x.grant_id)
     ORDER BY id";
 
+/// Rows per page.
 const PAGE: i64 = 10_000;
 
 /// Audits a database of SQLite.
@@ -221,6 +222,7 @@ struct Task {
     account_id: Id,
     status: String,
     has_images: bool,
+    /// In credits.
     cost: i64,
 }
 

@@ -38,7 +38,7 @@ pub struct Call {
 }
 
 impl Call {
-    /// The tasks that it can take over: fewer attempts than this number, submitted at this time or later.
+    /// It can take over tasks with fewer attempts than this number, submitted at this time or later.
     pub(super) fn reach(&self, now: Timestamp) -> (u32, Id) {
         let (attempts, within) = if self.counted { (self.attempt, FOUND_WITHIN) } else { (1, FOUND_UNCOUNTED_WITHIN) };
         (attempts, Id::floor(now.saturating_sub(within)))

@@ -199,8 +199,8 @@ async fn send_at_once(begun: &Transaction<'_>, id: Id) -> Done<Option<Id>> {
 const ENABLED: &str = "e.disabled_at IS NULL
     AND NOT EXISTS (SELECT 1 FROM accounts a WHERE a.id = e.account_id AND a.disabled_at IS NOT NULL)";
 
-/// Endpoints with waiting deliveries, found by one index lookup each, then the deliveries that are due at `now`. A
-/// delivery due at 0 is a test or a replay, and doesn't wait for its endpoint.
+/// Endpoints with waiting deliveries, found by one index lookup each, then those of them that have a delivery due at
+/// `now`. A delivery due at 0 is a test or a replay, and doesn't wait for its endpoint.
 fn due(now: &str) -> String {
     format!(
         "WITH RECURSIVE waiting (id) AS (
@@ -390,7 +390,7 @@ async fn delete(begun: &Transaction<'_>, cutoff: Timestamp) -> Done<usize> {
     Ok(begun.execute(&delete, &[&Id::floor(cutoff), &BATCH]).await? as usize)
 }
 
-/// Gives up the oldest of more than `most` deliveries that wait for an endpoint, up to [`BATCH`].
+/// Abandons the oldest of more than `most` deliveries that wait for an endpoint, up to [`BATCH`].
 async fn give_up(begun: &Transaction<'_>, endpoint_id: Id, most: i64) -> Done<usize> {
     if begun.lock("SELECT id FROM endpoints WHERE id = $1", &[&endpoint_id]).await?.is_none() {
         return Ok(0);

@@ -39,7 +39,7 @@ pub enum EndpointCreation {
 pub enum EndpointChange {
     /// Sends events again, from now on. None that was written before is sent.
     Enable,
-    /// Stop sending events, and abandon waiting ones.
+    /// Stops sending events, and abandons the waiting ones.
     Disable,
     /// Replaces its secret. The one before signs too, for the time of the overlap.
     Rotate {

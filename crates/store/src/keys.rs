@@ -54,7 +54,7 @@ impl NewKey {
 pub enum KeyCreation {
     /// The key was added.
     Created(Box<ApiKey>),
-    /// The account already has as many usable keys as the caller can give it.
+    /// The account already has as many keys that are neither revoked nor expired as the caller can give it.
     TooMany,
     /// The account doesn't exist or is deleted; or the key to rotate doesn't exist or is revoked.
     NotPossible,

@@ -337,7 +337,7 @@ impl Store {
         self.driver.list(sql, &[&account_id, &since, &DAY_MS, &after], day_usage).await
     }
 
-    /// The charges and refunds that pass a filter, added up exactly as in the ledger. Without a time limit for an
+    /// The charges and refunds that pass a filter, added up exactly as in the ledger. Without a time range for an
     /// account, this reads its whole ledger.
     pub async fn usage_by(&self, by: UsageBy, filter: UsageFilter) -> Result<Vec<UsageRow>> {
         let UsageFilter { account_id, from, until } = filter;

@@ -21,8 +21,8 @@ const OTHERS: u32 = 0o077;
 
 const LOCK: &str = "tintype.lock";
 
-/// Linux's id for each boot of each machine. Docker and Podman containers see their host's id; LXC and systemd-nspawn
-/// containers have their own, and count as machines.
+/// The file with Linux's id for each boot of each machine. Docker and Podman containers see their host's id; LXC and
+/// systemd-nspawn containers have their own, and count as machines.
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 
 /// Prevents result files from being removed while a backup reads them.

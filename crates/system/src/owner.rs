@@ -42,8 +42,9 @@ struct Owner {
     path: PathBuf,
 }
 
-/// If this process runs as root, it becomes the owner of the first of `places` that belongs to another user. Nothing
-/// changes if a place doesn't exist, or all of them belong to root. Returns a message for the log if anything changed.
+/// If this process runs as root, it becomes the owner of the first of `places` that belongs to another user. Places
+/// that don't exist or belong to root are skipped; if none is left, nothing changes. Returns a message for the log if
+/// anything changed.
 ///
 /// # Errors
 /// A message for the operator: the places belong to several users, a user leads root to somewhere else by a symbolic

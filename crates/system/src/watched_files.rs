@@ -75,8 +75,8 @@ impl WatchedFiles {
     }
 
     /// Calls `read`, on a thread that may wait, if one of the files has changed or none was read yet. `read` notes the
-    /// versions it read, and returns whether anything is new. An earlier call that still waits is enough: then nothing
-    /// is. `path` is the first file, for the message.
+    /// versions it read, and returns whether anything is new. If an earlier call is still reading, returns `false`.
+    /// `path` is the first file, for the message.
     ///
     /// # Errors
     /// A message for the operator: that of `read`, or that it takes longer than 10 s. In that case it continues.

@@ -170,7 +170,7 @@ impl Tools {
         let ignored = chosen.as_ref().map(|chosen| chosen.ignored.clone()).unwrap_or_default();
         let task_id = match self.earlier(attempt).await? {
             Some(task_id) => task_id,
-            // After the search: if the task is already charged, this is not an error, whatever the preset has become.
+            // After the search: a task that is already charged must not fail because its preset has changed since.
             None => self.create(arguments, chosen?, attempt).await?,
         };
         // If the client hangs up before it has the answer, the same call gets this task.

@@ -275,7 +275,7 @@ async fn task_of(
                 Attachment::None => {}
             }
         }
-        // After the search: if the task is already charged, this is not an error, whatever the preset has become.
+        // After the search: a task that is already charged must not fail because its preset has changed since.
         if let Some(chosen) = chosen.take() {
             let mask = call.request.settings.mask.take();
             Chosen { engine: origin.engine, settings: call.request.settings, .. } = chosen?;

@@ -166,7 +166,7 @@ struct Server {
 }
 
 const NO_ANSWER: &str = "no answer within";
-/// What to do if the server is another one than `--redis` says.
+/// Advice if the server isn't what `--redis` says.
 const ODD: &str = "if this stays, check that it is Redis, and write rediss:// only if it uses TLS";
 
 /// Awaits a future with a time limit and turns its error into text.

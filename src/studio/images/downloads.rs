@@ -1,5 +1,5 @@
-//! Downloads of pictures, which are named after their prompts: one, or chosen ones as a ZIP file, which is written while it
-//! is sent.
+//! Downloads of pictures, which are named after their prompts: one, or chosen ones as a ZIP file, which is written
+//! while it is sent.
 
 use std::collections::{HashMap, HashSet};
 use std::fmt::{self, Display, Formatter};
@@ -79,8 +79,8 @@ impl Chosen {
 async fn write(visitor: &Visitor, pictures: Vec<Chosen>, details: bool, mut sender: mpsc::Sender<io::Result<Bytes>>) {
     let (shared, account) = (&visitor.studio.shared, visitor.account_id());
     let mut listed = Vec::new();
-    // PNGs hardly become smaller, but what is only stored has no end for a reader that learns the length behind it, such
-    // as that of macOS or Java.
+    // PNGs hardly shrink, but streaming readers, such as those of macOS and Java, cannot read a stored entry whose
+    // length comes after it.
     let options = SimpleFileOptions::default().compression_method(CompressionMethod::Deflated);
     let fast = options.compression_level(Some(1));
     let written = Written::default();

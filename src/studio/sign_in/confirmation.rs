@@ -14,8 +14,8 @@ pub(in crate::studio) const CONFIRMATION: &str = "confirmation";
 const RECENT: Duration = Duration::from_secs(10 * 60);
 
 impl Visitor {
-    /// Rejects a person who does not show the password or a code of the second factor. A person with neither, who signs in at
-    /// a provider or by links, must have signed in just now.
+    /// Rejects a person who does not show the password or a code of the second factor. A person with neither, who signs
+    /// in at a provider or by links, must have signed in just now.
     pub(in crate::studio) async fn confirm(&self, shown: &str) -> Result<(), PageError> {
         let Person { has_password, has_second_factor, .. } = self.session.person;
         let is_right = match TypedCode::parse(shown) {

@@ -35,7 +35,7 @@ pub(crate) mod sign_up;
 struct SignInPage<'a> {
     t: &'a Texts,
     name: &'a str,
-    /// The name of the text that says why the person is here.
+    /// The key of the text that says why the person is here.
     notice: Option<&'a str>,
     /// Whether sign-up is open.
     open: bool,

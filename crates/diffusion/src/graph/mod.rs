@@ -59,16 +59,16 @@ impl Node {
 
     /// Its four sizes, if it is a batch of feature maps: batch, channels, height, width.
     ///
+    /// # Panics
     /// If it has another number of dimensions, which is a bug in the code that builds the graph.
-    /// If it has another number of dimensions, which is a mistake of the code that builds the graph.
     pub fn map(&self) -> [usize; 4] {
         self.shape.as_slice().try_into().expect("a batch of feature maps")
     }
 
     /// Its two sizes, if it is a matrix.
     ///
+    /// # Panics
     /// If it has another number of dimensions, which is a bug in the code that builds the graph.
-    /// If it has another number of dimensions, which is a mistake of the code that builds the graph.
     pub fn matrix(&self) -> [usize; 2] {
         self.shape.as_slice().try_into().expect("a matrix")
     }

@@ -51,8 +51,8 @@ impl Template {
     /// The template from two graphs of a part, for sizes that have no number in common. `None` if their operators
     /// differ.
     ///
+    /// # Errors
     /// If the ONNX file cannot be written.
-    /// If it cannot be written.
     pub fn of(one: &Graph, other: &Graph) -> Result<Option<Self>> {
         let operators = operators(one)?;
         if operators != self::operators(other)? || one.lists.len() != other.lists.len() {

@@ -141,7 +141,7 @@ pub(super) struct Dora {
 pub(crate) struct Change {
     /// Strength of the LoRA file.
     pub(super) weight: f32,
-    /// The share of the product that is added.
+    /// The factor that the product is multiplied by.
     pub(super) scale: f32,
     pub(super) algorithm: Algorithm,
     /// One factor, or two to multiply.

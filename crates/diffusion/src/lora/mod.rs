@@ -462,8 +462,7 @@ impl LoraFile {
         Ok(Numbers::of(&self.weights, entry))
     }
 
-    /// The share of a layer's matrix product that is added: all of it if the file has no number for it, or there is no
-    /// rank.
+    /// The factor of a layer's matrix product: 1 if the file has no number for it, or there is no rank.
     fn scale(&self, part: &str, layer: &str, alpha: Option<&str>, rank: Option<usize>) -> Result<f32> {
         let Some(rank) = rank.map(|rank| rank as f64) else { return Ok(1.0) };
         let part_of = |alpha: f64| alpha / rank;
@@ -487,7 +486,7 @@ impl LoraFile {
         }
     }
 
-    /// The share of the product that is added, according to the file's metadata.
+    /// The factor of a layer's matrix product, according to the file's metadata.
     fn noted_share(&self, part: &str, layer: &str, rank: f64) -> Option<f64> {
         let note = |key: &str| self.scales.get(&format!("{part}.{key}"));
         let ends = |name: &str| layer == name || layer.ends_with(&format!(".{name}"));

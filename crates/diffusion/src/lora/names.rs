@@ -58,6 +58,7 @@ const HEADS: [&str; 14] = [
     "context_refiner",
 ];
 
+/// How a layer's matrices are combined.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Algorithm {
     /// A single one: plain LoRA.
@@ -86,7 +87,7 @@ pub(super) enum MatrixRole {
 pub(super) enum Role {
     /// Part of the first or second matrix.
     Matrix(Algorithm, usize, MatrixRole),
-    /// The share of the product that is added, times its rank.
+    /// The factor that the product is multiplied by, times the rank.
     Alpha,
     /// Magnitudes of rows, from PEFT.
     PeftMagnitude,

@@ -175,7 +175,7 @@ pub struct Settings {
     /// How strongly the picture follows the prompt. At 1 or less the model is asked once per step instead of twice. For
     /// Z-Image, `diffusers` counts from 0 instead.
     pub guidance: f32,
-    /// The negative prompt.
+    /// What the picture should not show.
     pub negative: String,
     /// How much a picture may differ from the reference that it begins with, as its share of the noise (0 to 1). With a
     /// mask and a strength of 1, the redrawn part begins with noise alone.

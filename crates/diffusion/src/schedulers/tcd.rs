@@ -8,7 +8,8 @@ use crate::Result;
 use crate::config::Config;
 use crate::noise::Noise;
 
-/// How far below the next level a step goes before new noise is added. The paper calls it gamma.
+/// How far below the next time step a step goes before new noise is added, as a share of that time step. The paper
+/// calls it gamma.
 const ETA: f32 = 0.3;
 
 #[derive(Debug)]

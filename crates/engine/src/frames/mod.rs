@@ -75,7 +75,7 @@ pub struct Order {
     pub guidance_scale: Option<f64>,
     /// How much a picture may differ from its reference, from 0 to 1; `None` for the default.
     pub strength: Option<f64>,
-    /// The negative prompt.
+    /// What the picture should not show.
     pub negative_prompt: String,
     /// How the prompts are read.
     pub syntax: PromptSyntax,

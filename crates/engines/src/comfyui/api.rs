@@ -127,6 +127,7 @@ impl ComfyServer {
         serde_json::from_str(parsed.get()).map_err(|_| self.endpoint.unclear("answered 200 with JSON of another shape"))
     }
 
+    /// Uploads a PNG, and returns the name by which the workflow finds it.
     pub(super) async fn upload(&self, name: String, png: Bytes, limit: Duration) -> Result<String, Fault> {
         let request = self.endpoint.request(Method::POST, "upload/image")?;
         let form = Form::new().part("image", png_part(&png, name)?).text("type", "input");

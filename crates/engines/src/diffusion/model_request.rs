@@ -19,9 +19,9 @@ use crate::sizes;
 use tintype_config::{EngineEmbedding, EnginePrecision, EngineRuntime, EngineSettings};
 use tintype_domain::request::MAX_REFERENCES;
 
-/// Default time limit for an attempt: a task ends after nine minutes.
+/// Time limit for an attempt, unless `--render-timeout` gives another: a task ends after nine minutes.
 pub(super) const ATTEMPT_LIMIT: Duration = Duration::from_secs(8 * 60);
-/// Default pictures per batch on a GPU, and the pixels of each.
+/// Pictures per batch on a GPU, unless `--engine-batch` gives another number, and the pixels of each.
 const BATCH: u32 = 4;
 const BATCH_PIXELS: u64 = 512 * 512;
 /// The usual task size.

@@ -86,7 +86,7 @@ impl Shared {
         known.opened.push_back(loras.to_vec());
     }
 
-    /// Removes these files from [`Shared::opened`].
+    /// Removes this set of files from the sets that [`Shared::opened`] has recorded.
     pub(super) fn forget_opened(&self, loras: &[Lora]) {
         self.loras.locked().opened.retain(|opened| opened != loras);
     }

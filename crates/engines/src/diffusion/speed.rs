@@ -17,7 +17,7 @@ const MAX_POINTS: usize = 32;
 const WEIGHT_OF_NEW: f64 = 0.4;
 /// A step's time grows with this power of the size: attention grows with its square, the rest proportionally.
 const GROWTH: f64 = 1.35;
-/// A model renders sides up to this many times longer than in training. Beyond that, it repeats its subject.
+/// A model renders sides up to this many times as long as in training. Beyond that, it repeats its subject.
 const BEYOND_TRAINING: f64 = 1.5;
 /// Shortest side of a working size, in pixels.
 pub(super) const LEAST_SIDE: u32 = 256;

@@ -12,7 +12,7 @@ use super::selection::{RemoteFile, select};
 use super::{CACHE, INDEX, Installed, Single, directory, is_name, misplaced, way_to};
 use tintype_system::data_dir;
 
-/// A model's name, derived from its folder or file; `None` if nothing in that is usable.
+/// A model's name, derived from its folder or file; `None` if that gives no valid name.
 pub fn name_of(path: &Path) -> Option<String> {
     // `.` and paths that end with `..` have no name of their own, and links keep the name that was typed.
     let real = path.file_name().is_none().then(|| path.canonicalize().ok()).flatten();

@@ -8,8 +8,8 @@ use tintype_system::data_dir;
 
 use super::directory;
 
-/// While this exists, no server starts using the model, and a server that uses it stops when its tasks have ended. The
-/// lock ends with the process, so a crash leaves nothing behind.
+/// While this exists, no server starts using the model, and a server that uses it stops using it when its tasks have
+/// ended. The lock ends with the process, so a crash leaves nothing behind.
 #[derive(Debug)]
 pub struct Busy {
     path: PathBuf,
@@ -59,7 +59,7 @@ fn path(models: &Path, name: &str) -> PathBuf {
     models.join(format!(".{name}.busy"))
 }
 
-/// Whether a command is adding or removing this model.
+/// Whether a command is adding or removing this model of the models folder.
 pub(super) fn is_busy(models: &Path, name: &str) -> bool {
     let locked = File::open(path(models, name)).map(|file| file.try_lock_shared());
     matches!(locked, Ok(Err(TryLockError::WouldBlock)))

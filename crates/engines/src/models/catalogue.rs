@@ -9,7 +9,7 @@ use tintype_diffusion::pipelines::KNOWN;
 const ALL_PARTS: [&str; 8] =
     ["scheduler", "text_encoder", "text_encoder_2", "tokenizer", "tokenizer_2", "transformer", "unet", "vae"];
 
-/// Pipeline classes that compute in 8 bits by default.
+/// Pipeline classes that compute in 8 bits, unless `--engine-precision` says otherwise.
 const IN_8_BITS: [&str; 2] = ["Flux2KleinPipeline", "ZImagePipeline"];
 
 static CATALOGUE: LazyLock<Catalogue> =

@@ -72,8 +72,8 @@ pub struct Installed {
     pub unusable: Option<String>,
 }
 
-/// An installed model's current version, which distinguishes it from an earlier one with the same name; `None` if there is
-/// none, or a command is adding or removing it.
+/// An installed model's current version, which distinguishes it from an earlier one with the same name; `None` if there
+/// is none, or a command is adding or removing it.
 pub fn version(data_dir: &Path, name: &str) -> Option<FileVersion> {
     let models = directory(data_dir);
     if !is_name(name) || busy::is_busy(&models, name) {

@@ -281,7 +281,7 @@ pub(super) async fn within<F: Future>(runtime: &Handle, limit: Duration, future:
 }
 
 async fn sleep(runtime: &Handle, time: Duration) {
-    // Created inside the task, because a timer belongs to its runtime.
+    // Created inside the task, because a timer belongs to the runtime in which it is created.
     let sleeping = AbortOnDropHandle::new(runtime.spawn(async move { tokio::time::sleep(time).await }));
     // The task cannot panic, and when its runtime ends so does this one.
     drop(sleeping.await);

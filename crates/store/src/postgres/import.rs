@@ -9,6 +9,7 @@ use crate::sqlite::Snapshot;
 use crate::{Audit, Result, StoreError, audit, driver};
 use tintype_domain::text::hex;
 
+/// Rows per batch.
 const PIECE: u32 = 1_000;
 
 /// The tables that both databases have, except `progress` and `previews`, which workers report again, sessions, sign-in

@@ -68,7 +68,7 @@ impl PostgresStore {
         }
     }
 
-    /// Gives up the tasks, in one or more transactions for each account.
+    /// Queues the tasks again, or fails and refunds them, in one or more transactions for each account.
     async fn give_up(&self, sweep: &Sweep, loss: &Loss) -> Result<Rescued> {
         let ((condition, bound), horizon) = (self.sought(sweep), self.database.horizon());
         // On a connection for writing, because its plan begins at the horizon.

@@ -320,7 +320,7 @@ fn checkpoint(writing: &mut Writing) {
     writing.empties_log &= !is_emptied;
 }
 
-/// Runs `write` in a separate transaction, if there is no writer thread.
+/// Runs `write` in a transaction of its own, for use where there is no writer thread.
 pub(super) fn alone<T>(
     connection: &mut Connection,
     write: impl FnOnce(&Connection) -> rusqlite::Result<T>,

@@ -83,12 +83,13 @@ const DENIED_TO_ENGINES: &[libc::c_long] = &[
     libc::SYS_userfaultfd,
 ];
 
-/// Confines this process irrevocably. Exploited code can compute and write an answer, and nothing more. Fails without the resource limits; the system call filter depends on the kernel.
+/// Confines this process irrevocably. Exploited code can compute and write an answer, and nothing more. Fails without
+/// the resource limits; the system call filter depends on the kernel.
 pub(super) fn confine() -> rustix::io::Result<Confinement> {
     // When the server dies, the kernel kills its decoders.
     set_parent_process_death_signal(Some(Signal::KILL))?;
     end_before_service();
-    // The kernel kills at the hard limit; at the soft one it sends a separate signal.
+    // The kernel kills at the hard limit; at the soft one it only sends SIGXCPU.
     lower(Resource::Cpu, CPU_SECONDS + 1)?;
     let hard = getrlimit(Resource::Cpu).maximum;
     setrlimit(Resource::Cpu, Rlimit { current: hard.map(|hard| hard.min(CPU_SECONDS)), maximum: hard })?;
