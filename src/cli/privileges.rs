@@ -46,10 +46,6 @@ impl Command {
                 paths.push(files);
             }
         }
-        if self.works_on_settings() {
-            // The config file that was read may be any user's.
-            paths.push(data.data.join(CONFIG_FILE));
-        }
         paths.push(data.data.clone());
         Ok(paths)
     }
@@ -68,9 +64,12 @@ pub(super) fn become_owner(needs: Needs, command: &mut Command, data: &mut DataS
     if let Command::Person(person::PersonCommand::Add(args)) = command {
         args.read_secrets()?;
     }
-    let paths = command.paths(data)?;
+    let (mut paths, settings) = (command.paths(data)?, data.data.join(CONFIG_FILE));
+    if command.works_on_settings() {
+        paths.push(settings.clone());
+    }
     let paths: Vec<_> = paths.iter().map(PathBuf::as_path).collect();
-    if let Some(message) = owner::become_owner(&paths, root_right)? {
+    if let Some(message) = owner::become_owner(&paths, &settings, root_right)? {
         tracing::info!("{message}");
     }
     Ok(())

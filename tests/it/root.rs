@@ -370,6 +370,8 @@ fn root_uses_the_config_file_of_the_service_user_only_to_become_that_user() {
         let said = tintype().args(command).arg("--data").arg(places.data()).ran().errors();
         assert!(said.contains("running as nobody, who owns"), "{command:?}: {said}");
     }
+    let said = tintype().args(["account", "list", "--data"]).arg(places.data()).ran().errors();
+    assert!(said.contains("belongs to nobody, and the data to root"), "{said}");
     // Every command refuses the file, rejects its content or never reads it.
     fs::write(&file, "nonsense = 1").expect("a file");
     let pages = places.create("pages");

@@ -44,12 +44,12 @@ struct Owner {
 
 /// If this process runs as root, it becomes the owner of the first of `places` that belongs to another user. Places
 /// that don't exist or belong to root are skipped; if none is left, nothing changes. Returns a message for the log if
-/// anything changed.
+/// anything changed. `settings` is a file that was read and says what to do.
 ///
 /// # Errors
 /// A message for the operator: the places belong to several users, a user leads root to somewhere else by a symbolic
-/// link, or this process may not change its user.
-pub fn become_owner(places: &[&Path], keeps: RootRight) -> Result<Option<String>, String> {
+/// link, this process may not change its user, or it would stay root with another user's settings.
+pub fn become_owner(places: &[&Path], settings: &Path, keeps: RootRight) -> Result<Option<String>, String> {
     if !geteuid().is_root() {
         return Ok(None);
     }
@@ -57,7 +57,12 @@ pub fn become_owner(places: &[&Path], keeps: RootRight) -> Result<Option<String>
     for place in places {
         owners.extend(owner(place)?);
     }
-    let Some(owner) = owners.first() else { return Ok(None) };
+    let Some(owner) = owners.first() else {
+        return owner(settings)?.map_or(Ok(None), |Owner { uid, path, .. }| {
+            let (path, name) = (path.display(), name(uid));
+            Err(format!("{path} belongs to {name}, and the data to root: give both to one user, with chown"))
+        });
+    };
     if let Some(other) = owners.iter().find(|other| other.uid != owner.uid) {
         return Err(format!(
             "{} belongs to {}, but {} to {}: give both to one user, with chown -R",
