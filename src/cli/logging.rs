@@ -46,7 +46,7 @@ impl Logging {
 /// The filter in force, which can be replaced.
 pub(super) struct Filter(Box<dyn Fn(EnvFilter) -> Result<(), String> + Send + Sync>);
 
-tintype_domain::opaque!(Filter);
+tintype_domain::opaque_debug!(Filter);
 
 impl Filter {
     fn of<S: 'static>(handle: reload::Handle<EnvFilter, S>) -> Self {

@@ -58,7 +58,7 @@ impl fmt::Display for Bucket {
     }
 }
 
-tintype_domain::opaque!(Bucket);
+tintype_domain::opaque_debug!(Bucket);
 
 impl Bucket {
     pub(super) fn open(settings: &S3Settings) -> Result<Self, FilesError> {

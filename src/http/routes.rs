@@ -207,7 +207,7 @@ pub enum Access {
 /// The handler of a route. All have one type, so that the compiler makes the parts of the router once and not for each.
 struct Serve(Box<dyn Fn(Request, ServiceState) -> BoxFuture<'static, Response> + Send + Sync>);
 
-tintype_domain::opaque!(Serve);
+tintype_domain::opaque_debug!(Serve);
 
 fn to<T, H>(handler: H) -> Serve
 where

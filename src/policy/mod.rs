@@ -47,11 +47,11 @@ pub enum Verdict {
     /// Accepted.
     Passed,
     /// Accepted because the moderation endpoint was unavailable; contains the reason for the operator.
-    Unasked(String),
+    Skipped(String),
     /// Refused.
     Refused(Violation),
     /// No verdict is possible now; contains the reason for the operator.
-    Unjudged(String),
+    Undetermined(String),
 }
 
 /// The rules of one policy file.
@@ -90,7 +90,7 @@ impl Rules {
         match tokio::task::spawn_blocking(move || rules.matcher.refuses(&words)).await {
             Ok(false) => {}
             Ok(true) => return Verdict::Refused(Violation::Words),
-            Err(_) => return Verdict::Unjudged("matching the rules panicked".into()),
+            Err(_) => return Verdict::Undetermined("matching the rules panicked".into()),
         }
         match self.moderation.as_ref().filter(|moderation| moderation.checks(Subject::Prompt)) {
             Some(moderation) => verdict(moderation, moderation.refuses_prompt(prompt).await),
@@ -115,7 +115,7 @@ impl Rules {
             match tokio::task::spawn_blocking(blocked).await {
                 Ok(false) => {}
                 Ok(true) => return Verdict::Refused(Violation::Blocklist),
-                Err(_) => return Verdict::Unjudged("comparing with the block list panicked".into()),
+                Err(_) => return Verdict::Undetermined("comparing with the block list panicked".into()),
             }
         }
         let Some(moderation) = self.moderation.as_ref().filter(|moderation| moderation.checks(subject)) else {
@@ -133,8 +133,8 @@ impl Verdict {
     fn weight(&self) -> u8 {
         match self {
             Self::Passed => 0,
-            Self::Unasked(_) => 1,
-            Self::Unjudged(_) => 2,
+            Self::Skipped(_) => 1,
+            Self::Undetermined(_) => 2,
             Self::Refused(_) => 3,
         }
     }
@@ -144,8 +144,8 @@ fn verdict(moderation: &Moderation, answer: Result<bool, NoAnswer>) -> Verdict {
     match (answer, moderation.unreachable()) {
         (Ok(false), _) => Verdict::Passed,
         (Ok(true), _) => Verdict::Refused(Violation::Moderation),
-        (Err(error), Unreachable::Open) => Verdict::Unasked(error.to_string()),
-        (Err(error), Unreachable::Closed) => Verdict::Unjudged(error.to_string()),
+        (Err(error), Unreachable::Open) => Verdict::Skipped(error.to_string()),
+        (Err(error), Unreachable::Closed) => Verdict::Undetermined(error.to_string()),
     }
 }
 

@@ -60,7 +60,7 @@ pub(super) struct Moderation {
     client: Client,
 }
 
-tintype_domain::opaque!(Moderation);
+tintype_domain::opaque_debug!(Moderation);
 
 /// Failure to get a verdict; displays as a message for the operator.
 #[derive(Debug, thiserror::Error)]

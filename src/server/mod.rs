@@ -2,8 +2,8 @@
 
 mod acme;
 mod connection_slots;
+mod connection_timeouts;
 mod listener;
-mod pace;
 mod probe;
 mod proxy_protocol;
 mod socket;
@@ -33,8 +33,8 @@ use tower_service::Service as _;
 
 use crate::http::{ConnectionInfo, EnvelopeStream, NoAnswer};
 use connection_slots::{ConnectionSlot, ConnectionSlots};
+use connection_timeouts::{ConnectionPhase, Exchange, TimedStream};
 use listener::Accepted;
-use pace::{Exchange, Stage, TimedStream};
 use socket::{Ending, ReturnedStream, Socket};
 use tintype_config::{ConnectionLimits, MAX_HEADER, MAX_HEADER_FIELDS, RESERVED_FILE_DESCRIPTORS, TrustedProxy};
 use tintype_domain::source::Peer;
@@ -294,14 +294,14 @@ impl ListenerState {
     /// Serves HTTP/1.1 over one connection until it ends. One type of streams, so that hyper is compiled once.
     async fn serve_http(self, stream: Box<dyn Stream>, connection: Connection, watcher: Watcher) -> Ending {
         let Connection { peer, tls, over_limit } = connection;
-        let stage = Arc::new(Stage::new());
-        let stream = TimedStream::new(stream, stage.clone(), self.limits);
+        let phase = Arc::new(ConnectionPhase::new());
+        let stream = TimedStream::new(stream, phase.clone(), self.limits);
         let stream = EnvelopeStream::new(stream, self.limits.write_stall);
-        let of_service = stage.clone();
+        let of_service = phase.clone();
         let service = hyper::service::service_fn(move |mut request: Request<Incoming>| {
             let unambiguous = of_service.begin_exchange();
             request.extensions_mut().insert(ConnectionInfo { peer, tls, unambiguous, over_limit });
-            let stage = of_service.clone();
+            let phase = of_service.clone();
             self.router.clone().call(request).map(move |Ok(mut answer)| {
                 // An error of the service makes hyper close the connection.
                 answer.extensions().get::<NoAnswer>().map_or(Ok(()), |no_answer| Err(*no_answer))?;
@@ -310,7 +310,7 @@ impl ListenerState {
                     answer.headers_mut().remove(header::ALLOW);
                 }
                 // The body holds the exchange until it has been sent.
-                let exchange = Exchange(stage);
+                let exchange = Exchange(phase);
                 let holding = move |error: axum::Error| {
                     let _ = &exchange;
                     error
@@ -334,7 +334,7 @@ impl ListenerState {
                 // A request that cannot be parsed has a response, and one that gets none is to end in peace.
                 if error.is_parse() || error.is_user() {
                     Ending::Complete
-                } else if stage.awaits_request() {
+                } else if phase.awaits_request() {
                     Ending::Late
                 } else {
                     Ending::Broken

@@ -35,10 +35,10 @@ const TELLING_TIME: Duration = PROGRESS_EVERY.saturating_mul(2);
 
 /// The length of the queue and the capacity of all workers, as last read by this process.
 #[derive(Debug)]
-pub struct Backlog {
+pub struct WaitEstimator {
     clock: Clock,
     ids: IdSource,
-    own: Mutex<Vec<Arc<Pace>>>,
+    own: Mutex<Vec<Arc<WorkerThroughput>>>,
     known: Mutex<Known>,
     refresh: Refresh,
     positions: QueuePositions,
@@ -48,7 +48,7 @@ pub struct Backlog {
 
 /// How fast one worker of this process renders.
 #[derive(Debug)]
-pub struct Pace {
+pub struct WorkerThroughput {
     id: Id,
     engine: String,
     max_references: u32,
@@ -145,7 +145,7 @@ impl Capacity {
 /// Result of a refresh: the reports of other workers, the length of the queue, and the tasks in it that name an engine.
 type Refreshed = (Vec<WorkerReport>, QueueDepth, Vec<WaitingForEngine>);
 
-impl Pace {
+impl WorkerThroughput {
     /// Records how long an attempt held a slot, and for how many images. An attempt that was cut off must not be recorded: it
     /// says how long the worker was willing to wait.
     pub fn observe(&self, took: Duration, images: u32) {
@@ -186,13 +186,14 @@ impl Pace {
         self.news.notify_one();
     }
 
-    /// Waits until there is something to report: enough attempts have ended for a mean, or [`Pace::report_soon`].
+    /// Waits until there is something to report: enough attempts have ended for a mean, or
+    /// [`WorkerThroughput::report_soon`].
     pub async fn news(&self) {
         self.news.notified().await;
     }
 }
 
-impl Backlog {
+impl WaitEstimator {
     /// Creates the backlog of a process without workers.
     pub fn new(clock: Clock) -> Self {
         Self {
@@ -207,8 +208,8 @@ impl Backlog {
     }
 
     /// Adds a worker of this process, which counts from its first report or observation on.
-    pub fn add_worker(&self, engine: &str, max_references: u32, masks: bool, slots: usize) -> Arc<Pace> {
-        let pace = Arc::new(Pace {
+    pub fn add_worker(&self, engine: &str, max_references: u32, masks: bool, slots: usize) -> Arc<WorkerThroughput> {
+        let pace = Arc::new(WorkerThroughput {
             id: self.ids.next(self.clock.now()),
             engine: engine.to_owned(),
             max_references,
@@ -316,8 +317,8 @@ impl Backlog {
         self.capacity(&self.known.locked(), usize::from(image_to_image), None).mean()
     }
 
-    /// Time until a task behind `waiting` others ends that are left to the workers of [`Backlog::capacity`]; `None` while that
-    /// is unknown, as during a pause.
+    /// Time until a task ends that is behind `waiting` others for the workers of [`WaitEstimator::capacity`]; `None`
+    /// while that is unknown, as during a pause.
     fn wait(&self, waiting: u64, references: usize, engine: Option<&str>) -> Option<Duration> {
         let known = self.known.locked();
         self.capacity(&known, references, engine).wait(waiting).filter(|_| !known.is_paused)
@@ -368,9 +369,9 @@ mod tests {
 
     const SECOND: Duration = Duration::from_secs(1);
 
-    fn backlog() -> (Backlog, Clock) {
+    fn backlog() -> (WaitEstimator, Clock) {
         let clock = Clock::manual(Timestamp::from_millis(1_795_262_400_000));
-        (Backlog::new(clock.clone()), clock)
+        (WaitEstimator::new(clock.clone()), clock)
     }
 
     fn depth(waiting: u64) -> QueueDepth {

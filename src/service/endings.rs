@@ -9,9 +9,9 @@ use tokio::sync::{Notify, broadcast};
 use crate::metrics::Metrics;
 use crate::service::waiters::Waiters;
 use tintype_domain::model::{FailureCause, Id, Surface, TaskFailure, Violation};
-use tintype_domain::words;
+use tintype_domain::string_enum;
 use tintype_store::{
-    Cancellation, Claim, Ended, EndingsElsewhere, Lease, LeaseWrite, Refusal, Rescue, Rescued, Result, Retry, Right,
+    Cancellation, Claim, Ended, EndingsElsewhere, Lease, LeaseWrite, Reclaim, Reclaimed, Refusal, Result, Retry, Right,
     Store, StrikeRule,
 };
 use tintype_system::clock::Timestamp;
@@ -68,7 +68,7 @@ pub struct Ending {
     pub kind: EndingKind,
 }
 
-words! {
+string_enum! {
     /// How a task ended.
     pub enum EndingKind: "ending" {
         /// With images.
@@ -231,9 +231,9 @@ impl Endings {
     }
 
     /// Fails and refunds every waiting task with more than `most` references, which is all that any engine takes.
-    pub async fn fail_beyond(&self, most: u32) -> Result<()> {
+    pub async fn fail_over_reference_limit(&self, most: u32) -> Result<()> {
         let reason = too_many_references(most);
-        for ended in self.store.fail_beyond(most, &reason).await? {
+        for ended in self.store.fail_over_reference_limit(most, &reason).await? {
             self.failed(ended, &reason);
         }
         Ok(())
@@ -241,8 +241,8 @@ impl Endings {
 
     /// Fails and refunds every waiting task that names an engine which is not among these, or has more references than it
     /// takes.
-    pub async fn fail_unmatched(&self, engines: &[(String, u32)]) -> Result<()> {
-        for ended in self.store.fail_unmatched(engines, NO_ENGINE).await? {
+    pub async fn fail_without_engine(&self, engines: &[(String, u32)]) -> Result<()> {
+        for ended in self.store.fail_without_engine(engines, NO_ENGINE).await? {
             self.failed(ended, NO_ENGINE);
         }
         Ok(())
@@ -250,8 +250,8 @@ impl Endings {
 
     /// Reclaims leases: their tasks are queued again, or failed and refunded after their last attempt. Returns the
     /// number of leases.
-    pub async fn rescue(&self, which: Rescue) -> Result<usize> {
-        let Rescued { queued, failed } = self.store.rescue(which, GAVE_UP).await?;
+    pub async fn reclaim(&self, which: Reclaim) -> Result<usize> {
+        let Reclaimed { queued, failed } = self.store.reclaim(which, GAVE_UP).await?;
         let lost = queued + failed.len();
         if lost > 0 {
             self.metrics.attempts_lost.inc_by(lost as u64);

@@ -35,7 +35,7 @@ struct Cached {
     looked_up: Duration,
 }
 
-tintype_domain::opaque!(Keyring);
+tintype_domain::opaque_debug!(Keyring);
 
 impl Keyring {
     /// Creates a keyring for the keys in the store.

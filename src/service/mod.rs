@@ -1,7 +1,7 @@
 //! The rules of the service, independent of its callers: submits, the endings of tasks, limits and sweeps.
 
-pub mod admission;
 pub mod backlog;
+pub mod concurrency_limit;
 pub mod encoder;
 pub mod endings;
 pub mod failed_tasks;

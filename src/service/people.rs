@@ -64,7 +64,7 @@ pub struct Passwords {
     pub new: String,
 }
 
-tintype_domain::opaque!(Passwords);
+tintype_domain::opaque_debug!(Passwords);
 
 /// Outcome of a change of one's own password.
 #[derive(Debug)]
@@ -87,7 +87,7 @@ pub struct NewPerson {
     pub source: String,
 }
 
-tintype_domain::opaque!(NewPerson);
+tintype_domain::opaque_debug!(NewPerson);
 
 /// The terms of open sign-up.
 #[derive(Debug, Clone, Copy)]
@@ -225,9 +225,9 @@ impl People {
 
     /// The existing name that a new name looks like, or else the new name. A look-alike counts as taken.
     pub async fn known_as(&self, new: String) -> Result<String> {
-        let Some(looks) = names::looks(&new) else { return Ok(new) };
+        let Some(looks) = names::confusable_skeleton(&new) else { return Ok(new) };
         let mut known = self.store.list_people(None).await?.into_iter().map(|person| person.name);
-        Ok(known.find(|known| names::is_alike(known, &looks)).unwrap_or(new))
+        Ok(known.find(|known| names::is_confusable(known, &looks)).unwrap_or(new))
     }
 
     async fn open_account(

@@ -17,7 +17,7 @@ use tracing::Instrument as _;
 
 use crate::files::FilesError;
 use crate::service::ServiceContext;
-use crate::service::admission::{Admission, Admitted};
+use crate::service::concurrency_limit::{ConcurrencyLimit, ConcurrencyPermit};
 use crate::service::rejections::Rejections;
 use tintype_config::{MAX_UPLOAD, MAX_UPLOADS, temporary_directory};
 use tintype_domain::model::{CREDITS_PER_IMAGE, Id, Surface};
@@ -42,7 +42,7 @@ pub struct Uploads {
     /// The directory that holds the bytes while they arrive, and its disk.
     directory: PathBuf,
     disk: Disk,
-    arriving: Admission<Id>,
+    arriving: ConcurrencyLimit<Id>,
     rejections: Rejections<Id>,
     decoding: Semaphore,
 }
@@ -121,7 +121,7 @@ pub struct UploadSlot {
     uploads: Arc<Uploads>,
     account_id: Id,
     right: Right,
-    _admitted: Admitted<Id>,
+    _admitted: ConcurrencyPermit<Id>,
 }
 
 /// A picture that is arriving. Dropping it discards it.
@@ -147,7 +147,7 @@ impl Uploads {
     pub fn new(shared: Arc<ServiceContext>, decoder: Decoder) -> Arc<Self> {
         let directory = shared.disk.directory().map_or_else(temporary_directory, Path::to_owned);
         let disk = shared.disk.beside(directory.clone());
-        let arriving = Admission::new(MAX_ARRIVING_OF_ACCOUNT, MAX_ARRIVING);
+        let arriving = ConcurrencyLimit::new(MAX_ARRIVING_OF_ACCOUNT, MAX_ARRIVING);
         let decoding = Semaphore::new(MAX_DECODING);
         let rejections = Rejections::new(shared.clock.clone());
         Arc::new(Self { shared, decoder, directory, disk, arriving, rejections, decoding })

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 use tokio::sync::Notify;
 use tokio::sync::futures::Notified;
 
-use crate::service::admission::{Admission, Admitted};
+use crate::service::concurrency_limit::{ConcurrencyLimit, ConcurrencyPermit};
 use tintype_domain::model::Id;
 use tintype_system::locked::Locked as _;
 
@@ -20,13 +20,13 @@ const MAX_SHARING: usize = 8;
 /// The callers of this process that wait. Clones are the same callers.
 #[derive(Debug, Clone)]
 pub struct Waiters {
-    slots: Admission<Id>,
+    slots: ConcurrencyLimit<Id>,
     waiting: Arc<Mutex<Waiting>>,
 }
 
 impl Default for Waiters {
     fn default() -> Self {
-        Self { slots: Admission::new(MAX_SLOTS_OF_ACCOUNT, MAX_SLOTS), waiting: Arc::default() }
+        Self { slots: ConcurrencyLimit::new(MAX_SLOTS_OF_ACCOUNT, MAX_SLOTS), waiting: Arc::default() }
     }
 }
 
@@ -41,7 +41,7 @@ struct Waiting {
 #[derive(Debug, Default)]
 struct SharedSlots {
     callers: usize,
-    slots: Vec<Admitted<Id>>,
+    slots: Vec<ConcurrencyPermit<Id>>,
 }
 
 /// Room for one caller to wait, from before it has a task until it has its answer; dropping it frees the room.
@@ -50,7 +50,7 @@ pub struct WaitSlot {
     waiters: Waiters,
     account_id: Id,
     /// `None` once the caller waits for a task.
-    own: Mutex<Option<Admitted<Id>>>,
+    own: Mutex<Option<ConcurrencyPermit<Id>>>,
     task_id: OnceLock<Id>,
 }
 

@@ -42,7 +42,7 @@ pub struct Visitor {
     pub(super) studio: Arc<Studio>,
 }
 
-tintype_domain::opaque!(Visitor);
+tintype_domain::opaque_debug!(Visitor);
 
 impl Visitor {
     pub(super) fn account_id(&self) -> Id {
@@ -179,7 +179,7 @@ pub(super) fn lacks_factor(required: Option<RequiredFor>, session: &Session) -> 
 /// A [`Visitor`] or a [`Form`] of a person who may lack the second factor that the operator requires. Only the handlers
 /// that set it up or end the session take it.
 #[derive(Debug)]
-pub struct Unready<T>(pub(super) T);
+pub struct WithoutSecondFactor<T>(pub(super) T);
 
 /// The state of a router that has the studio in it.
 pub trait HasStudio: Send + Sync {
@@ -205,7 +205,7 @@ impl<S: HasStudio> FromRequestParts<S> for Visitor {
     }
 }
 
-impl<S: HasStudio> FromRequestParts<S> for Unready<Visitor> {
+impl<S: HasStudio> FromRequestParts<S> for WithoutSecondFactor<Visitor> {
     type Rejection = PageError;
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, PageError> {
@@ -259,7 +259,7 @@ impl<'a> Sender<'a> {
     }
 
     /// Rejects a body without the secret of the session's forms.
-    pub(super) fn check_proof(&self, proof: Option<&str>) -> Result<(), PageError> {
+    pub(super) fn check_csrf_token(&self, proof: Option<&str>) -> Result<(), PageError> {
         match proof {
             Some(proof) if same(proof, &self.early.proof) => Ok(()),
             None | Some("") => Err(PageError::forbidden("error-origin")),
@@ -297,7 +297,7 @@ impl<S: HasStudio> FromRequest<S> for Form {
     }
 }
 
-impl<S: HasStudio> FromRequest<S> for Unready<Form> {
+impl<S: HasStudio> FromRequest<S> for WithoutSecondFactor<Form> {
     type Rejection = PageError;
 
     async fn from_request(request: Request, state: &S) -> Result<Self, PageError> {
@@ -310,7 +310,7 @@ impl Form {
         let (parts, body) = request.into_parts();
         let sender = Sender::with(&parts, &studio, need).await?;
         let fields = Fields::read_up_to(MAX_BODY, &studio, &parts, body).await?;
-        sender.check_proof(fields.get(PROOF))?;
+        sender.check_csrf_token(fields.get(PROOF))?;
         let visitor = sender.arrived().await?;
         Ok(Self { visitor, fields, headers: parts.headers })
     }

@@ -43,7 +43,7 @@ pub struct Texts {
     bundle: FluentBundle<FluentResource>,
 }
 
-tintype_domain::opaque!(Texts);
+tintype_domain::opaque_debug!(Texts);
 
 impl Texts {
     fn new(language: &Language) -> Self {

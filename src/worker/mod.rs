@@ -24,7 +24,7 @@ use tracing::{Instrument as _, Span};
 
 use crate::policy::Policy;
 use crate::service::ServiceContext;
-use crate::service::backlog::Pace;
+use crate::service::backlog::WorkerThroughput;
 use crate::worker::render::Renderer;
 use tintype_config::{POLL_EVERY, PROBE_EVERY, PROGRESS_EVERY, WORKER_REPORT_EVERY, WorkerSettings};
 use tintype_store::{Claim, Lease, LeaseWrite, StoreError};
@@ -51,7 +51,7 @@ pub struct Worker {
     renderer: Arc<dyn Renderer>,
     engine: String,
     slot_count: usize,
-    pace: Arc<Pace>,
+    pace: Arc<WorkerThroughput>,
     reference_slots: Arc<ReferenceSlots>,
     held: RunningAttempts,
     turned_away: TurnedAway,
@@ -61,7 +61,7 @@ pub struct Worker {
     is_paused: AtomicBool,
 }
 
-tintype_domain::opaque!(Worker);
+tintype_domain::opaque_debug!(Worker);
 
 impl Worker {
     /// A worker that renders `slot_count` tasks at once with the engine that the operator calls `engine`.
@@ -91,7 +91,7 @@ impl Worker {
     }
 
     /// How fast it renders.
-    pub fn pace(&self) -> &Pace {
+    pub fn pace(&self) -> &WorkerThroughput {
         &self.pace
     }
 

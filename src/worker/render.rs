@@ -247,13 +247,13 @@ impl EngineRenderer {
     fn apply(&self, claim: &Claim, verdict: Verdict) -> Result<(), RenderError> {
         match verdict {
             Verdict::Passed => Ok(()),
-            Verdict::Unasked(cause) => {
+            Verdict::Skipped(cause) => {
                 self.shared.metrics.unmoderated.inc();
                 tracing::warn!(task = %claim.lease.task_id, cause, "task accepted unmoderated: the moderation service did not respond");
                 Ok(())
             }
             Verdict::Refused(violation) => Err(RenderError::Refused(violation)),
-            Verdict::Unjudged(cause) => Err(RenderError::Retry(format!("the policy could not judge: {cause}"))),
+            Verdict::Undetermined(cause) => Err(RenderError::Retry(format!("the policy could not judge: {cause}"))),
         }
     }
 

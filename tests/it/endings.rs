@@ -7,7 +7,7 @@ use tintype::service::endings::{Ending, EndingKind, MAX_WAITING, RETRY_DELAY};
 use tintype_config::{LEASE, TASK_TIME_LIMIT};
 use tintype_domain::model::{FailureCause, Id, Surface, TaskFailure};
 use tintype_domain::request::GenerateRequest;
-use tintype_store::{LeaseWrite, MAX_LOST_LEASES, Rescue, Submission};
+use tintype_store::{LeaseWrite, MAX_LOST_LEASES, Reclaim, Submission};
 use tokio::sync::broadcast::Receiver;
 use tokio::sync::broadcast::error::TryRecvError;
 
@@ -60,7 +60,7 @@ async fn a_subscriber_receives_each_kind_of_ending_once() {
         let lost = submit(&ada, surface, "a boat").await;
         for _ in 0..MAX_LOST_LEASES {
             assert_eq!(store.claim(1, LEASE).await.expect("a store").len(), 1);
-            service.sweeper.sweep(Rescue::All).await;
+            service.sweeper.sweep(Reclaim::All).await;
         }
         assert_received(lost, EndingKind::Failed);
 
@@ -100,7 +100,7 @@ async fn a_subscriber_receives_nothing_for_a_write_that_ends_no_task() {
         endings.retry(claim, RETRY_DELAY, "too late").await;
     }
     assert!(!endings.fail_unleased(task, FailureCause::Operator, "too late").await.expect("a store"));
-    service.sweeper.sweep(Rescue::All).await;
+    service.sweeper.sweep(Reclaim::All).await;
     assert_eq!(waiting(&mut subscriber), []);
 }
 

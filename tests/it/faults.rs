@@ -20,7 +20,7 @@ use tintype_domain::request::GenerateRequest;
 use tintype_engine::picture::Picture;
 use tintype_store::{
     AccountChange, Attachment, Call, CallEnd, Credential, DeleteSessions, KeyChange, NewKey, NewSharedLink, NewUpload,
-    Rescue, Result, SignUp, Submission, Target,
+    Reclaim, Result, SignUp, Submission, Target,
 };
 use tintype_system::clock::Timestamp;
 use tintype_system::fault::{Effect, Point};
@@ -112,7 +112,7 @@ impl Scene {
         attempt(async move { store.grant(account, 10, None, None).await }).await;
         let (store, sweeper) = (self.service.shared.store.clone(), self.service.sweeper.clone());
         attempt(async move { store.grant(account, 10, None, Some(store.now())).await }).await;
-        attempt(async move { sweeper.lapse_grants().await }).await;
+        attempt(async move { sweeper.expire_grants().await }).await;
         let store = self.service.shared.store.clone();
         attempt(async move { store.change_account(account, AccountChange::Enable).await }).await;
         let store = self.service.shared.store.clone();
@@ -292,10 +292,10 @@ impl Scene {
 
     async fn sweep(&self) {
         let sweeper = self.service.sweeper.clone();
-        attempt(async move { sweeper.sweep(Rescue::Expired).await }).await;
+        attempt(async move { sweeper.sweep(Reclaim::Expired).await }).await;
         let (beyond, unmatched) = (self.service.shared.clone(), self.service.shared.clone());
-        attempt(async move { beyond.endings.fail_beyond(0).await }).await;
-        attempt(async move { unmatched.endings.fail_unmatched(&[]).await }).await;
+        attempt(async move { beyond.endings.fail_over_reference_limit(0).await }).await;
+        attempt(async move { unmatched.endings.fail_without_engine(&[]).await }).await;
         let keys = self.service.api.keys.clone();
         attempt(async move { keys.record_uses().await }).await;
     }

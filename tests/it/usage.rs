@@ -84,7 +84,7 @@ async fn granted_credits_expire() {
     assert!(text(data, &["credits", "grants", "ada"]).starts_with("EXPIRES "));
     let later = Clock::manual(store(data).expiring_grants(account, 9).await.expect("a store")[0].expires_at);
     let server = sqlite::open(&data.join("tintype.db"), later).expect("a store");
-    assert_eq!(server.lapse_grants().await.expect("a store"), 1);
+    assert_eq!(server.expire_grants().await.expect("a store"), 1);
     let newest = &run(data, &["credits", "history", "ada"])[0];
     let facts = [&newest["kind"], &newest["amount"], &newest["balance"], &newest["task_id"], &newest["note"]];
     assert_eq!(facts, [&json!("expiry"), &json!(-3), &json!(15), &Value::Null, &Value::Null]);

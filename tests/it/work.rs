@@ -13,7 +13,7 @@ use tintype_config::{LEASE, ORPHAN_AGE, TASK_TIME_LIMIT};
 use tintype_domain::model::{FailureCause, TaskId};
 use tintype_domain::request::AspectRatio;
 use tintype_engine::picture::Picture;
-use tintype_store::{Claim, LeaseWrite, Rescue};
+use tintype_store::{Claim, LeaseWrite, Reclaim};
 use tintype_system::clock::Clock;
 use tokio::sync::Notify;
 
@@ -41,7 +41,7 @@ async fn a_worker_whose_clock_is_ahead_takes_no_time_from_a_task() {
     let ahead = Clock::manual(NOON.saturating_add(TASK_TIME_LIMIT * 2));
     let files = Files::on_disk(&service.directory.path().join("files")).expect("a store of files");
     let app = service.beside(ahead, service.shared.store.clone(), files).await;
-    app.sweeper.sweep(Rescue::Expired).await;
+    app.sweeper.sweep(Reclaim::Expired).await;
     assert_eq!(app.worker.step().await.expect("a store"), 1);
     let task = caller.task(task["task_id"].as_str().expect("a task_id")).await;
     assert_eq!(task["status"], "completed", "{task}");

@@ -38,7 +38,7 @@ impl From<String> for Hidden {
     }
 }
 
-tintype_domain::opaque!(Hidden);
+tintype_domain::opaque_debug!(Hidden);
 
 impl ClientSettings {
     /// The API key, if there is one.

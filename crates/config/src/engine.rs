@@ -163,7 +163,7 @@ impl EngineExtra {
     }
 }
 
-tintype_domain::opaque!(EngineSettings);
+tintype_domain::opaque_debug!(EngineSettings);
 
 impl EngineSettings {
     /// The key to send to the engine.

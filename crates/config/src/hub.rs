@@ -41,7 +41,7 @@ struct Secrets {
     authorities: Option<Vec<u8>>,
 }
 
-tintype_domain::opaque!(HubSettings);
+tintype_domain::opaque_debug!(HubSettings);
 
 impl HubSettings {
     /// Reads the files named by the settings, before root becomes the data's owner.

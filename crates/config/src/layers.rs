@@ -18,7 +18,7 @@ use super::environment::{STARTED_AGAIN, fault_of_variables, is_empty_variable, v
 use super::file::{CONFIG_FILE, ConfigFile, EngineTable, FileOrigin, FileSetting, Value, nearest};
 use super::installation::Installation;
 use super::presets::{PresetFile, PresetTable};
-use tintype_domain::words;
+use tintype_domain::string_enum;
 
 /// Prefix of all settings' environment variables.
 const PREFIX: &str = "TINTYPE_";
@@ -67,7 +67,7 @@ pub struct ShownSetting {
     pub origin: Option<String>,
 }
 
-words! {
+string_enum! {
     /// A layer of settings.
     pub enum Source: "source" {
         /// A flag of this command.

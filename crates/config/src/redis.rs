@@ -37,8 +37,8 @@ pub struct RedisServer {
     pub timeout: Duration,
 }
 
-tintype_domain::opaque!(RedisSettings);
-tintype_domain::opaque!(RedisServer);
+tintype_domain::opaque_debug!(RedisSettings);
+tintype_domain::opaque_debug!(RedisServer);
 
 impl RedisSettings {
     /// The server to use, if there is one.

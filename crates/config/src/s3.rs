@@ -73,7 +73,7 @@ impl fmt::Display for S3Settings {
     }
 }
 
-tintype_domain::opaque!(S3Settings);
+tintype_domain::opaque_debug!(S3Settings);
 
 impl S3Settings {
     /// Parses `s3://BUCKET/PREFIX`. `variables` are the AWS tools' variables.

@@ -8,13 +8,13 @@ use jiff::civil::Date;
 use jiff::tz::TimeZone;
 use serde::{Serialize, Serializer};
 
+use crate::string_enum;
 use crate::timestamp::Timestamp;
-use crate::words;
 
 /// The largest budget in credits, as large as a grant.
 pub const MAX_BUDGET: i64 = 1_000_000_000_000;
 
-words! {
+string_enum! {
     /// How often a budget resets, in UTC.
     pub enum Period: "period" {
         /// From midnight to midnight.

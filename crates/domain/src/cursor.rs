@@ -14,7 +14,7 @@ const TAG_LEN: usize = 12;
 #[derive(Clone)]
 pub struct CursorSigner(Hmac<Sha256>);
 
-crate::opaque!(CursorSigner);
+crate::opaque_debug!(CursorSigner);
 
 impl CursorSigner {
     /// Creates a signer with the secret of `Store::cursor_secret`.

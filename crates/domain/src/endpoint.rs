@@ -12,8 +12,8 @@ use url::Url;
 
 use crate::event::{EventType, Subscription};
 use crate::model::Id;
+use crate::string_enum;
 use crate::timestamp::Timestamp;
-use crate::words;
 
 /// Most characters of the URL of an endpoint.
 pub const MAX_URL_CHARS: usize = 2_048;
@@ -161,9 +161,9 @@ impl FromStr for SigningSecret {
     }
 }
 
-crate::opaque!(SigningSecret);
+crate::opaque_debug!(SigningSecret);
 
-words! {
+string_enum! {
     /// Who added an endpoint. This decides which networks it may be in.
     pub enum AddedBy: "origin of an endpoint" {
         /// The operator. The endpoint may also be in the networks that the operator named.
@@ -173,7 +173,7 @@ words! {
     }
 }
 
-words! {
+string_enum! {
     /// The reason why an endpoint is disabled.
     pub enum DisabledFor: "reason to disable an endpoint" {
         /// A person disabled it.
@@ -185,7 +185,7 @@ words! {
     }
 }
 
-words! {
+string_enum! {
     /// Why an attempt got no answer.
     pub enum Trouble: "trouble of a delivery" {
         /// There was no connection, or it broke.
@@ -197,7 +197,7 @@ words! {
     }
 }
 
-words! {
+string_enum! {
     /// The state of a delivery.
     pub enum DeliveryState: "state of a delivery" {
         /// It is in progress, or waits for its next attempt.
@@ -209,7 +209,7 @@ words! {
     }
 }
 
-words! {
+string_enum! {
     /// The state of an endpoint.
     pub enum EndpointState: "state of an endpoint" {
         /// It gets events.

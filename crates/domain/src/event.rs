@@ -8,11 +8,11 @@ use serde_json::{Value, json};
 
 use crate::key::ApiKey;
 use crate::model::{Id, Status, Task};
+use crate::string_enum;
+use crate::string_enum::UnknownWord;
 use crate::timestamp::Timestamp;
-use crate::words;
-use crate::words::UnknownWord;
 
-words! {
+string_enum! {
     /// The type of an event.
     pub enum EventType: "event" {
         /// A task of the API was completed.

@@ -9,8 +9,8 @@ use sha2::{Digest as _, Sha256};
 
 use crate::budget::Budget;
 use crate::model::Id;
+use crate::string_enum;
 use crate::timestamp::Timestamp;
-use crate::words;
 
 const PREFIX: &str = "tt_";
 const BODY_LEN: usize = 32;
@@ -67,7 +67,7 @@ impl KeySecret {
     }
 }
 
-crate::opaque!(KeySecret);
+crate::opaque_debug!(KeySecret);
 
 fn checksum(body: &str) -> String {
     let mut number = crc32fast::hash(body.as_bytes());
@@ -151,7 +151,7 @@ impl ApiKey {
     }
 }
 
-words! {
+string_enum! {
     /// State of a key.
     pub enum KeyState: "state of a key" {
         /// Valid.

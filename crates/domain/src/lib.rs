@@ -33,6 +33,6 @@ pub mod source;
 #[cfg(feature = "sql")]
 mod sql;
 pub mod stored_reference;
+pub mod string_enum;
 pub mod text;
 pub mod timestamp;
-pub mod words;

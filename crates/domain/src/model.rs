@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
+use crate::string_enum;
 use crate::timestamp::Timestamp;
-use crate::words;
 
 /// Credits per image.
 pub const CREDITS_PER_IMAGE: i64 = 2;
@@ -164,7 +164,7 @@ impl IdSource {
     }
 }
 
-words! {
+string_enum! {
     /// The part of the service that created a task. The API shows only its own tasks.
     pub enum Surface: "surface" {
         /// Through `/api/v1`.
@@ -226,7 +226,7 @@ pub enum FailureCause {
     Unknown,
 }
 
-words! {
+string_enum! {
     /// What is wrong with a reference image.
     pub enum ReferenceProblem or Unknown {
         /// The service does not download from such an address.
@@ -308,7 +308,7 @@ impl Status {
     }
 }
 
-words! {
+string_enum! {
     /// The part of the content policy that refused a task.
     pub enum Violation: "violation" {
         /// A rule that matches words of the prompt.
@@ -411,7 +411,7 @@ impl Account {
     }
 }
 
-words! {
+string_enum! {
     /// Kind of a ledger entry.
     pub enum EntryKind: "ledger entry" {
         /// The operator gave credits.

@@ -30,12 +30,12 @@ pub fn new_person_name(text: &str) -> Result<String, InvalidName> {
 }
 
 /// A text that is the same for names that look alike; `None` for ASCII names, whose characters people can tell apart.
-pub fn looks(name: &str) -> Option<String> {
+pub fn confusable_skeleton(name: &str) -> Option<String> {
     (!name.is_ascii()).then(|| skeleton(name))
 }
 
-/// Whether a name looks like the one with these [`looks`].
-pub fn is_alike(name: &str, looks: &str) -> bool {
+/// Whether a name looks like the one with these [`confusable_skeleton`].
+pub fn is_confusable(name: &str, looks: &str) -> bool {
     skeleton(name) == looks
 }
 
@@ -126,8 +126,8 @@ mod tests {
 
     #[test]
     fn a_name_in_another_script_may_look_like_one_that_exists() {
-        let looks = looks("сосо").expect("not ASCII");
-        assert!(is_alike("coco", &looks) && is_alike("Coco", &looks) && !is_alike("cocoa", &looks));
-        assert_eq!(super::looks("coco"), None);
+        let looks = confusable_skeleton("сосо").expect("not ASCII");
+        assert!(is_confusable("coco", &looks) && is_confusable("Coco", &looks) && !is_confusable("cocoa", &looks));
+        assert_eq!(super::confusable_skeleton("coco"), None);
     }
 }

@@ -8,16 +8,16 @@ use unicode_normalization::UnicodeNormalization as _;
 
 use crate::key::Suspension;
 use crate::model::Id;
+use crate::string_enum;
 use crate::text::{self, InvalidText};
 use crate::timestamp::Timestamp;
-use crate::words;
 
 /// Most people of one account.
 pub const MAX_PEOPLE: u32 = 1_000;
 /// Random bytes of a token.
 const TOKEN_BYTES: usize = 32;
 
-words! {
+string_enum! {
     /// The rights of a person within an account.
     pub enum Role: "role" {
         /// Looks at the account's pictures and spends nothing.
@@ -87,7 +87,7 @@ impl Token {
     }
 }
 
-crate::opaque!(Token);
+crate::opaque_debug!(Token);
 
 /// A browser that a person is signed in with.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -25,4 +25,4 @@ pub struct OidcProvider {
     pub authorities: Option<Vec<u8>>,
 }
 
-crate::opaque!(OidcProvider);
+crate::opaque_debug!(OidcProvider);

@@ -72,7 +72,7 @@ impl FactorSecret {
     }
 }
 
-crate::opaque!(FactorSecret);
+crate::opaque_debug!(FactorSecret);
 
 fn seconds(now: Timestamp) -> u64 {
     u64::try_from(now.as_millis() / 1_000).unwrap_or(0)
@@ -113,7 +113,7 @@ impl TypedCode {
     }
 }
 
-crate::opaque!(TypedCode);
+crate::opaque_debug!(TypedCode);
 
 /// A code to use up: it works once.
 #[derive(Clone, PartialEq, Eq)]
@@ -125,7 +125,7 @@ pub enum FactorCode {
     Recovery(TokenHash),
 }
 
-crate::opaque!(FactorCode);
+crate::opaque_debug!(FactorCode);
 
 /// A second factor to turn on.
 #[derive(Debug, Clone)]
@@ -166,7 +166,7 @@ impl RecoveryCodes {
     }
 }
 
-crate::opaque!(RecoveryCodes);
+crate::opaque_debug!(RecoveryCodes);
 
 /// The codes are random enough for a plain hash.
 fn recovery_hash(code: &str) -> TokenHash {

@@ -31,7 +31,7 @@ pub struct TokenSigner {
     now: Timestamp,
 }
 
-crate::opaque!(TokenSigner);
+crate::opaque_debug!(TokenSigner);
 
 /// A fact that a ticket proves about a person, or about a session.
 #[derive(Clone, Copy)]
@@ -44,7 +44,7 @@ pub enum Fact<'a> {
     Shown(&'a str),
 }
 
-crate::opaque!(Fact<'_>);
+crate::opaque_debug!(Fact<'_>);
 
 impl TokenSigner {
     /// The tickets for this moment, signed with the cursor secret. The signature includes the purpose.

@@ -119,12 +119,12 @@ impl ServerLoad {
 }
 
 /// A place at a server, held until dropped.
-struct Seat<'a, S> {
+struct ServerPermit<'a, S> {
     shared: &'a Arc<Shared<S>>,
     index: usize,
 }
 
-impl<S> Drop for Seat<'_, S> {
+impl<S> Drop for ServerPermit<'_, S> {
     fn drop(&mut self) {
         self.shared.states.locked()[self.index].load -= 1;
         self.shared.changed.notify_waiters();
@@ -237,12 +237,12 @@ impl<S: Server> Servers<S> {
     }
 
     /// A place at an untried server, or why none is left.
-    async fn seat(&self, work: BriefHash, tried: &HashMap<usize, Rejection>) -> Result<Seat<'_, S>, String> {
+    async fn seat(&self, work: BriefHash, tried: &HashMap<usize, Rejection>) -> Result<ServerPermit<'_, S>, String> {
         loop {
             let mut changed = pin!(self.shared.changed.notified());
             changed.as_mut().enable();
             if let Some(index) = self.shared.take(work, tried)? {
-                return Ok(Seat { shared: &self.shared, index });
+                return Ok(ServerPermit { shared: &self.shared, index });
             }
             changed.await;
         }

@@ -54,7 +54,7 @@ pub struct Registration {
     pub post_logout_redirect: String,
 }
 
-tintype_domain::opaque!(Registration);
+tintype_domain::opaque_debug!(Registration);
 
 /// A sign-in at the provider came to nothing. For the log: it holds no secret, and no visitor learns it.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -99,7 +99,7 @@ pub struct IdentityProvider {
     wants_other_place: AtomicBool,
 }
 
-tintype_domain::opaque!(IdentityProvider);
+tintype_domain::opaque_debug!(IdentityProvider);
 
 impl IdentityProvider {
     /// A provider, which is asked when someone wants to sign in.

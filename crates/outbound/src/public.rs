@@ -43,7 +43,7 @@ pub struct SystemLookup {
     resolve: fn(&str) -> io::Result<Vec<IpAddr>>,
 }
 
-tintype_domain::opaque!(SystemLookup);
+tintype_domain::opaque_debug!(SystemLookup);
 
 impl SystemLookup {
     /// Resolves with the operating system.
@@ -209,7 +209,7 @@ impl Resolve for PublicResolver {
     }
 }
 
-tintype_domain::opaque!(PublicResolver);
+tintype_domain::opaque_debug!(PublicResolver);
 
 /// Failure to get a response from a public address. For the log only: callers must not learn the cause.
 #[derive(Debug, thiserror::Error)]

@@ -36,7 +36,7 @@ pub struct ReceiverOptions {
     pub trust: Option<TrustedTestHost>,
 }
 
-tintype_domain::opaque!(ReceiverOptions);
+tintype_domain::opaque_debug!(ReceiverOptions);
 
 impl ReceiverOptions {
     /// The options of a server that can reach these networks in addition to public ones.
@@ -72,7 +72,7 @@ pub struct SignedRequest {
     pub body: String,
 }
 
-tintype_domain::opaque!(SignedRequest);
+tintype_domain::opaque_debug!(SignedRequest);
 
 /// Sends requests to receivers.
 #[derive(Debug)]

@@ -80,27 +80,27 @@ from_row! { pub(crate) fn entry(row) -> LedgerEntry {
 
 /// Adds an account without credits, unless its name is taken. Returns whether it is an administrator, as the condition
 /// `admin` says.
-pub(crate) async fn insert(begun: &Transaction<'_>, id: Id, name: &str, admin: &'static str) -> Done<Option<bool>> {
-    let (balance, none) = begun.either((", balance", ", 0"), ("", ""));
+pub(crate) async fn insert(tx: &Transaction<'_>, id: Id, name: &str, admin: &'static str) -> Done<Option<bool>> {
+    let (balance, none) = tx.either((", balance", ", 0"), ("", ""));
     // The unique name decides between concurrent creations. A name never equals the id of another account.
     let sql = format!(
         "INSERT INTO accounts (id, name, admin{balance}) SELECT $1, $2, {admin}{none}
          WHERE NOT EXISTS (SELECT 1 FROM accounts WHERE id = $2) ON CONFLICT DO NOTHING RETURNING admin"
     );
-    begun.find(&sql, &[&id, &name], |row| row.get("admin")).await
+    tx.find(&sql, &[&id, &name], |row| row.get("admin")).await
 }
 
-async fn create(begun: &Transaction<'_>, name: &str, credits: i64, rank: Rank) -> Done<AccountCreation> {
+async fn create(tx: &Transaction<'_>, name: &str, credits: i64, rank: Rank) -> Done<AccountCreation> {
     check_opening(credits).map_err(StoreError::other)?;
-    let id = begun.new_id();
+    let id = tx.new_id();
     let admin = match rank {
         Rank::Administrator => "TRUE",
         Rank::Ordinary => "NOT EXISTS (SELECT 1 FROM accounts)",
     };
-    let Some(admin) = insert(begun, id, name, admin).await? else { return Ok(AccountCreation::NameTaken) };
-    ledger::open(begun, id, credits, OPENING_NOTE).await?;
+    let Some(admin) = insert(tx, id, name, admin).await? else { return Ok(AccountCreation::NameTaken) };
+    ledger::open(tx, id, credits, OPENING_NOTE).await?;
     let rank = if admin { " (admin)" } else { "" };
-    begun.audit(AuditedChange::of(Action::CreateAccount, id).with(format!("+{credits}{rank}"))).await?;
+    tx.audit(AuditedChange::of(Action::CreateAccount, id).with(format!("+{credits}{rank}"))).await?;
     Ok(AccountCreation::Created(Account::new(id, name.to_owned(), credits, admin)))
 }
 
@@ -115,46 +115,46 @@ const DELETIONS: [&str; 5] = [
 ];
 
 /// Disables an account that is locked, unless it is disabled already.
-async fn disable(begun: &Transaction<'_>, id: Id) -> Done {
+async fn disable(tx: &Transaction<'_>, id: Id) -> Done {
     let sql = "UPDATE accounts SET disabled_at = $2 WHERE id = $1 AND disabled_at IS NULL";
-    begun.execute(sql, &[&id, &begun.now()]).await.map(drop)
+    tx.execute(sql, &[&id, &tx.now()]).await.map(drop)
 }
 
 /// Enables a disabled account that is locked. Its events were held meanwhile, so that time does not count as time for
 /// which its endpoints failed.
-async fn enable(begun: &Transaction<'_>, id: Id) -> Done {
+async fn enable(tx: &Transaction<'_>, id: Id) -> Done {
     let sql = "UPDATE accounts SET disabled_at = NULL WHERE id = $1 AND disabled_at IS NOT NULL";
-    if begun.execute(sql, &[&id]).await? > 0 {
+    if tx.execute(sql, &[&id]).await? > 0 {
         let failing = "UPDATE endpoints SET failing_since = $2 WHERE account_id = $1 AND failing_since IS NOT NULL";
-        begun.execute(failing, &[&id, &begun.now()]).await?;
+        tx.execute(failing, &[&id, &tx.now()]).await?;
     }
     Ok(())
 }
 
 /// Deletes an account that is locked, its people, boards, stars and endpoints, removes its uploads and revokes its
 /// keys, unless it has unfinished tasks.
-async fn delete(begun: &Transaction<'_>, id: Id) -> Done {
-    let now = begun.now();
+async fn delete(tx: &Transaction<'_>, id: Id) -> Done {
+    let now = tx.now();
     // Without the horizon of PostgreSQL, which is only an estimate.
-    let unfinished = begun.either(
+    let unfinished = tx.either(
         "SELECT 1 FROM accounts WHERE id = $1 AND unfinished > 0",
         "SELECT 1 FROM queue WHERE account_id = $1 LIMIT 1",
     );
-    if begun.query_opt(unfinished, &[&id]).await?.is_some() {
+    if tx.query_opt(unfinished, &[&id]).await?.is_some() {
         return Ok(());
     }
-    disable(begun, id).await?;
-    begun.execute("UPDATE accounts SET deleted_at = $2 WHERE id = $1", &[&id, &now]).await?;
+    disable(tx, id).await?;
+    tx.execute("UPDATE accounts SET deleted_at = $2 WHERE id = $1", &[&id, &now]).await?;
     for deletion in DELETIONS {
-        begun.execute(deletion, &[&id]).await?;
+        tx.execute(deletion, &[&id]).await?;
     }
     let uploads = "UPDATE uploads SET removed_at = $2 WHERE account_id = $1 AND removed_at IS NULL";
-    begun.execute(uploads, &[&id, &now]).await?;
+    tx.execute(uploads, &[&id, &now]).await?;
     // In the order in which other statements lock keys.
     let keys = "SELECT id FROM api_keys WHERE account_id = $1 AND revoked_at IS NULL ORDER BY id";
-    begun.lock(keys, &[&id]).await?;
+    tx.lock(keys, &[&id]).await?;
     let revoke = "UPDATE api_keys SET revoked_at = $2 WHERE account_id = $1 AND revoked_at IS NULL";
-    begun.execute(revoke, &[&id, &now]).await.map(drop)
+    tx.execute(revoke, &[&id, &now]).await.map(drop)
 }
 
 impl Store {
@@ -167,24 +167,24 @@ impl Store {
     /// [`Store::create_account`] with a rank. The first account is an administrator in any case.
     pub async fn create_account_as(&self, name: &str, credits: i64, rank: Rank) -> Result<AccountCreation> {
         let name = name.to_owned();
-        self.write(Effect::CreateAccount, async move |begun| create(begun, &name, credits, rank).await).await
+        self.write(Effect::CreateAccount, async move |tx| create(tx, &name, credits, rank).await).await
     }
 
     /// Creates the first account, which is an administrator, with its first key; does nothing if any account exists.
     pub async fn create_first_account(&self, name: &str, credits: i64, key: NewKey) -> Result<Option<Account>> {
         let name = name.to_owned();
-        self.write(Effect::CreateFirstAccount, async move |begun| {
+        self.write(Effect::CreateFirstAccount, async move |tx| {
             // Processes that start at the same time wait here for the first of them.
-            if let Transaction::Postgres(..) = begun {
-                begun.query("SELECT pg_advisory_xact_lock($1)", &[&LOCK]).await?;
+            if let Transaction::Postgres(..) = tx {
+                tx.query("SELECT pg_advisory_xact_lock($1)", &[&LOCK]).await?;
             }
-            if begun.query_opt("SELECT 1 FROM accounts LIMIT 1", &[]).await?.is_some() {
+            if tx.query_opt("SELECT 1 FROM accounts LIMIT 1", &[]).await?.is_some() {
                 return Ok(None);
             }
-            let AccountCreation::Created(account) = create(begun, &name, credits, Rank::Administrator).await? else {
+            let AccountCreation::Created(account) = create(tx, &name, credits, Rank::Administrator).await? else {
                 return Ok(None);
             };
-            keys::create(begun, account.id, &key, None, true, None).await?;
+            keys::create(tx, account.id, &key, None, true, None).await?;
             Ok(Some(account))
         })
         .await
@@ -207,24 +207,24 @@ impl Store {
     /// Changes an account and returns it; `None` if it does not exist. A deleted account stays as it is, and so does
     /// one that has unfinished tasks and would be deleted.
     pub async fn change_account(&self, id: Id, new: AccountChange) -> Result<Option<Account>> {
-        self.write(Effect::ChangeAccount, async move |begun| {
+        self.write(Effect::ChangeAccount, async move |tx| {
             if let AccountChange::LowBalance(threshold) = new {
                 let set = "UPDATE accounts SET low_balance = $2 WHERE id = $1 AND deleted_at IS NULL";
-                begun.execute(set, &[&id, &threshold]).await?;
+                tx.execute(set, &[&id, &threshold]).await?;
             } else {
                 // Waits for what people of the account are about to write, who lock themselves before any account.
-                begun.lock("SELECT 1 FROM people WHERE account_id = $1 ORDER BY id", &[&id]).await?;
+                tx.lock("SELECT 1 FROM people WHERE account_id = $1 ORDER BY id", &[&id]).await?;
                 // Waits for submits.
-                let exists = ledger::lock(begun, id).await?;
+                let exists = ledger::lock(tx, id).await?;
                 match new {
-                    AccountChange::Delete if exists => delete(begun, id).await?,
-                    AccountChange::Disable if exists => disable(begun, id).await?,
-                    AccountChange::Enable if exists => enable(begun, id).await?,
+                    AccountChange::Delete if exists => delete(tx, id).await?,
+                    AccountChange::Disable if exists => disable(tx, id).await?,
+                    AccountChange::Enable if exists => enable(tx, id).await?,
                     _ => {}
                 }
             }
-            let sql = format!("SELECT {} FROM accounts WHERE id = $1", begun.either(ON_SQLITE, ON_POSTGRES));
-            let account = begun.find(&sql, &[&id], account).await?;
+            let sql = format!("SELECT {} FROM accounts WHERE id = $1", tx.either(ON_SQLITE, ON_POSTGRES));
+            let account = tx.find(&sql, &[&id], account).await?;
             if let Some(account) = &account
                 && account.deleted_at.is_some() == (new == AccountChange::Delete)
             {
@@ -236,7 +236,7 @@ impl Store {
                     AccountChange::LowBalance(None) => of(Action::SetLowBalance).with("none"),
                     AccountChange::LowBalance(Some(threshold)) => of(Action::SetLowBalance).with(threshold),
                 };
-                begun.audit(audited).await?;
+                tx.audit(audited).await?;
             }
             Ok(account)
         })
@@ -273,28 +273,28 @@ impl Store {
         expires_at: Option<Timestamp>,
     ) -> Result<GrantOutcome> {
         let note = note.map(str::to_owned);
-        self.write(Effect::Grant, async move |begun| {
+        self.write(Effect::Grant, async move |tx| {
             check_positive(amount).map_err(StoreError::other)?;
-            if !ledger::lock(begun, account_id).await? {
+            if !ledger::lock(tx, account_id).await? {
                 return Ok(GrantOutcome::NoAccount);
             }
             // It sees every grant that was made before the lock.
             if let Some(newest) = newest {
                 let sql = "SELECT id FROM ledger WHERE account_id = $1 AND kind = 'grant' ORDER BY id DESC LIMIT 1";
-                if begun.find(sql, &[&account_id], |row| row.get("id")).await? != newest {
+                if tx.find(sql, &[&account_id], |row| row.get("id")).await? != newest {
                     return Ok(GrantOutcome::Repeated);
                 }
             }
-            let balance = ledger::holding(begun, account_id, 0).await?.grant(amount).map_err(StoreError::other)?;
+            let balance = ledger::holding(tx, account_id, 0).await?.grant(amount).map_err(StoreError::other)?;
             let granted = NewEntry { note: note.as_deref(), ..NewEntry::new(EntryKind::Grant, amount) };
-            let entry_id = ledger::record(begun, &granted, account_id, balance, begun.now()).await?;
+            let entry_id = ledger::record(tx, &granted, account_id, balance, tx.now()).await?;
             let mut until = String::new();
             if let Some(expires_at) = expires_at {
-                ledger::add_grant(begun, entry_id, account_id, amount, expires_at).await?;
+                ledger::add_grant(tx, entry_id, account_id, amount, expires_at).await?;
                 until = format!(" (until {expires_at})");
             }
             let detail = format!("+{amount}{until} {}", note.as_deref().unwrap_or_default());
-            begun.audit(AuditedChange::of(Action::Grant, account_id).with(detail.trim())).await?;
+            tx.audit(AuditedChange::of(Action::Grant, account_id).with(detail.trim())).await?;
             Ok(GrantOutcome::Granted(balance))
         })
         .await
@@ -304,19 +304,19 @@ impl Store {
     /// those that expire last. `None` if the account does not exist. An amount that is not positive is an error.
     pub async fn take(&self, account_id: Id, amount: i64, note: &str) -> Result<Option<TakeOutcome>> {
         let note = note.to_owned();
-        self.write(Effect::Grant, async move |begun| {
+        self.write(Effect::Grant, async move |tx| {
             check_positive(amount).map_err(StoreError::other)?;
-            if !ledger::lock(begun, account_id).await? {
+            if !ledger::lock(tx, account_id).await? {
                 return Ok(None);
             }
-            let now = begun.now();
-            let debit = match ledger::holding(begun, account_id, 0).await?.take(amount, now) {
+            let now = tx.now();
+            let debit = match ledger::holding(tx, account_id, 0).await?.take(amount, now) {
                 Ok(debit) => debit,
                 Err(available) => return Ok(Some(TakeOutcome::TooFew(available))),
             };
             let taken = NewEntry { note: Some(&note), ..NewEntry::new(EntryKind::Grant, -amount) };
-            ledger::debit(begun, account_id, &debit, &taken, now).await?;
-            begun.audit(AuditedChange::of(Action::Take, account_id).with(format!("-{amount} {note}").trim())).await?;
+            ledger::debit(tx, account_id, &debit, &taken, now).await?;
+            tx.audit(AuditedChange::of(Action::Take, account_id).with(format!("-{amount} {note}").trim())).await?;
             Ok(Some(TakeOutcome::Taken(debit.balance)))
         })
         .await

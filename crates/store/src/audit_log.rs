@@ -12,7 +12,7 @@ use tintype_domain::endpoint::Endpoint;
 use tintype_domain::key::ApiKey;
 use tintype_domain::model::Id;
 use tintype_domain::person::Person;
-use tintype_domain::words;
+use tintype_domain::string_enum;
 use tintype_system::clock::Timestamp;
 use tintype_system::fault::Effect;
 
@@ -29,7 +29,7 @@ pub struct Actor {
     pub source: Option<String>,
 }
 
-words! {
+string_enum! {
     /// What a change was made through.
     pub enum Via: "via" {
         /// The command line.
@@ -68,7 +68,7 @@ impl Actor {
     }
 }
 
-words! {
+string_enum! {
     /// A change in the audit log. During a rolling upgrade, a newer process in the cluster may record one that this
     /// version doesn't know.
     pub enum Action or Unknown {
@@ -226,20 +226,20 @@ impl AuditedChange {
 }
 
 /// Adds an entry, in the transaction of the change.
-pub(crate) async fn record(begun: &Transaction<'_>, actor: &Actor, audited: &AuditedChange) -> Done {
+pub(crate) async fn record(tx: &Transaction<'_>, actor: &Actor, audited: &AuditedChange) -> Done {
     let sql = "INSERT INTO audit_log (id, actor, person_id, via, source, action, account_id, subject, detail)
         VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)";
     let Actor { name, person_id, via, source } = actor;
     let AuditedChange { action, account_id, subject, detail } = audited;
-    let (id, via, action) = (begun.new_id(), via.as_str(), action.as_str());
-    begun.execute(sql, &[&id, name, person_id, &via, source, &action, account_id, subject, detail]).await?;
+    let (id, via, action) = (tx.new_id(), via.as_str(), action.as_str());
+    tx.execute(sql, &[&id, name, person_id, &via, source, &action, account_id, subject, detail]).await?;
     Ok(())
 }
 
 /// Records a change to a person, if it was made. Returns whether it was.
-pub(crate) async fn of_person(begun: &Transaction<'_>, action: Action, changed: Option<Person>) -> Done<bool> {
+pub(crate) async fn of_person(tx: &Transaction<'_>, action: Action, changed: Option<Person>) -> Done<bool> {
     if let Some(person) = &changed {
-        begun.audit(AuditedChange::of_person(action, person)).await?;
+        tx.audit(AuditedChange::of_person(action, person)).await?;
     }
     Ok(changed.is_some())
 }
@@ -283,8 +283,8 @@ impl Store {
 
     /// Deletes the entries from before `cutoff`. Returns their number.
     pub async fn delete_audit_entries(&self, cutoff: Timestamp) -> Result<usize> {
-        self.write(Effect::DeleteAuditEntries, async move |begun| {
-            Ok(begun.execute("DELETE FROM audit_log WHERE id < $1", &[&Id::floor(cutoff)]).await? as usize)
+        self.write(Effect::DeleteAuditEntries, async move |tx| {
+            Ok(tx.execute("DELETE FROM audit_log WHERE id < $1", &[&Id::floor(cutoff)]).await? as usize)
         })
         .await
     }

@@ -42,22 +42,22 @@ fn found(row: Option<&Row>, at: Timestamp) -> Result<Option<Allowance>> {
 }
 
 /// The use of the budget of a key in the period that contains `at`.
-pub(crate) async fn allowance_within(begun: &Transaction<'_>, key_id: Id, at: Timestamp) -> Done<Option<Allowance>> {
-    Ok(found(begun.query_opt(ALLOWANCE, &parameters(&key_id, &bounds(at))).await?.as_ref(), at)?)
+pub(crate) async fn allowance_within(tx: &Transaction<'_>, key_id: Id, at: Timestamp) -> Done<Option<Allowance>> {
+    Ok(found(tx.query_opt(ALLOWANCE, &parameters(&key_id, &bounds(at))).await?.as_ref(), at)?)
 }
 
 /// Sets the budget of a key and all others of its line, locking keys in the same order as other statements. A rotation
 /// also locks the first key of the line, so it cannot add a key meanwhile.
-pub(crate) async fn set(begun: &Transaction<'_>, key_id: Id, budget: Option<Budget>, by_operator: bool) -> Done {
+pub(crate) async fn set(tx: &Transaction<'_>, key_id: Id, budget: Option<Budget>, by_operator: bool) -> Done {
     let line = "first_id = (SELECT first_id FROM api_keys WHERE id = $1)";
     // After the lock, the second statement sees a key that a rotation has added before.
-    begun.lock(&format!("SELECT 1 FROM api_keys WHERE {line} ORDER BY id"), &[&key_id]).await?;
+    tx.lock(&format!("SELECT 1 FROM api_keys WHERE {line} ORDER BY id"), &[&key_id]).await?;
     let set = format!(
         "UPDATE api_keys SET budget = $2, budget_period = $3,
              operator_budget = CASE WHEN $4 THEN CAST($2 AS bigint) IS NOT NULL ELSE operator_budget END WHERE {line}"
     );
     let (credits, period) = budget.map(|budget| (budget.credits, budget.period.as_str())).unzip();
-    begun.execute(&set, &[&key_id, &credits, &period, &by_operator]).await.map(drop)
+    tx.execute(&set, &[&key_id, &credits, &period, &by_operator]).await.map(drop)
 }
 
 impl Store {

@@ -96,29 +96,29 @@ const UNDELIVERED: &str = "key_id = $1 AND digest = $2 AND idempotency IS NULL A
     AND attempt < $3 AND task_id >= $4 AND ($5 OR holder IS NULL)";
 
 /// Whether a call would find the task of another one.
-pub(crate) async fn exists(begun: &Transaction<'_>, key_id: Id, call: &Call) -> Done<bool> {
+pub(crate) async fn exists(tx: &Transaction<'_>, key_id: Id, call: &Call) -> Done<bool> {
     let found = match call.idempotency {
         Some(idempotency) => {
             let sql = "SELECT 1 FROM calls WHERE key_id = $1 AND idempotency = $2";
-            begun.query_opt(sql, &[&key_id, &idempotency.as_slice()]).await?
+            tx.query_opt(sql, &[&key_id, &idempotency.as_slice()]).await?
         }
         None => {
             let sql = format!("SELECT 1 FROM calls WHERE {UNDELIVERED} LIMIT 1");
-            let (attempts, since) = call.reach(begun.now());
+            let (attempts, since) = call.reach(tx.now());
             let (digest, attempts) = (call.digest.as_slice(), i64::from(attempts));
-            begun.query_opt(&sql, &[&key_id, &digest, &attempts, &since, &call.counted]).await?
+            tx.query_opt(&sql, &[&key_id, &digest, &attempts, &since, &call.counted]).await?
         }
     };
     Ok(found.is_some())
 }
 
 /// Records the call that created a task.
-pub(crate) async fn record(begun: &Transaction<'_>, task_id: Id, key_id: Id, call: &Call) -> Done {
+pub(crate) async fn record(tx: &Transaction<'_>, task_id: Id, key_id: Id, call: &Call) -> Done {
     let sql = "INSERT INTO calls (task_id, key_id, digest, idempotency, attempt, holder)
         VALUES ($1, $2, $3, $4, $5, $6)";
     let Call { digest, idempotency, attempt, holder, counted: _, wants_previews: _ } = call;
     let (idempotency, attempt) = (idempotency.as_ref().map(<[u8; 32]>::as_slice), i64::from(*attempt));
-    begun.execute(sql, &[&task_id, &key_id, &digest.as_slice(), &idempotency, &attempt, holder]).await.map(drop)
+    tx.execute(sql, &[&task_id, &key_id, &digest.as_slice(), &idempotency, &attempt, holder]).await.map(drop)
 }
 
 /// Calls of OpenAI's dialect and of tools. [`Store::submit_before`](super::Store::submit_before) writes them down with

@@ -107,19 +107,19 @@ const AT_ONCE: Timestamp = Timestamp::from_millis(0);
 
 /// Queues an event that is not the end of a task for the endpoints of an account.
 pub(super) async fn queue_event(
-    begun: &Transaction<'_>,
+    tx: &Transaction<'_>,
     account_id: Id,
     kind: EventType,
     data: &str,
     happened_at: Timestamp,
 ) -> Done {
-    let event_id = begun.new_id();
-    write(begun, account_id, &NewEvent { kind, event_id, data: Some(data), happened_at, due_at: happened_at }).await
+    let event_id = tx.new_id();
+    write(tx, account_id, &NewEvent { kind, event_id, data: Some(data), happened_at, due_at: happened_at }).await
 }
 
 /// Queues the end of a task for the endpoints of an account, if it is a task of the API.
 pub(super) async fn queue_task_event(
-    begun: &Transaction<'_>,
+    tx: &Transaction<'_>,
     account_id: Id,
     surface: Surface,
     kind: EventType,
@@ -130,7 +130,7 @@ pub(super) async fn queue_task_event(
         return Ok(());
     }
     let event = NewEvent { kind, event_id: task_id, data: None, happened_at: ended_at, due_at: ended_at };
-    write(begun, account_id, &event).await
+    write(tx, account_id, &event).await
 }
 
 /// An event to queue. The end of a task has no data: they are read from the task.
@@ -144,25 +144,25 @@ struct NewEvent<'a> {
 
 /// Writes a delivery to each endpoint of an account that subscribes to a type of events. It comes last in a
 /// transaction, when all other locks are held.
-async fn write(begun: &Transaction<'_>, account_id: Id, event: &NewEvent<'_>) -> Done {
+async fn write(tx: &Transaction<'_>, account_id: Id, event: &NewEvent<'_>) -> Done {
     // One that someone removes at the same time is passed over.
     let subscribed = format!(
         "SELECT id FROM endpoints WHERE account_id = $1 AND disabled_at IS NULL
          AND {}(' ' || events || ' ', ' ' || $2 || ' ') > 0 {}",
-        begun.either("instr", "strpos"),
-        begun.locking("FOR KEY SHARE")
+        tx.either("instr", "strpos"),
+        tx.locking("FOR KEY SHARE")
     );
-    for row in begun.query(&subscribed, &[&account_id, &event.kind.as_str()]).await? {
-        add(begun, row.get("id")?, event).await?;
+    for row in tx.query(&subscribed, &[&account_id, &event.kind.as_str()]).await? {
+        add(tx, row.get("id")?, event).await?;
     }
     Ok(())
 }
 
-async fn add(begun: &Transaction<'_>, endpoint_id: Id, event: &NewEvent<'_>) -> Done<Id> {
-    let (id, NewEvent { kind, event_id, data, happened_at, due_at }) = (begun.new_id(), event);
+async fn add(tx: &Transaction<'_>, endpoint_id: Id, event: &NewEvent<'_>) -> Done<Id> {
+    let (id, NewEvent { kind, event_id, data, happened_at, due_at }) = (tx.new_id(), event);
     let sql = "INSERT INTO deliveries (id, endpoint_id, event_id, type, data, happened_at, next_attempt_at)
         VALUES ($1, $2, $3, $4, $5, $6, $7)";
-    begun.execute(sql, &[&id, &endpoint_id, event_id, &kind.as_str(), data, happened_at, due_at]).await?;
+    tx.execute(sql, &[&id, &endpoint_id, event_id, &kind.as_str(), data, happened_at, due_at]).await?;
     Ok(id)
 }
 
@@ -173,26 +173,26 @@ from_row! { fn delivery(row) -> Delivery {
 } }
 
 /// Locks an endpoint, unless it is disabled; `false` if it is or does not exist.
-async fn lock_enabled(begun: &Transaction<'_>, id: Id) -> Done<bool> {
-    Ok(begun.lock("SELECT 1 FROM endpoints WHERE id = $1 AND disabled_at IS NULL", &[&id]).await?.is_some())
+async fn lock_enabled(tx: &Transaction<'_>, id: Id) -> Done<bool> {
+    Ok(tx.lock("SELECT 1 FROM endpoints WHERE id = $1 AND disabled_at IS NULL", &[&id]).await?.is_some())
 }
 
 /// Makes a delivery due at once, or adds one like it that is. Returns the delivery that is sent.
-async fn send_at_once(begun: &Transaction<'_>, id: Id) -> Done<Option<Id>> {
+async fn send_at_once(tx: &Transaction<'_>, id: Id) -> Done<Option<Id>> {
     let sql = "UPDATE deliveries SET next_attempt_at = $2 WHERE id = $1 AND next_attempt_at IS NOT NULL";
-    if begun.execute(sql, &[&id, &AT_ONCE]).await? > 0 {
+    if tx.execute(sql, &[&id, &AT_ONCE]).await? > 0 {
         return Ok(Some(id));
     }
     let waiting = "SELECT w.id FROM deliveries w JOIN deliveries d USING (endpoint_id, event_id)
         WHERE d.id = $1 AND w.next_attempt_at = $2 LIMIT 1";
-    let waiting = begun.find(waiting, &[&id, &AT_ONCE], |row| row.get("id")).await?;
+    let waiting = tx.find(waiting, &[&id, &AT_ONCE], |row| row.get("id")).await?;
     if waiting.is_some() {
         return Ok(waiting);
     }
-    let new_id = begun.new_id();
+    let new_id = tx.new_id();
     let sql = "INSERT INTO deliveries (id, endpoint_id, event_id, type, data, happened_at, next_attempt_at)
         SELECT $2, endpoint_id, event_id, type, data, happened_at, $3 FROM deliveries WHERE id = $1";
-    Ok((begun.execute(sql, &[&id, &new_id, &AT_ONCE]).await? > 0).then_some(new_id))
+    Ok((tx.execute(sql, &[&id, &new_id, &AT_ONCE]).await? > 0).then_some(new_id))
 }
 
 /// Whether anything may be sent to an endpoint `e`: neither it nor its account is disabled.
@@ -260,7 +260,7 @@ async fn claims(driver: &Driver, rows: &[Row]) -> Result<Vec<DeliveryClaim>> {
     let mut tasks = HashMap::new();
     if !ends.is_empty() {
         // They never change. A damaged one is missing, and its delivery with it.
-        let sql = format!("SELECT {TASK} FROM tasks WHERE id {}", driver.among(1));
+        let sql = format!("SELECT {TASK} FROM tasks WHERE id {}", driver.in_list(1));
         let rows = driver.read(&sql, &[&list(&ends)]).await?;
         tasks.extend(rows.iter().filter_map(|row| task(row).ok()).map(|task| (task.id, task)));
     }
@@ -279,7 +279,7 @@ async fn claims(driver: &Driver, rows: &[Row]) -> Result<Vec<DeliveryClaim>> {
 }
 
 /// Begins attempts on SQLite.
-async fn claim_each(begun: &Transaction<'_>, wanted: &[(Id, u32)], lease: Duration) -> Done<Vec<Row>> {
+async fn claim_each(tx: &Transaction<'_>, wanted: &[(Id, u32)], lease: Duration) -> Done<Vec<Row>> {
     let due = format!(
         "SELECT d.id FROM deliveries d JOIN endpoints e ON e.id = d.endpoint_id
          WHERE d.endpoint_id = $1 AND {ENABLED} AND d.next_attempt_at IS NOT NULL
@@ -291,14 +291,14 @@ async fn claim_each(begun: &Transaction<'_>, wanted: &[(Id, u32)], lease: Durati
         "SELECT {} FROM deliveries d JOIN endpoints ON endpoints.id = d.endpoint_id WHERE d.id = $1",
         claim_columns("$2")
     );
-    let (now, mut rows) = (begun.now(), Vec::new());
+    let (now, mut rows) = (tx.now(), Vec::new());
     for (endpoint_id, room) in wanted {
         let latest = now.saturating_add(LONGEST_WAIT);
-        for row in begun.query(&due, &[endpoint_id, &now, &latest, &i64::from(*room)]).await? {
+        for row in tx.query(&due, &[endpoint_id, &now, &latest, &i64::from(*room)]).await? {
             let id: Id = row.get("id")?;
             let claim = "UPDATE deliveries SET attempts = attempts + 1, next_attempt_at = $2 WHERE id = $1";
-            begun.execute(claim, &[&id, &now.saturating_add(lease)]).await?;
-            rows.extend(begun.query(&claimed, &[&id, &now]).await?);
+            tx.execute(claim, &[&id, &now.saturating_add(lease)]).await?;
+            rows.extend(tx.query(&claimed, &[&id, &now]).await?);
         }
     }
     Ok(rows)
@@ -330,33 +330,33 @@ fn claim_all() -> String {
 }
 
 /// Records the success of an attempt, which ends the troubles of its endpoint.
-async fn delivered(begun: &Transaction<'_>, id: Id, attempt: u32, status: u16) -> Done<AttemptWrite> {
+async fn delivered(tx: &Transaction<'_>, id: Id, attempt: u32, status: u16) -> Done<AttemptWrite> {
     let troubled = "SELECT id FROM endpoints WHERE id = (SELECT endpoint_id FROM deliveries WHERE id = $1)
         AND (failing_since IS NOT NULL OR resume_at IS NOT NULL)";
-    let troubled = begun.lock(troubled, &[&id]).await?;
+    let troubled = tx.lock(troubled, &[&id]).await?;
     let sql = "UPDATE deliveries SET delivered_at = $3, next_attempt_at = NULL, status = $4, trouble = NULL
         WHERE id = $1 AND attempts = $2 AND delivered_at IS NULL";
-    if begun.execute(sql, &[&id, &i64::from(attempt), &begun.now(), &i64::from(status)]).await? == 0 {
+    if tx.execute(sql, &[&id, &i64::from(attempt), &tx.now(), &i64::from(status)]).await? == 0 {
         return Ok(AttemptWrite::Lost);
     }
     if let Some(row) = troubled {
         let sql = "UPDATE endpoints SET failing_since = NULL, resume_at = NULL WHERE id = $1";
-        begun.execute(sql, &[&row.get::<Id>("id")?]).await?;
+        tx.execute(sql, &[&row.get::<Id>("id")?]).await?;
     }
     Ok(AttemptWrite::Done)
 }
 
-async fn failed(begun: &Transaction<'_>, id: Id, attempt: u32, failure: AttemptFailure) -> Done<AttemptWrite> {
+async fn failed(tx: &Transaction<'_>, id: Id, attempt: u32, failure: AttemptFailure) -> Done<AttemptWrite> {
     let of = "SELECT id FROM endpoints WHERE id = (SELECT endpoint_id FROM deliveries WHERE id = $1)";
-    let Some(row) = begun.lock(of, &[&id]).await? else { return Ok(AttemptWrite::Lost) };
-    let (endpoint_id, now): (Id, _) = (row.get("id")?, begun.now());
+    let Some(row) = tx.lock(of, &[&id]).await? else { return Ok(AttemptWrite::Lost) };
+    let (endpoint_id, now): (Id, _) = (row.get("id")?, tx.now());
     let again_at = failure.again_in.map(|wait| now.saturating_add(wait));
     let (status, trouble) = (failure.status.map(i64::from), failure.trouble.map(|trouble| trouble.as_str()));
     // 0 or null: a replay, or the end of the endpoint, came during the attempt.
     let sql = "UPDATE deliveries SET status = $4, trouble = $5, next_attempt_at =
             CASE WHEN coalesce(next_attempt_at, 0) = 0 THEN next_attempt_at ELSE CAST($3 AS bigint) END
         WHERE id = $1 AND attempts = $2 AND delivered_at IS NULL";
-    if begun.execute(sql, &[&id, &i64::from(attempt), &again_at, &status, &trouble]).await? == 0 {
+    if tx.execute(sql, &[&id, &i64::from(attempt), &again_at, &status, &trouble]).await? == 0 {
         return Ok(AttemptWrite::Lost);
     }
     if failure.verdict == Verdict::Nothing {
@@ -366,50 +366,49 @@ async fn failed(begun: &Transaction<'_>, id: Id, attempt: u32, failure: AttemptF
         WHERE id = $1 AND disabled_at IS NULL RETURNING failing_since";
     let resume_at = now.saturating_add(failure.hold);
     let failing_since: Option<Timestamp> =
-        begun.find(sql, &[&endpoint_id, &now, &resume_at], |row| row.get("failing_since")).await?;
+        tx.find(sql, &[&endpoint_id, &now, &resume_at], |row| row.get("failing_since")).await?;
     let reason = match (failure.verdict, failing_since) {
         (Verdict::Gone, Some(_)) => DisabledFor::Gone,
         (Verdict::FailingSince(dead), Some(since)) if since <= dead => DisabledFor::Failing,
         _ => return Ok(AttemptWrite::Done),
     };
-    endpoints::disable(begun, endpoint_id, reason).await?;
-    if let Some(endpoint) = endpoints::find(begun, endpoint_id).await? {
+    endpoints::disable(tx, endpoint_id, reason).await?;
+    if let Some(endpoint) = endpoints::find(tx, endpoint_id).await? {
         let audited = AuditedChange::of_endpoint(Action::DisableEndpoint, &endpoint).with(reason.as_str());
-        audit_log::record(begun, &Actor::webhooks(), &audited).await?;
+        audit_log::record(tx, &Actor::webhooks(), &audited).await?;
     }
     Ok(AttemptWrite::Disabled(reason))
 }
 
 /// Deletes up to [`BATCH`] old deliveries, and returns their number. Skips locked ones.
-async fn delete(begun: &Transaction<'_>, cutoff: Timestamp) -> Done<usize> {
+async fn delete(tx: &Transaction<'_>, cutoff: Timestamp) -> Done<usize> {
     let old = format!(
         "SELECT id FROM deliveries WHERE id < $1 ORDER BY id LIMIT $2 {}",
-        begun.locking("FOR UPDATE SKIP LOCKED")
+        tx.locking("FOR UPDATE SKIP LOCKED")
     );
-    let delete = format!("DELETE FROM deliveries WHERE id {}", begun.within(&old));
-    Ok(begun.execute(&delete, &[&Id::floor(cutoff), &BATCH]).await? as usize)
+    let delete = format!("DELETE FROM deliveries WHERE id {}", tx.in_subquery(&old));
+    Ok(tx.execute(&delete, &[&Id::floor(cutoff), &BATCH]).await? as usize)
 }
 
 /// Abandons the oldest of more than `most` deliveries that wait for an endpoint, up to [`BATCH`].
-async fn give_up(begun: &Transaction<'_>, endpoint_id: Id, most: i64) -> Done<usize> {
-    if begun.lock("SELECT id FROM endpoints WHERE id = $1", &[&endpoint_id]).await?.is_none() {
+async fn give_up(tx: &Transaction<'_>, endpoint_id: Id, most: i64) -> Done<usize> {
+    if tx.lock("SELECT id FROM endpoints WHERE id = $1", &[&endpoint_id]).await?.is_none() {
         return Ok(0);
     }
     let oldest = "SELECT id FROM deliveries WHERE endpoint_id = $1 AND next_attempt_at IS NOT NULL
         ORDER BY id DESC LIMIT $3 OFFSET $2";
-    let sql = format!("UPDATE deliveries SET next_attempt_at = NULL WHERE id {}", begun.within(oldest));
-    Ok(begun.execute(&sql, &[&endpoint_id, &most, &BATCH]).await? as usize)
+    let sql = format!("UPDATE deliveries SET next_attempt_at = NULL WHERE id {}", tx.in_subquery(oldest));
+    Ok(tx.execute(&sql, &[&endpoint_id, &most, &BATCH]).await? as usize)
 }
 
 /// Deletes and abandons deliveries as in [`Store::trim_deliveries`], some rows per transaction.
 async fn trim(store: &Store, cutoff: Timestamp, most: i64) -> Result<usize> {
-    let mut trimmed = store.write(Effect::TrimDeliveries, async move |begun| delete(begun, cutoff).await).await?;
+    let mut trimmed = store.write(Effect::TrimDeliveries, async move |tx| delete(tx, cutoff).await).await?;
     let crowded = "SELECT endpoint_id FROM deliveries WHERE next_attempt_at IS NOT NULL
         GROUP BY endpoint_id HAVING count(*) > $1";
     for row in store.driver.read_apart(crowded.into(), &[&most]).await? {
         let endpoint_id = row.get("endpoint_id")?;
-        trimmed +=
-            store.write(Effect::TrimDeliveries, async move |begun| give_up(begun, endpoint_id, most).await).await?;
+        trimmed += store.write(Effect::TrimDeliveries, async move |tx| give_up(tx, endpoint_id, most).await).await?;
     }
     Ok(trimmed)
 }
@@ -419,20 +418,20 @@ impl Store {
     /// endpoint, unless one waits to be sent so. Returns its delivery; `None` if the endpoint is disabled or does not
     /// exist.
     pub async fn test_endpoint(&self, id: Id) -> Result<Option<Id>> {
-        self.write(Effect::AddDelivery, async move |begun| {
-            if !lock_enabled(begun, id).await? {
+        self.write(Effect::AddDelivery, async move |tx| {
+            if !lock_enabled(tx, id).await? {
                 return Ok(None);
             }
             let kind = EventType::Test;
             let waiting =
                 "SELECT id FROM deliveries WHERE endpoint_id = $1 AND type = $2 AND next_attempt_at = $3 LIMIT 1";
-            let waiting = begun.find(waiting, &[&id, &kind.as_str(), &AT_ONCE], |row| row.get("id")).await?;
+            let waiting = tx.find(waiting, &[&id, &kind.as_str(), &AT_ONCE], |row| row.get("id")).await?;
             if waiting.is_some() {
                 return Ok(waiting);
             }
-            let (event_id, data) = (begun.new_id(), event::of_test(id).to_string());
-            let event = NewEvent { kind, event_id, data: Some(&data), happened_at: begun.now(), due_at: AT_ONCE };
-            Ok(Some(add(begun, id, &event).await?))
+            let (event_id, data) = (tx.new_id(), event::of_test(id).to_string());
+            let event = NewEvent { kind, event_id, data: Some(&data), happened_at: tx.now(), due_at: AT_ONCE };
+            Ok(Some(add(tx, id, &event).await?))
         })
         .await
     }
@@ -441,16 +440,16 @@ impl Store {
     /// others, ignoring the endpoint's wait. If the event is already waiting to be sent like this, nothing is added.
     /// Returns the delivery to be sent; `None` if there is none, or its endpoint is disabled.
     pub async fn replay_delivery(&self, id: Id) -> Result<Option<Id>> {
-        self.write(Effect::AddDelivery, async move |begun| {
+        self.write(Effect::AddDelivery, async move |tx| {
             let sql =
                 "SELECT id, account_id FROM endpoints WHERE id = (SELECT endpoint_id FROM deliveries WHERE id = $1)";
-            let Some(row) = begun.query_opt(sql, &[&id]).await? else { return Ok(None) };
-            if !lock_enabled(begun, row.get("id")?).await? {
+            let Some(row) = tx.query_opt(sql, &[&id]).await? else { return Ok(None) };
+            if !lock_enabled(tx, row.get("id")?).await? {
                 return Ok(None);
             }
-            let replayed = send_at_once(begun, id).await?;
+            let replayed = send_at_once(tx, id).await?;
             if replayed.is_some() {
-                begun.audit(AuditedChange::of(Action::ReplayDelivery, row.get::<Id>("account_id")?).about(id)).await?;
+                tx.audit(AuditedChange::of(Action::ReplayDelivery, row.get::<Id>("account_id")?).about(id)).await?;
             }
             Ok(replayed)
         })
@@ -490,7 +489,7 @@ impl Store {
         let rows = match &self.driver {
             Driver::Sqlite(_) => {
                 let wanted = wanted.to_owned();
-                self.write(Effect::ClaimDelivery, async move |begun| claim_each(begun, &wanted, lease).await).await?
+                self.write(Effect::ClaimDelivery, async move |tx| claim_each(tx, &wanted, lease).await).await?
             }
             Driver::Postgres(_) => {
                 let (ids, rooms): (Vec<Id>, Vec<i64>) = wanted.iter().map(|(id, room)| (*id, i64::from(*room))).unzip();
@@ -504,9 +503,9 @@ impl Store {
 
     /// Ends the attempt of this number at a delivery.
     pub async fn end_attempt(&self, delivery: Id, attempt: u32, end: AttemptEnd) -> Result<AttemptWrite> {
-        self.write(Effect::EndDelivery, async move |begun| match end {
-            AttemptEnd::Delivered { status } => delivered(begun, delivery, attempt, status).await,
-            AttemptEnd::Failed(failure) => failed(begun, delivery, attempt, failure).await,
+        self.write(Effect::EndDelivery, async move |tx| match end {
+            AttemptEnd::Delivered { status } => delivered(tx, delivery, attempt, status).await,
+            AttemptEnd::Failed(failure) => failed(tx, delivery, attempt, failure).await,
         })
         .await
     }

@@ -45,12 +45,12 @@ impl<T: rusqlite::ToSql + tokio_postgres::types::ToSql + Sync> Parameter for T {
 }
 
 /// A parameter that each database takes in its own form, such as a list.
-pub(crate) struct Each<S, P> {
+pub(crate) struct PerDatabase<S, P> {
     pub(crate) sqlite: S,
     pub(crate) postgres: P,
 }
 
-impl<S: rusqlite::ToSql + Sync, P: tokio_postgres::types::ToSql + Sync> Parameter for Each<S, P> {
+impl<S: rusqlite::ToSql + Sync, P: tokio_postgres::types::ToSql + Sync> Parameter for PerDatabase<S, P> {
     fn for_sqlite(&self) -> &dyn rusqlite::ToSql {
         &self.sqlite
     }
@@ -66,8 +66,8 @@ pub(crate) fn json(value: &(impl Serialize + ?Sized)) -> String {
 }
 
 /// A list: JSON for SQLite, an array for PostgreSQL.
-pub(crate) fn list<T: Serialize>(values: &[T]) -> Each<String, &[T]> {
-    Each { sqlite: json(values), postgres: values }
+pub(crate) fn list<T: Serialize>(values: &[T]) -> PerDatabase<String, &[T]> {
+    PerDatabase { sqlite: json(values), postgres: values }
 }
 
 /// A time span for a parameter.
@@ -241,7 +241,7 @@ impl Transaction<'_> {
     pub(crate) async fn query(&self, sql: &str, parameters: &[&dyn Parameter]) -> Done<Vec<Row>> {
         match self {
             Self::Sqlite(writing, _) => Ok(query(&writing.locked().connection, sql, for_sqlite(parameters))?),
-            Self::Postgres(_, begun, _) => Ok(rows(begun.query(sql, &for_postgres(parameters)).await?)),
+            Self::Postgres(_, tx, _) => Ok(rows(tx.query(sql, &for_postgres(parameters)).await?)),
         }
     }
 
@@ -282,7 +282,7 @@ impl Transaction<'_> {
             Self::Sqlite(writing, _) => {
                 Ok(prepare(&writing.locked().connection, sql, for_sqlite(parameters))?.raw_execute()? as u64)
             }
-            Self::Postgres(_, begun, _) => Ok(begun.execute(sql, &for_postgres(parameters)).await?),
+            Self::Postgres(_, tx, _) => Ok(tx.execute(sql, &for_postgres(parameters)).await?),
         }
     }
 
@@ -300,12 +300,12 @@ impl Transaction<'_> {
     }
 
     /// The condition that a column is in the list that is the parameter of this number.
-    pub(crate) fn among(&self, number: u32) -> String {
-        self.either(among_json(number), among_array(number))
+    pub(crate) fn in_list(&self, number: u32) -> String {
+        self.either(in_json(number), in_array(number))
     }
 
     /// The condition that a column is among the rows of a `SELECT`. An index finds each row.
-    pub(crate) fn within(&self, select: &str) -> String {
+    pub(crate) fn in_subquery(&self, select: &str) -> String {
         self.either(format!("IN ({select})"), format!("= ANY (ARRAY ({select}))"))
     }
 
@@ -317,11 +317,11 @@ impl Transaction<'_> {
     }
 }
 
-fn among_json(number: u32) -> String {
+fn in_json(number: u32) -> String {
     format!("IN (SELECT value FROM json_each(${number}))")
 }
 
-fn among_array(number: u32) -> String {
+fn in_array(number: u32) -> String {
     format!("= ANY (${number})")
 }
 
@@ -437,14 +437,14 @@ pub struct Store {
 /// The health checks of a database. They may come from anywhere, so all that arrive during one share the next.
 #[derive(Debug)]
 pub(crate) struct Pings {
-    begun: AtomicU64,
+    tx: AtomicU64,
     /// The number of the last check that ended, and its result. Locked during a check.
     last: tokio::sync::Mutex<(u64, Result<()>)>,
 }
 
 impl From<Driver> for Store {
     fn from(driver: Driver) -> Self {
-        let pings = Pings { begun: AtomicU64::new(0), last: tokio::sync::Mutex::new((0, Ok(()))) };
+        let pings = Pings { tx: AtomicU64::new(0), last: tokio::sync::Mutex::new((0, Ok(()))) };
         Self { driver, actor: None, right: None, pings: Arc::new(pings) }
     }
 }
@@ -452,10 +452,10 @@ impl From<Driver> for Store {
 impl Store {
     /// Succeeds if the database accepts writes. The check began after the call.
     pub async fn ping(&self) -> Result<()> {
-        let before = self.pings.begun.load(Ordering::SeqCst);
+        let before = self.pings.tx.load(Ordering::SeqCst);
         let mut last = self.pings.last.lock().await;
         if last.0 <= before {
-            let number = self.pings.begun.fetch_add(1, Ordering::SeqCst) + 1;
+            let number = self.pings.tx.fetch_add(1, Ordering::SeqCst) + 1;
             *last = (number, with_store!(self.driver, store => store.check_writes().await));
         }
         last.1.clone()
@@ -637,7 +637,7 @@ impl Driver {
     }
 
     /// See [`Transaction::among`].
-    pub(crate) fn among(&self, number: u32) -> String {
-        self.either(among_json(number), among_array(number))
+    pub(crate) fn in_list(&self, number: u32) -> String {
+        self.either(in_json(number), in_array(number))
     }
 }

@@ -11,7 +11,7 @@ use super::driver::{Parameter, Row, Store, Transaction, from_row, json, list};
 use super::ledger::{self, NewEntry};
 use super::upkeep::KEEP_FAILED_PROMPT;
 use super::{
-    Cancellation, Ended, LONGEST_DELAY, Lease, LeaseWrite, MAX_LOST_LEASES, Refusal, Rescued, Result, StoreError,
+    Cancellation, Ended, LONGEST_DELAY, Lease, LeaseWrite, MAX_LOST_LEASES, Reclaimed, Refusal, Result, StoreError,
     StrikeRule, deliveries, strikes,
 };
 use crate::failure::Done;
@@ -64,68 +64,68 @@ from_row! { fn lost(row) -> LostLease {
 } }
 
 /// Locks the row of the queue that meets a condition.
-async fn find(begun: &Transaction<'_>, condition: &str, parameters: &[&dyn Parameter]) -> Done<Option<LostLease>> {
-    begun.find(&select_lost(condition, begun.locking("FOR UPDATE OF q")), parameters, lost).await
+async fn find(tx: &Transaction<'_>, condition: &str, parameters: &[&dyn Parameter]) -> Done<Option<LostLease>> {
+    tx.find(&select_lost(condition, tx.locking("FOR UPDATE OF q")), parameters, lost).await
 }
 
 impl LostLease {
     /// Takes the task out of the queue. SQLite also counts each account's queued tasks.
-    async fn leave_queue(&self, begun: &Transaction<'_>) -> Done {
-        begun.execute("DELETE FROM queue WHERE task_id = $1", &[&self.task_id]).await?;
-        if let Transaction::Sqlite(..) = begun {
+    async fn leave_queue(&self, tx: &Transaction<'_>) -> Done {
+        tx.execute("DELETE FROM queue WHERE task_id = $1", &[&self.task_id]).await?;
+        if let Transaction::Sqlite(..) = tx {
             let count = "UPDATE accounts SET unfinished = unfinished - 1 WHERE id = $1";
-            begun.execute(count, &[&self.account_id]).await?;
+            tx.execute(count, &[&self.account_id]).await?;
         }
         Ok(())
     }
 
     /// Ends the task as `set` says, which has the parameters $4 and $5; returns the time of its end.
-    async fn end(&self, begun: &Transaction<'_>, set: &str, parameters: [&dyn Parameter; 2]) -> Done<Timestamp> {
+    async fn end(&self, tx: &Transaction<'_>, set: &str, parameters: [&dyn Parameter; 2]) -> Done<Timestamp> {
         let [first, second] = parameters;
         let sql = format!(
             "UPDATE tasks SET {set}, updated_at = {}(updated_at, $2), claimed_at = $3 WHERE id = $1
              RETURNING updated_at",
-            begun.either("max", "greatest")
+            tx.either("max", "greatest")
         );
-        let parameters: [&dyn Parameter; 5] = [&self.task_id, &begun.now(), &self.held_since, first, second];
-        let ended = begun.find(&sql, &parameters, |row| row.get("updated_at")).await?;
+        let parameters: [&dyn Parameter; 5] = [&self.task_id, &tx.now(), &self.held_since, first, second];
+        let ended = tx.find(&sql, &parameters, |row| row.get("updated_at")).await?;
         Ok(ended.ok_or_else(|| StoreError::other(format!("task {} is gone", self.task_id)))?)
     }
 
     /// Fails and refunds the task; `None` if its row is damaged.
-    async fn fail(&self, begun: &Transaction<'_>, failure: &TaskFailure) -> Done<Option<Ended>> {
+    async fn fail(&self, tx: &Transaction<'_>, failure: &TaskFailure) -> Done<Option<Ended>> {
         let Self { task_id, account_id, taken, .. } = self;
         let Some((surface, n)) = self.task else { return Ok(None) };
         // After the task, as everywhere, so that transactions never wait in a circle.
-        ledger::lock_any(begun, *account_id).await?;
+        ledger::lock_any(tx, *account_id).await?;
         let cause = failure.cause.to_string();
         let (set, task): (_, [&dyn Parameter; 1]) = ("status = 'failed', cause = $4, error = $5", [task_id]);
         let (_, ended_at, _, key_id, holding) = try_join!(biased;
-            self.leave_queue(begun),
-            self.end(begun, set, [&cause, &failure.message]),
-            begun.execute(KEEP_FAILED_PROMPT, &task),
-            ledger::charged_key(begun, *task_id),
-            ledger::holding(begun, *account_id, 0)
+            self.leave_queue(tx),
+            self.end(tx, set, [&cause, &failure.message]),
+            tx.execute(KEEP_FAILED_PROMPT, &task),
+            ledger::charged_key(tx, *task_id),
+            ledger::holding(tx, *account_id, 0)
         )?;
         let amount = n * CREDITS_PER_IMAGE;
         let refund = NewEntry { task_id: Some(*task_id), key_id, ..NewEntry::new(EntryKind::Refund, amount) };
-        ledger::refund(begun, *account_id, &holding, &refund, taken.as_deref(), begun.now()).await?;
-        deliveries::queue_task_event(begun, *account_id, surface, EventType::TaskFailed, *task_id, ended_at).await?;
+        ledger::refund(tx, *account_id, &holding, &refund, taken.as_deref(), tx.now()).await?;
+        deliveries::queue_task_event(tx, *account_id, surface, EventType::TaskFailed, *task_id, ended_at).await?;
         Ok(Some(Ended { task_id: *task_id, account_id: *account_id, surface }))
     }
 }
 
 /// Whether the account, which is locked, may stop a task that a worker holds and that cost so much.
-async fn may_stop(begun: &Transaction<'_>, account_id: Id, cost: i64) -> Done<bool> {
-    let since = begun.now().saturating_sub(STOPS_WITHIN);
+async fn may_stop(tx: &Transaction<'_>, account_id: Id, cost: i64) -> Done<bool> {
+    let since = tx.now().saturating_sub(STOPS_WITHIN);
     let sum = async |sql: &str, parameters: &[&dyn Parameter]| -> Done<i64> {
-        Ok(begun.find(sql, parameters, |row| row.get("sum")).await?.unwrap_or(0))
+        Ok(tx.find(sql, parameters, |row| row.get("sum")).await?.unwrap_or(0))
     };
     let returned = format!(
         "SELECT CAST(coalesce(sum(l.amount), 0) AS bigint) AS sum FROM ledger l {} CROSS JOIN tasks t
          WHERE t.id = l.task_id AND l.account_id = $1 AND l.kind = 'refund' AND l.created_at > $2
          AND t.cause = 'cancelled' AND t.claimed_at IS NOT NULL",
-        begun.either("INDEXED BY refunds_of_account", "")
+        tx.either("INDEXED BY refunds_of_account", "")
     );
     let stops = Stops { returned: sum(&returned, &[&account_id, &since]).await? };
     // Tasks in the bin count, too.
@@ -164,30 +164,30 @@ impl Loss {
     /// Gives up the tasks of one account that meet a condition.
     pub(super) async fn give_up(
         &self,
-        begun: &Transaction<'_>,
+        tx: &Transaction<'_>,
         condition: &str,
         parameters: &[&dyn Parameter],
-    ) -> Done<Rescued> {
-        let rows = begun.query(&select_lost(condition, begun.locking("FOR UPDATE OF q")), parameters).await?;
-        self.give_up_rows(begun, &rows).await
+    ) -> Done<Reclaimed> {
+        let rows = tx.query(&select_lost(condition, tx.locking("FOR UPDATE OF q")), parameters).await?;
+        self.give_up_rows(tx, &rows).await
     }
 
     /// Gives up the tasks of one account in these rows of [`select_lost`]: queues each again, or fails and refunds it
     /// if this was its last attempt. A damaged one stays as it was.
-    pub(super) async fn give_up_rows(&self, begun: &Transaction<'_>, rows: &[Row]) -> Done<Rescued> {
+    pub(super) async fn give_up_rows(&self, tx: &Transaction<'_>, rows: &[Row]) -> Done<Reclaimed> {
         let lost = rows.iter().map(lost).collect::<Result<Vec<_>>>()?;
         let (queued, last): (Vec<_>, Vec<_>) = lost.into_iter().partition(|lost| lost.lost_leases + 1 < self.most);
-        let mut rescued = Rescued { queued: queued.len(), failed: Vec::new() };
+        let mut rescued = Reclaimed { queued: queued.len(), failed: Vec::new() };
         if !queued.is_empty() {
             let tasks: Vec<Id> = queued.iter().map(|lost| lost.task_id).collect();
             let queue = format!(
                 "UPDATE queue SET lease_until = NULL, lost_leases = lost_leases + 1, ready_at = $2 WHERE task_id {}",
-                begun.among(1)
+                tx.in_list(1)
             );
-            begun.execute(&queue, &[&list(&tasks), &ready_after(begun.now(), self.delay)]).await?;
+            tx.execute(&queue, &[&list(&tasks), &ready_after(tx.now(), self.delay)]).await?;
         }
         for lost in last {
-            rescued.failed.extend(lost.fail(begun, &self.failure).await?);
+            rescued.failed.extend(lost.fail(tx, &self.failure).await?);
         }
         Ok(rescued)
     }
@@ -197,16 +197,15 @@ impl Store {
     /// Completes a task with the names of its result files, at least one.
     pub async fn complete(&self, lease: Lease, images: Vec<String>) -> Result<LeaseWrite> {
         let images = json(&images);
-        self.write(Effect::Complete, async move |begun| {
-            let Some(found) = find(begun, LEASED, &[&lease.task_id, &lease.epoch]).await? else {
+        self.write(Effect::Complete, async move |tx| {
+            let Some(found) = find(tx, LEASED, &[&lease.task_id, &lease.epoch]).await? else {
                 return Ok(LeaseWrite::Lost);
             };
             let Some((surface, _)) = found.task else { return Ok(LeaseWrite::Lost) };
             let set = "status = $4, images = $5";
-            let (_, ended_at) =
-                try_join!(biased; found.leave_queue(begun), found.end(begun, set, [&"completed", &images]))?;
+            let (_, ended_at) = try_join!(biased; found.leave_queue(tx), found.end(tx, set, [&"completed", &images]))?;
             let (account_id, kind) = (found.account_id, EventType::TaskCompleted);
-            deliveries::queue_task_event(begun, account_id, surface, kind, lease.task_id, ended_at).await?;
+            deliveries::queue_task_event(tx, account_id, surface, kind, lease.task_id, ended_at).await?;
             Ok(LeaseWrite::Done)
         })
         .await
@@ -216,21 +215,21 @@ impl Store {
     /// `rule`, its key or person gets a strike, which suspends either at the limit. The audit log records that.
     pub async fn refuse(&self, lease: Lease, error: &str, rule: Option<StrikeRule>) -> Result<Refusal> {
         let failure = TaskFailure::new(FailureCause::Policy, error);
-        self.write(Effect::Refuse, async move |begun| {
+        self.write(Effect::Refuse, async move |tx| {
             if rule.is_some() {
                 // People who write lock themselves before tasks and accounts, and so does this.
                 let person = "SELECT 1 FROM people WHERE id IN (SELECT coalesce(q.person_id, k.made_by) FROM queue q
                     LEFT JOIN api_keys k ON k.id = q.key_id WHERE q.task_id = $1)";
-                begun.lock(person, &[&lease.task_id]).await?;
+                tx.lock(person, &[&lease.task_id]).await?;
             }
-            let Some(found) = find(begun, LEASED, &[&lease.task_id, &lease.epoch]).await? else {
+            let Some(found) = find(tx, LEASED, &[&lease.task_id, &lease.epoch]).await? else {
                 return Ok(Refusal::Lost);
             };
-            if found.fail(begun, &failure).await?.is_none() {
+            if found.fail(tx, &failure).await?.is_none() {
                 return Ok(Refusal::Lost);
             }
             let Some(rule) = rule else { return Ok(Refusal::Done { suspended: None }) };
-            strikes::strike(begun, lease.task_id, found.key_id, found.person_id, rule).await
+            strikes::strike(tx, lease.task_id, found.key_id, found.person_id, rule).await
         })
         .await
     }
@@ -246,21 +245,21 @@ impl Store {
         error: &str,
     ) -> Result<Cancellation> {
         let failure = TaskFailure::new(FailureCause::Cancelled, error);
-        self.write(Effect::Cancel, async move |begun| {
+        self.write(Effect::Cancel, async move |tx| {
             let condition = "q.task_id = $1 AND q.account_id = $2 AND t.surface = $3
                 AND (CAST($4 AS text) IS NULL OR q.person_id = $4)";
-            let Some(found) = find(begun, condition, &[&id, &account_id, &surface.as_str(), &author]).await? else {
+            let Some(found) = find(tx, condition, &[&id, &account_id, &surface.as_str(), &author]).await? else {
                 return Ok(Cancellation::NotFound);
             };
             if found.held_since.is_some() {
                 let cost = found.task.map_or(0, |(_, n)| n * CREDITS_PER_IMAGE);
                 // Two stops at once must not both fit.
-                ledger::lock_any(begun, account_id).await?;
-                if !may_stop(begun, account_id, cost).await? {
+                ledger::lock_any(tx, account_id).await?;
+                if !may_stop(tx, account_id, cost).await? {
                     return Ok(Cancellation::OverShare);
                 }
             }
-            Ok(found.fail(begun, &failure).await?.map_or(Cancellation::NotFound, Cancellation::Done))
+            Ok(found.fail(tx, &failure).await?.map_or(Cancellation::NotFound, Cancellation::Done))
         })
         .await
     }

@@ -59,58 +59,58 @@ from_row! { pub(super) fn endpoint(row) -> Endpoint {
     id, account_id, url, events, added_by, failing_since, disabled_at, disabled_for,
 } }
 
-pub(super) async fn find(begun: &Transaction<'_>, id: Id) -> Done<Option<Endpoint>> {
+pub(super) async fn find(tx: &Transaction<'_>, id: Id) -> Done<Option<Endpoint>> {
     let sql = format!("SELECT {ENDPOINT} FROM endpoints WHERE id = $1");
-    begun.find(&sql, &[&id], endpoint).await
+    tx.find(&sql, &[&id], endpoint).await
 }
 
 /// Enables a disabled endpoint. On PostgreSQL, an event whose commit began before the endpoint was disabled and ended
 /// afterwards was still written for it: it is abandoned now.
-async fn enable(begun: &Transaction<'_>, id: Id) -> Done {
+async fn enable(tx: &Transaction<'_>, id: Id) -> Done {
     let sql = "UPDATE endpoints SET disabled_at = NULL, disabled_for = NULL, failing_since = NULL, resume_at = NULL
         WHERE id = $1 AND disabled_at IS NOT NULL";
-    if begun.execute(sql, &[&id]).await? > 0 {
-        give_up(begun, id).await?;
+    if tx.execute(sql, &[&id]).await? > 0 {
+        give_up(tx, id).await?;
     }
     Ok(())
 }
 
 /// Disables an endpoint, and abandons its waiting deliveries.
-pub(super) async fn disable(begun: &Transaction<'_>, id: Id, reason: DisabledFor) -> Done {
+pub(super) async fn disable(tx: &Transaction<'_>, id: Id, reason: DisabledFor) -> Done {
     let sql = "UPDATE endpoints SET disabled_at = $2, disabled_for = $3 WHERE id = $1 AND disabled_at IS NULL";
-    if begun.execute(sql, &[&id, &begun.now(), &reason.as_str()]).await? > 0 {
-        give_up(begun, id).await?;
+    if tx.execute(sql, &[&id, &tx.now(), &reason.as_str()]).await? > 0 {
+        give_up(tx, id).await?;
     }
     Ok(())
 }
 
 /// Abandons the waiting deliveries of an endpoint locked by this transaction: a separate statement sees everything that
 /// was written before the lock.
-async fn give_up(begun: &Transaction<'_>, id: Id) -> Done {
+async fn give_up(tx: &Transaction<'_>, id: Id) -> Done {
     let sql = "UPDATE deliveries SET next_attempt_at = NULL WHERE endpoint_id = $1 AND next_attempt_at IS NOT NULL";
-    begun.execute(sql, &[&id]).await?;
+    tx.execute(sql, &[&id]).await?;
     Ok(())
 }
 
 impl Store {
     /// Adds an endpoint to an account that has fewer than `most`.
     pub async fn add_endpoint(&self, account_id: Id, new: NewEndpoint, most: u32) -> Result<EndpointCreation> {
-        self.write(Effect::ChangeEndpoint, async move |begun| {
-            if !ledger::lock(begun, account_id).await? {
+        self.write(Effect::ChangeEndpoint, async move |tx| {
+            if !ledger::lock(tx, account_id).await? {
                 return Ok(EndpointCreation::NoAccount);
             }
             let sql = format!(
                 "INSERT INTO endpoints (id, account_id, url, events, added_by, secret) SELECT $2, $1, $3, $4, $5, $6
                  WHERE (SELECT count(*) FROM endpoints WHERE account_id = $1) < $7 RETURNING {ENDPOINT}"
             );
-            let (id, url, events) = (begun.new_id(), new.url.as_str(), new.events.to_string());
+            let (id, url, events) = (tx.new_id(), new.url.as_str(), new.events.to_string());
             let (added_by, secret) = (new.added_by.as_str(), new.secret.reveal());
             let parameters: [&dyn Parameter; 7] =
                 [&account_id, &id, &url, &events, &added_by, &secret, &i64::from(most)];
-            let Some(added) = begun.find(&sql, &parameters, endpoint).await? else {
+            let Some(added) = tx.find(&sql, &parameters, endpoint).await? else {
                 return Ok(EndpointCreation::TooMany);
             };
-            begun.audit(AuditedChange::of_endpoint(Action::AddEndpoint, &added)).await?;
+            tx.audit(AuditedChange::of_endpoint(Action::AddEndpoint, &added)).await?;
             Ok(EndpointCreation::Created(Box::new(added)))
         })
         .await
@@ -130,22 +130,20 @@ impl Store {
 
     /// Changes an endpoint and returns it.
     pub async fn change_endpoint(&self, id: Id, new: EndpointChange) -> Result<Option<Endpoint>> {
-        self.write(Effect::ChangeEndpoint, async move |begun| {
+        self.write(Effect::ChangeEndpoint, async move |tx| {
             match &new {
-                EndpointChange::Enable => enable(begun, id).await?,
-                EndpointChange::Disable => disable(begun, id, DisabledFor::Request).await?,
+                EndpointChange::Enable => enable(tx, id).await?,
+                EndpointChange::Disable => disable(tx, id, DisabledFor::Request).await?,
                 EndpointChange::Rotate { secret, overlap } => {
                     let sql =
                         "UPDATE endpoints SET old_secret = secret, old_secret_until = $3, secret = $2 WHERE id = $1";
-                    begun.execute(sql, &[&id, &secret.reveal(), &begun.now().saturating_add(*overlap)]).await?;
+                    tx.execute(sql, &[&id, &secret.reveal(), &tx.now().saturating_add(*overlap)]).await?;
                 }
                 EndpointChange::Subscribe(events) => {
-                    begun
-                        .execute("UPDATE endpoints SET events = $2 WHERE id = $1", &[&id, &events.to_string()])
-                        .await?;
+                    tx.execute("UPDATE endpoints SET events = $2 WHERE id = $1", &[&id, &events.to_string()]).await?;
                 }
             }
-            let endpoint = find(begun, id).await?;
+            let endpoint = find(tx, id).await?;
             if let Some(endpoint) = &endpoint {
                 let of = |action| AuditedChange::of_endpoint(action, endpoint);
                 let audited = match &new {
@@ -156,7 +154,7 @@ impl Store {
                     }
                     EndpointChange::Subscribe(events) => of(Action::SubscribeEndpoint).with(events),
                 };
-                begun.audit(audited).await?;
+                tx.audit(audited).await?;
             }
             Ok(endpoint)
         })
@@ -165,11 +163,11 @@ impl Store {
 
     /// Removes an endpoint with its deliveries. Returns it as it was.
     pub async fn remove_endpoint(&self, id: Id) -> Result<Option<Endpoint>> {
-        self.write(Effect::ChangeEndpoint, async move |begun| {
+        self.write(Effect::ChangeEndpoint, async move |tx| {
             let sql = format!("DELETE FROM endpoints WHERE id = $1 RETURNING {ENDPOINT}");
-            let removed = begun.find(&sql, &[&id], endpoint).await?;
+            let removed = tx.find(&sql, &[&id], endpoint).await?;
             if let Some(endpoint) = &removed {
-                begun.audit(AuditedChange::of_endpoint(Action::RemoveEndpoint, endpoint)).await?;
+                tx.audit(AuditedChange::of_endpoint(Action::RemoveEndpoint, endpoint)).await?;
             }
             Ok(removed)
         })

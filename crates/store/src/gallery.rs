@@ -7,7 +7,7 @@ use super::{Action, AuditedChange, CompletedTask, Result, TaskRecord, ledger};
 use tintype_domain::model::Id;
 use tintype_domain::request::AspectRatio;
 use tintype_domain::search::sought;
-use tintype_domain::words;
+use tintype_domain::string_enum;
 use tintype_system::clock::Timestamp;
 use tintype_system::fault::Effect;
 
@@ -24,7 +24,7 @@ pub(super) const FITS: &str = "t.account_id = $1 AND t.surface = 'web' AND t.rem
     AND (CAST($8 AS text) IS NULL OR EXISTS (SELECT 1 FROM board_tasks o JOIN boards b ON b.id = o.board_id
          WHERE o.board_id = $8 AND o.task_id = t.id AND b.account_id = $1))";
 
-words! {
+string_enum! {
     /// A state to filter by.
     pub enum TaskState: "state" {
         /// Waiting or rendering.
@@ -115,7 +115,7 @@ pub(super) fn cut(mut found: Vec<Id>, unseen: Option<Id>, limit: u32) -> (Vec<Id
 
 /// A page with these tasks.
 async fn page(driver: &Driver, (found, older): (Vec<Id>, Option<Id>)) -> Result<GalleryPage> {
-    let sql = format!("SELECT {} FROM tasks WHERE id {} ORDER BY id DESC", record_columns(), driver.among(1));
+    let sql = format!("SELECT {} FROM tasks WHERE id {} ORDER BY id DESC", record_columns(), driver.in_list(1));
     Ok(GalleryPage { records: driver.list(&sql, &[&list(&found)], record).await?, older })
 }
 
@@ -125,19 +125,19 @@ from_row! { fn board(row) -> Board { id, name, owner: row.get("person_id")?, ima
 const SEEN: &str = "id = $1 AND account_id = $2 AND (person_id IS NULL OR person_id = $3)";
 
 /// Locks the account of a board that a person sees, and returns the board's name and owner.
-async fn seen(begun: &Transaction<'_>, account_id: Id, person_id: Id, board: Id) -> Done<Option<(String, Option<Id>)>> {
-    if !ledger::lock(begun, account_id).await? {
+async fn seen(tx: &Transaction<'_>, account_id: Id, person_id: Id, board: Id) -> Done<Option<(String, Option<Id>)>> {
+    if !ledger::lock(tx, account_id).await? {
         return Ok(None);
     }
     let sql = format!("SELECT name, person_id FROM boards WHERE {SEEN}");
     let named = |row: &Row| Ok((row.get("name")?, row.get("person_id")?));
-    begun.find(&sql, &[&board, &account_id, &person_id], named).await
+    tx.find(&sql, &[&board, &account_id, &person_id], named).await
 }
 
 /// Why a board cannot have this name, if so: a board other than `own` of the same owner or account has it, or there are
 /// already `most` of them.
 async fn refusal(
-    begun: &Transaction<'_>,
+    tx: &Transaction<'_>,
     account_id: Id,
     owner: Option<Id>,
     (own, name): (Id, &str),
@@ -145,52 +145,52 @@ async fn refusal(
 ) -> Done<Option<BoardWrite>> {
     let of_owner = "FROM boards WHERE account_id = $1 AND person_id IS NOT DISTINCT FROM $2";
     let taken = format!("SELECT 1 {of_owner} AND name = $3 AND id <> $4");
-    if begun.query_opt(&taken, &[&account_id, &owner, &name, &own]).await?.is_some() {
+    if tx.query_opt(&taken, &[&account_id, &owner, &name, &own]).await?.is_some() {
         return Ok(Some(BoardWrite::NameTaken));
     }
     let Some(most) = most else { return Ok(None) };
-    let boards = begun.query(&format!("SELECT 1 {of_owner}"), &[&account_id, &owner]).await?;
+    let boards = tx.query(&format!("SELECT 1 {of_owner}"), &[&account_id, &owner]).await?;
     Ok((boards.len() >= most as usize).then_some(BoardWrite::Full))
 }
 
 /// Locks the tasks that are in the bin, only the author's if there is one.
-async fn in_bin(begun: &Transaction<'_>, account_id: Id, tasks: &[Id], author: Option<Id>) -> Done<Vec<Id>> {
+async fn in_bin(tx: &Transaction<'_>, account_id: Id, tasks: &[Id], author: Option<Id>) -> Done<Vec<Id>> {
     let sql = format!(
         "SELECT d.task_id FROM deletions d CROSS JOIN tasks t WHERE t.id = d.task_id AND d.task_id {}
          AND d.account_id = $2 AND (CAST($3 AS text) IS NULL OR t.person_id = $3) AND NOT d.erased AND NOT d.is_final
          ORDER BY d.task_id {}",
-        begun.among(1),
-        begun.locking("FOR UPDATE OF d")
+        tx.in_list(1),
+        tx.locking("FOR UPDATE OF d")
     );
-    begun.list(&sql, &[&list(tasks), &account_id, &author], |row| row.get("task_id")).await
+    tx.list(&sql, &[&list(tasks), &account_id, &author], |row| row.get("task_id")).await
 }
 
 /// Deletes the rows of these tasks from a table.
-pub(super) async fn delete_of(begun: &Transaction<'_>, table: &str, tasks: &[Id]) -> Done {
-    begun.execute(&format!("DELETE FROM {table} WHERE task_id {}", begun.among(1)), &[&list(tasks)]).await?;
+pub(super) async fn delete_of(tx: &Transaction<'_>, table: &str, tasks: &[Id]) -> Done {
+    tx.execute(&format!("DELETE FROM {table} WHERE task_id {}", tx.in_list(1)), &[&list(tasks)]).await?;
     Ok(())
 }
 
 /// Takes tasks out of the search that still have their prompts. Returns them; SQLite takes fewer if their prompts are
 /// long.
-pub(super) async fn unsearch<'a>(begun: &Transaction<'_>, tasks: &'a [Id]) -> Done<&'a [Id]> {
-    let gone = match begun {
-        Transaction::Sqlite(..) => super::sqlite::overwrite_words(begun, tasks).await?,
+pub(super) async fn unsearch<'a>(tx: &Transaction<'_>, tasks: &'a [Id]) -> Done<&'a [Id]> {
+    let gone = match tx {
+        Transaction::Sqlite(..) => super::sqlite::overwrite_words(tx, tasks).await?,
         Transaction::Postgres(..) => tasks,
     };
     // In this order: a process that is indexing a task keeps its row locked until the words are there to be deleted.
     for table in ["unindexed", "prompts"] {
-        delete_of(begun, table, gone).await?;
+        delete_of(tx, table, gone).await?;
     }
-    begun.erases();
+    tx.erases();
     Ok(gone)
 }
 
 /// Deletes what the gallery keeps of tasks, except their deletion, like [`unsearch`].
-pub(super) async fn forget<'a>(begun: &Transaction<'_>, tasks: &'a [Id]) -> Done<&'a [Id]> {
-    let gone = unsearch(begun, tasks).await?;
+pub(super) async fn forget<'a>(tx: &Transaction<'_>, tasks: &'a [Id]) -> Done<&'a [Id]> {
+    let gone = unsearch(tx, tasks).await?;
     for table in ["failed_prompts", "stars", "board_tasks", "shared_links"] {
-        delete_of(begun, table, gone).await?;
+        delete_of(tx, table, gone).await?;
     }
     Ok(gone)
 }
@@ -245,7 +245,7 @@ impl Store {
 
     /// The tasks among these that the studio shows.
     pub async fn shown(&self, account_id: Id, tasks: &[Id]) -> Result<Vec<Id>> {
-        let among = self.driver.among(1);
+        let among = self.driver.in_list(1);
         let sql = format!(
             "SELECT id FROM tasks WHERE id {among} AND account_id = $2 AND surface = 'web' AND removed_at IS NULL"
         );
@@ -254,14 +254,14 @@ impl Store {
 
     /// The tasks among these that a person has starred.
     pub async fn starred(&self, person_id: Id, tasks: &[Id]) -> Result<Vec<Id>> {
-        let among = self.driver.among(1);
+        let among = self.driver.in_list(1);
         let sql = format!("SELECT task_id FROM stars WHERE task_id {among} AND person_id = $2");
         self.driver.list(&sql, &[&list(tasks), &person_id], |row| row.get("task_id")).await
     }
 
     /// Gives stars of a person of the account to tasks, or takes them away.
     pub async fn star_tasks(&self, account_id: Id, person_id: Id, tasks: &[Id], starred: bool) -> Result<()> {
-        let among = self.driver.among(1);
+        let among = self.driver.in_list(1);
         let sql = if starred {
             // Locked, so that no task is erased meanwhile.
             let locking = self.driver.either("", "FOR SHARE");
@@ -304,17 +304,17 @@ impl Store {
     /// `most`.
     pub async fn create_board(&self, account_id: Id, owner: Option<Id>, name: &str, most: u32) -> Result<BoardWrite> {
         let name = name.to_owned();
-        self.write(Effect::ChangeBoard, async move |begun| {
-            let id = begun.new_id();
-            if !ledger::lock(begun, account_id).await? {
+        self.write(Effect::ChangeBoard, async move |tx| {
+            let id = tx.new_id();
+            if !ledger::lock(tx, account_id).await? {
                 return Ok(BoardWrite::NotFound);
             }
-            if let Some(refusal) = refusal(begun, account_id, owner, (id, &name), Some(most)).await? {
+            if let Some(refusal) = refusal(tx, account_id, owner, (id, &name), Some(most)).await? {
                 return Ok(refusal);
             }
             let sql = "INSERT INTO boards (id, account_id, name, person_id) SELECT $1, $2, $3, $4
                 WHERE CAST($4 AS text) IS NULL OR EXISTS (SELECT 1 FROM people WHERE id = $4 AND account_id = $2)";
-            let made = begun.execute(sql, &[&id, &account_id, &name, &owner]).await?;
+            let made = tx.execute(sql, &[&id, &account_id, &name, &owner]).await?;
             Ok(if made > 0 { BoardWrite::Done(id) } else { BoardWrite::NotFound })
         })
         .await
@@ -323,14 +323,14 @@ impl Store {
     /// Renames a board that a person sees.
     pub async fn rename_board(&self, account_id: Id, person_id: Id, board: Id, name: &str) -> Result<BoardWrite> {
         let name = name.to_owned();
-        self.write(Effect::ChangeBoard, async move |begun| {
-            let Some((_, owner)) = seen(begun, account_id, person_id, board).await? else {
+        self.write(Effect::ChangeBoard, async move |tx| {
+            let Some((_, owner)) = seen(tx, account_id, person_id, board).await? else {
                 return Ok(BoardWrite::NotFound);
             };
-            if let Some(refusal) = refusal(begun, account_id, owner, (board, &name), None).await? {
+            if let Some(refusal) = refusal(tx, account_id, owner, (board, &name), None).await? {
                 return Ok(refusal);
             }
-            let renamed = begun.execute("UPDATE boards SET name = $2 WHERE id = $1", &[&board, &name]).await?;
+            let renamed = tx.execute("UPDATE boards SET name = $2 WHERE id = $1", &[&board, &name]).await?;
             Ok(if renamed > 0 { BoardWrite::Done(board) } else { BoardWrite::NotFound })
         })
         .await
@@ -339,17 +339,17 @@ impl Store {
     /// Shows a private board of a person to the whole account, unless that has `most`. Nothing changes for one that it
     /// sees.
     pub async fn publish_board(&self, account_id: Id, person_id: Id, board: Id, most: u32) -> Result<BoardWrite> {
-        self.write(Effect::ChangeBoard, async move |begun| {
-            let Some((name, owner)) = seen(begun, account_id, person_id, board).await? else {
+        self.write(Effect::ChangeBoard, async move |tx| {
+            let Some((name, owner)) = seen(tx, account_id, person_id, board).await? else {
                 return Ok(BoardWrite::NotFound);
             };
             if owner.is_none() {
                 return Ok(BoardWrite::Done(board));
             }
-            if let Some(refusal) = refusal(begun, account_id, None, (board, &name), Some(most)).await? {
+            if let Some(refusal) = refusal(tx, account_id, None, (board, &name), Some(most)).await? {
                 return Ok(refusal);
             }
-            let published = begun.execute("UPDATE boards SET person_id = NULL WHERE id = $1", &[&board]).await?;
+            let published = tx.execute("UPDATE boards SET person_id = NULL WHERE id = $1", &[&board]).await?;
             Ok(if published > 0 { BoardWrite::Done(board) } else { BoardWrite::NotFound })
         })
         .await
@@ -372,13 +372,13 @@ impl Store {
         put: bool,
     ) -> Result<bool> {
         let tasks = tasks.to_owned();
-        self.write(Effect::MarkTasks, async move |begun| {
+        self.write(Effect::MarkTasks, async move |tx| {
             // Locked, so that neither the board is removed nor a task erased meanwhile.
-            let seen = format!("SELECT id FROM boards WHERE {SEEN} {}", begun.locking("FOR KEY SHARE"));
-            if begun.query_opt(&seen, &[&board, &account_id, &person_id]).await?.is_none() {
+            let seen = format!("SELECT id FROM boards WHERE {SEEN} {}", tx.locking("FOR KEY SHARE"));
+            if tx.query_opt(&seen, &[&board, &account_id, &person_id]).await?.is_none() {
                 return Ok(false);
             }
-            let (among, locking) = (begun.among(2), begun.locking("FOR SHARE"));
+            let (among, locking) = (tx.in_list(2), tx.locking("FOR SHARE"));
             if put {
                 let sql = format!(
                     "WITH own AS MATERIALIZED (
@@ -388,10 +388,10 @@ impl Store {
                      INSERT INTO board_tasks (board_id, task_id) SELECT $1, id FROM own WHERE TRUE ORDER BY id
                      ON CONFLICT DO NOTHING"
                 );
-                begun.execute(&sql, &[&board, &list(&tasks), &account_id]).await?;
+                tx.execute(&sql, &[&board, &list(&tasks), &account_id]).await?;
             } else {
                 let sql = format!("DELETE FROM board_tasks WHERE board_id = $1 AND task_id {among}");
-                begun.execute(&sql, &[&board, &list(&tasks)]).await?;
+                tx.execute(&sql, &[&board, &list(&tasks)]).await?;
             }
             Ok(true)
         })
@@ -402,27 +402,27 @@ impl Store {
     /// tasks. Their ledger entries stay. The audit log records tasks of people other than the actor.
     pub async fn delete_tasks(&self, account_id: Id, tasks: &[Id], author: Option<Id>) -> Result<Vec<Id>> {
         let tasks = tasks.to_owned();
-        self.write(Effect::DeleteTasks, async move |begun| {
-            let among = begun.among(1);
+        self.write(Effect::DeleteTasks, async move |tx| {
+            let among = tx.in_list(1);
             let ended = format!(
                 "SELECT id, person_id FROM tasks WHERE id {among} AND account_id = $2 AND surface = 'web'
                  AND removed_at IS NULL AND status <> 'processing' AND (CAST($3 AS text) IS NULL OR person_id = $3)
                  ORDER BY id {}",
-                begun.locking("FOR NO KEY UPDATE")
+                tx.locking("FOR NO KEY UPDATE")
             );
             let task = |row: &Row| Ok((row.get("id")?, row.get("person_id")?));
-            let ended: Vec<(Id, Option<Id>)> = begun.list(&ended, &[&list(&tasks), &account_id, &author], task).await?;
-            let (deleted, now): (Vec<Id>, _) = (ended.iter().map(|(id, _)| *id).collect(), begun.now());
+            let ended: Vec<(Id, Option<Id>)> = tx.list(&ended, &[&list(&tasks), &account_id, &author], task).await?;
+            let (deleted, now): (Vec<Id>, _) = (ended.iter().map(|(id, _)| *id).collect(), tx.now());
             let hide = format!("UPDATE tasks SET removed_at = $2 WHERE id {among}");
-            begun.execute(&hide, &[&list(&deleted), &now]).await?;
+            tx.execute(&hide, &[&list(&deleted), &now]).await?;
             let note = format!(
                 "INSERT INTO deletions (task_id, account_id, deleted_at)
                  SELECT id, account_id, $2 FROM tasks WHERE id {among} ORDER BY id"
             );
-            begun.execute(&note, &[&list(&deleted), &now]).await?;
+            tx.execute(&note, &[&list(&deleted), &now]).await?;
             for (id, author) in ended {
-                if begun.is_of_another(author) {
-                    begun.audit(AuditedChange::of(Action::DeleteTask, account_id).about(id)).await?;
+                if tx.is_of_another(author) {
+                    tx.audit(AuditedChange::of(Action::DeleteTask, account_id).about(id)).await?;
                 }
             }
             Ok(deleted)
@@ -453,11 +453,11 @@ impl Store {
     /// restored.
     pub async fn restore_tasks(&self, account_id: Id, tasks: &[Id], author: Option<Id>) -> Result<Vec<Id>> {
         let tasks = tasks.to_owned();
-        self.write(Effect::RestoreTasks, async move |begun| {
-            let back = in_bin(begun, account_id, &tasks, author).await?;
-            delete_of(begun, "deletions", &back).await?;
-            let sql = format!("UPDATE tasks SET removed_at = NULL WHERE id {}", begun.among(1));
-            begun.execute(&sql, &[&list(&back)]).await?;
+        self.write(Effect::RestoreTasks, async move |tx| {
+            let back = in_bin(tx, account_id, &tasks, author).await?;
+            delete_of(tx, "deletions", &back).await?;
+            let sql = format!("UPDATE tasks SET removed_at = NULL WHERE id {}", tx.in_list(1));
+            tx.execute(&sql, &[&list(&back)]).await?;
             Ok(back)
         })
         .await
@@ -467,10 +467,10 @@ impl Store {
     /// Returns their number.
     pub async fn purge_tasks(&self, account_id: Id, tasks: &[Id], author: Option<Id>) -> Result<usize> {
         let tasks = tasks.to_owned();
-        self.write(Effect::DeleteTasks, async move |begun| {
-            let purged = in_bin(begun, account_id, &tasks, author).await?;
-            let sql = format!("UPDATE deletions SET is_final = TRUE WHERE task_id {}", begun.among(1));
-            begun.execute(&sql, &[&list(&purged)]).await?;
+        self.write(Effect::DeleteTasks, async move |tx| {
+            let purged = in_bin(tx, account_id, &tasks, author).await?;
+            let sql = format!("UPDATE deletions SET is_final = TRUE WHERE task_id {}", tx.in_list(1));
+            tx.execute(&sql, &[&list(&purged)]).await?;
             Ok(purged.len())
         })
         .await
@@ -484,21 +484,21 @@ impl Store {
         if self.driver.read(DUE, &[&deleted_before, &ended_before, &floor, &1_i64]).await?.is_empty() {
             return Ok(0);
         }
-        self.write(Effect::EraseTasks, async move |begun| {
+        self.write(Effect::EraseTasks, async move |tx| {
             let sql = format!(
                 "SELECT task_id FROM deletions WHERE NOT erased AND task_id {} ORDER BY task_id {}",
-                begun.within(DUE),
-                begun.locking("FOR UPDATE SKIP LOCKED")
+                tx.in_subquery(DUE),
+                tx.locking("FOR UPDATE SKIP LOCKED")
             );
             let most = i64::from(GALLERY_BATCH);
             let due: Vec<Id> =
-                begun.list(&sql, &[&deleted_before, &ended_before, &floor, &most], |row| row.get("task_id")).await?;
-            let erased = forget(begun, &due).await?;
+                tx.list(&sql, &[&deleted_before, &ended_before, &floor, &most], |row| row.get("task_id")).await?;
+            let erased = forget(tx, &due).await?;
             for sql in [
                 "UPDATE tasks SET prompt = '', reference_images = '[]', settings = NULL, request_id = NULL WHERE id",
                 "UPDATE deletions SET erased = TRUE WHERE task_id",
             ] {
-                begun.execute(&format!("{sql} {}", begun.among(1)), &[&list(erased)]).await?;
+                tx.execute(&format!("{sql} {}", tx.in_list(1)), &[&list(erased)]).await?;
             }
             Ok(erased.len())
         })
@@ -524,7 +524,7 @@ impl Store {
         match &self.driver {
             Driver::Sqlite(_) if self.driver.read_one("SELECT 1 FROM unindexed LIMIT 1", &[]).await?.is_none() => Ok(0),
             Driver::Sqlite(_) => {
-                self.write(Effect::IndexPrompts, async |begun| super::sqlite::index_prompts(begun).await).await
+                self.write(Effect::IndexPrompts, async |tx| super::sqlite::index_prompts(tx).await).await
             }
             Driver::Postgres(store) => store.index_prompts().await,
         }

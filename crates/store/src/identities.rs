@@ -29,16 +29,16 @@ fn find() -> String {
 
 /// The person with an identity.
 pub(crate) async fn with_identity(
-    begun: &Transaction<'_>,
+    tx: &Transaction<'_>,
     Identity { issuer, subject }: &Identity,
 ) -> Done<Option<Person>> {
-    begun.find(&find(), &[issuer, subject], person).await
+    tx.find(&find(), &[issuer, subject], person).await
 }
 
 /// Gives a new person an identity.
-pub(crate) async fn identify(begun: &Transaction<'_>, person_id: Id, Identity { issuer, subject }: &Identity) -> Done {
+pub(crate) async fn identify(tx: &Transaction<'_>, person_id: Id, Identity { issuer, subject }: &Identity) -> Done {
     let sql = "INSERT INTO person_identities (issuer, subject, person_id) VALUES ($1, $2, $3)";
-    begun.execute(sql, &[issuer, subject, &person_id]).await?;
+    tx.execute(sql, &[issuer, subject, &person_id]).await?;
     Ok(())
 }
 
@@ -58,16 +58,16 @@ impl Store {
     /// Gives a person an identity.
     pub async fn link_identity(&self, person_id: Id, identity: &Identity) -> Result<Linking> {
         let identity = identity.clone();
-        self.write(Effect::LinkIdentity, async move |begun| {
+        self.write(Effect::LinkIdentity, async move |tx| {
             let Identity { issuer, subject } = &identity;
             // Of two processes that link the same identity, one waits here for the other.
             let sql = "INSERT INTO person_identities (issuer, subject, person_id)
                 SELECT $1, $2, id FROM people WHERE id = $3 ON CONFLICT DO NOTHING";
-            let added = begun.execute(sql, &[issuer, subject, &person_id]).await?;
-            let found = with_identity(begun, &identity).await?.filter(|person| person.id == person_id);
+            let added = tx.execute(sql, &[issuer, subject, &person_id]).await?;
+            let found = with_identity(tx, &identity).await?.filter(|person| person.id == person_id);
             let Some(person) = found else { return Ok(Linking::Taken) };
             if added > 0 {
-                begun.audit(AuditedChange::of_person(Action::LinkIdentity, &person).with(issuer)).await?;
+                tx.audit(AuditedChange::of_person(Action::LinkIdentity, &person).with(issuer)).await?;
             }
             Ok(Linking::Linked)
         })
@@ -77,14 +77,14 @@ impl Store {
     /// Takes the identity of a provider from a person. Returns whether there was one.
     pub async fn unlink_identity(&self, person_id: Id, issuer: &str) -> Result<bool> {
         let issuer = issuer.to_owned();
-        self.write(Effect::LinkIdentity, async move |begun| {
+        self.write(Effect::LinkIdentity, async move |tx| {
             let sql = "DELETE FROM person_identities WHERE person_id = $1 AND issuer = $2";
-            if begun.execute(sql, &[&person_id, &issuer]).await? == 0 {
+            if tx.execute(sql, &[&person_id, &issuer]).await? == 0 {
                 return Ok(false);
             }
             let sql = format!("SELECT {PERSON} FROM people WHERE id = $1");
-            let Some(person) = begun.find(&sql, &[&person_id], person).await? else { return Ok(false) };
-            begun.audit(AuditedChange::of_person(Action::UnlinkIdentity, &person).with(issuer.as_str())).await?;
+            let Some(person) = tx.find(&sql, &[&person_id], person).await? else { return Ok(false) };
+            tx.audit(AuditedChange::of_person(Action::UnlinkIdentity, &person).with(issuer.as_str())).await?;
             Ok(true)
         })
         .await

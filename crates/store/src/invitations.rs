@@ -59,7 +59,7 @@ pub struct Acceptance {
     pub source: String,
 }
 
-tintype_domain::opaque!(Acceptance);
+tintype_domain::opaque_debug!(Acceptance);
 
 /// Outcome of accepting an invitation.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -87,22 +87,22 @@ impl Store {
     /// Makes an invitation; `None` if the account has `most` that have not expired, or the maker is not one of its
     /// people. The audit log records it.
     pub async fn create_invitation(&self, new: NewInvitation, most: u32) -> Result<Option<Id>> {
-        self.write(Effect::SignIn, async move |begun| {
+        self.write(Effect::SignIn, async move |tx| {
             let NewInvitation { account_id, person_id, hash, role, places, expires_at } = &new;
-            if !ledger::lock(begun, *account_id).await? {
+            if !ledger::lock(tx, *account_id).await? {
                 return Ok(None);
             }
             let sql = "INSERT INTO invitations (id, account_id, person_id, hash, role, places, expires_at)
                 SELECT $1, $2, id, $4, $5, $6, $7 FROM people WHERE id = $3 AND account_id = $2
                 AND (SELECT count(*) FROM invitations WHERE account_id = $2 AND expires_at > $8) < $9";
-            let (id, hash, now, most) = (begun.new_id(), &hash[..], begun.now(), i64::from(most));
+            let (id, hash, now, most) = (tx.new_id(), &hash[..], tx.now(), i64::from(most));
             let parameters: [&dyn Parameter; 9] =
                 [&id, account_id, person_id, &hash, &role.as_str(), places, expires_at, &now, &most];
-            if begun.execute(sql, &parameters).await? == 0 {
+            if tx.execute(sql, &parameters).await? == 0 {
                 return Ok(None);
             }
             let detail = format!("{role}, {}", counted(*places, "place", "places"));
-            begun.audit(AuditedChange::of(Action::Invite, *account_id).about(id).with(detail)).await?;
+            tx.audit(AuditedChange::of(Action::Invite, *account_id).about(id).with(detail)).await?;
             Ok(Some(id))
         })
         .await
@@ -123,11 +123,11 @@ impl Store {
 
     /// Revokes an invitation of an account. The audit log records it. Returns whether there was one.
     pub async fn revoke_invitation(&self, account_id: Id, id: Id) -> Result<bool> {
-        self.write(Effect::SignIn, async move |begun| {
+        self.write(Effect::SignIn, async move |tx| {
             let sql = "DELETE FROM invitations WHERE id = $2 AND account_id = $1";
-            let revoked = begun.execute(sql, &[&account_id, &id]).await? > 0;
+            let revoked = tx.execute(sql, &[&account_id, &id]).await? > 0;
             if revoked {
-                begun.audit(AuditedChange::of(Action::RevokeInvitation, account_id).about(id)).await?;
+                tx.audit(AuditedChange::of(Action::RevokeInvitation, account_id).about(id)).await?;
             }
             Ok(revoked)
         })
@@ -137,40 +137,40 @@ impl Store {
     /// Adds a person to an invitation's account, and takes one of its places. The audit log names the person as the
     /// actor.
     pub async fn accept_invitation(&self, new: Acceptance) -> Result<Accepting> {
-        self.write(Effect::ChangePerson, async move |begun| {
+        self.write(Effect::ChangePerson, async move |tx| {
             // What ends the rights of its maker waits for the lock, or this waits for that and looks again. People are
             // locked before accounts.
             let working = format!(
                 "SELECT i.id, i.account_id, i.role FROM invitations i JOIN people p ON p.id = i.person_id
                  WHERE i.hash = $1 AND i.expires_at > $2 AND p.role = 'owner' AND p.suspended_at IS NULL {}",
-                begun.locking("FOR SHARE OF p")
+                tx.locking("FOR SHARE OF p")
             );
-            let Some(row) = begun.query_opt(&working, &[&&new.hash[..], &begun.now()]).await? else {
+            let Some(row) = tx.query_opt(&working, &[&&new.hash[..], &tx.now()]).await? else {
                 return Ok(Accepting::Gone);
             };
             let (invitation, account_id): (Id, Id) = (row.get("id")?, row.get("account_id")?);
             let account = "SELECT 1 FROM accounts WHERE id = $1 AND disabled_at IS NULL";
-            if begun.lock(account, &[&account_id]).await?.is_none() {
+            if tx.lock(account, &[&account_id]).await?.is_none() {
                 return Ok(Accepting::Gone);
             }
             // Others may have taken the last place, or revoked it, while this one waited.
-            let still = format!("SELECT 1 FROM invitations WHERE id = $1 {}", begun.locking("FOR UPDATE"));
-            if begun.query_opt(&still, &[&invitation]).await?.is_none() {
+            let still = format!("SELECT 1 FROM invitations WHERE id = $1 {}", tx.locking("FOR UPDATE"));
+            if tx.query_opt(&still, &[&invitation]).await?.is_none() {
                 return Ok(Accepting::Gone);
             }
-            let (id, role) = (begun.new_id(), row.get("role")?);
-            let person = match people::create(begun, id, account_id, &new.name, role, Some(&new.password)).await? {
+            let (id, role) = (tx.new_id(), row.get("role")?);
+            let person = match people::create(tx, id, account_id, &new.name, role, Some(&new.password)).await? {
                 PersonCreation::Created(person) => person,
                 PersonCreation::NameTaken => return Ok(Accepting::NameTaken),
                 PersonCreation::NotPossible => return Ok(Accepting::Full),
             };
             let last = "DELETE FROM invitations WHERE id = $1 AND places = 1";
-            if begun.execute(last, &[&invitation]).await? == 0 {
-                begun.execute("UPDATE invitations SET places = places - 1 WHERE id = $1", &[&invitation]).await?;
+            if tx.execute(last, &[&invitation]).await? == 0 {
+                tx.execute("UPDATE invitations SET places = places - 1 WHERE id = $1", &[&invitation]).await?;
             }
             let audited =
                 AuditedChange::of_person(Action::AddPerson, &person).with(format!("{} by invitation", person.role));
-            audit_log::record(begun, &Actor::newcomer(&person, &new.source), &audited).await?;
+            audit_log::record(tx, &Actor::newcomer(&person, &new.source), &audited).await?;
             Ok(Accepting::Done(person))
         })
         .await

@@ -99,26 +99,26 @@ from_row! { pub(crate) fn api_key(row) -> ApiKey {
 } }
 
 /// Locks an account and counts its keys. Returns why none can be added, if so.
-async fn refusal(begun: &Transaction<'_>, account_id: Id, most: Option<u32>) -> Done<Option<KeyCreation>> {
-    if !ledger::lock(begun, account_id).await? {
+async fn refusal(tx: &Transaction<'_>, account_id: Id, most: Option<u32>) -> Done<Option<KeyCreation>> {
+    if !ledger::lock(tx, account_id).await? {
         return Ok(Some(KeyCreation::NotPossible));
     }
     let Some(most) = most else { return Ok(None) };
     let full = "SELECT count(*) FROM api_keys WHERE account_id = $1 AND revoked_at IS NULL
         AND (expires_at IS NULL OR expires_at > $2) HAVING count(*) >= $3";
-    let full = begun.query_opt(full, &[&account_id, &begun.now(), &i64::from(most)]).await?;
+    let full = tx.query_opt(full, &[&account_id, &tx.now(), &i64::from(most)]).await?;
     Ok(full.map(|_| KeyCreation::TooMany))
 }
 
 pub(crate) async fn create(
-    begun: &Transaction<'_>,
+    tx: &Transaction<'_>,
     account_id: Id,
     key: &NewKey,
     made_by: Option<Id>,
     by_operator: bool,
     most: Option<u32>,
 ) -> Done<KeyCreation> {
-    if let Some(refusal) = refusal(begun, account_id, most).await? {
+    if let Some(refusal) = refusal(tx, account_id, most).await? {
         return Ok(refusal);
     }
     let sql = format!(
@@ -128,7 +128,7 @@ pub(crate) async fn create(
     );
     let (budget, period) = key.budget.map(|budget| (budget.credits, budget.period.as_str())).unzip();
     let (submit_rate, read_rate) = (key.submit_rate.map(i64::from), key.read_rate.map(i64::from));
-    let (id, of_operator) = (begun.new_id(), by_operator && budget.is_some());
+    let (id, of_operator) = (tx.new_id(), by_operator && budget.is_some());
     let parameters: [&dyn Parameter; 12] = [
         &id,
         &account_id,
@@ -143,7 +143,7 @@ pub(crate) async fn create(
         &made_by,
         &of_operator,
     ];
-    let added = begun.find(&sql, &parameters, api_key).await?;
+    let added = tx.find(&sql, &parameters, api_key).await?;
     Ok(added.map_or(KeyCreation::NotPossible, |added| KeyCreation::Created(Box::new(added))))
 }
 
@@ -154,7 +154,7 @@ const EXPIRY_OF_LINE: &str = "(SELECT CASE WHEN count(*) = count(k.expires_at) T
 
 /// Ends the key `id` after `overlap` and adds one with the same settings.
 async fn rotate(
-    begun: &Transaction<'_>,
+    tx: &Transaction<'_>,
     id: Id,
     (hash, hint): (&KeyHash, &str),
     overlap: Duration,
@@ -162,13 +162,13 @@ async fn rotate(
 ) -> Done<KeyCreation> {
     // Accounts are locked before keys.
     let sql = "SELECT account_id FROM api_keys WHERE id = $1 AND revoked_at IS NULL";
-    let Some(row) = begun.query_opt(sql, &[&id]).await? else { return Ok(KeyCreation::NotPossible) };
-    if let Some(refusal) = refusal(begun, row.get("account_id")?, most).await? {
+    let Some(row) = tx.query_opt(sql, &[&id]).await? else { return Ok(KeyCreation::NotPossible) };
+    if let Some(refusal) = refusal(tx, row.get("account_id")?, most).await? {
         return Ok(refusal);
     }
     // The key's lock makes concurrent strikes wait, and the lock of the first key in its line makes budget changes
     // wait. The next statement sees everything that was committed before.
-    lock_line(begun, id).await?;
+    lock_line(tx, id).await?;
     let sql = format!(
         "INSERT INTO api_keys
              (id, first_id, account_id, hash, name, hint, submit_rate, read_rate, budget, budget_period,
@@ -177,23 +177,23 @@ async fn rotate(
              {EXPIRY_OF_LINE}, disabled, suspended_at, suspended_for, made_by
          FROM api_keys old WHERE id = $2 AND revoked_at IS NULL RETURNING {KEY}"
     );
-    let new_id = begun.new_id();
-    let Some(added) = begun.find(&sql, &[&new_id, &id, &&hash[..], &hint], api_key).await? else {
+    let new_id = tx.new_id();
+    let Some(added) = tx.find(&sql, &[&new_id, &id, &&hash[..], &hint], api_key).await? else {
         return Ok(KeyCreation::NotPossible);
     };
-    begun.execute("UPDATE strikes SET key_id = $1 WHERE key_id = $2", &[&new_id, &id]).await?;
+    tx.execute("UPDATE strikes SET key_id = $1 WHERE key_id = $2", &[&new_id, &id]).await?;
     let sql = "UPDATE api_keys SET expires_at = $2 WHERE id = $1 AND (expires_at IS NULL OR expires_at > $2)";
-    begun.execute(sql, &[&id, &begun.now().saturating_add(overlap)]).await?;
+    tx.execute(sql, &[&id, &tx.now().saturating_add(overlap)]).await?;
     let detail = format!("{new_id}, {} h", overlap.as_secs() / 3_600);
-    begun.audit(AuditedChange::of(Action::RotateKey, added.account_id).about(id).with(detail)).await?;
+    tx.audit(AuditedChange::of(Action::RotateKey, added.account_id).about(id).with(detail)).await?;
     Ok(KeyCreation::Created(Box::new(added)))
 }
 
-async fn change(begun: &Transaction<'_>, id: Id, change: KeyChange, by_operator: bool) -> Done<Option<ApiKey>> {
+async fn change(tx: &Transaction<'_>, id: Id, change: KeyChange, by_operator: bool) -> Done<Option<ApiKey>> {
     let set = match change {
         KeyChange::Budget(budget) => {
-            budgets::set(begun, id, budget, by_operator).await?;
-            return begun.find(&format!("SELECT {KEY} FROM api_keys WHERE id = $1"), &[&id], api_key).await;
+            budgets::set(tx, id, budget, by_operator).await?;
+            return tx.find(&format!("SELECT {KEY} FROM api_keys WHERE id = $1"), &[&id], api_key).await;
         }
         KeyChange::Enable => "disabled = FALSE, suspended_at = NULL, suspended_for = NULL",
         KeyChange::Lift => "suspended_at = NULL, suspended_for = NULL",
@@ -204,16 +204,16 @@ async fn change(begun: &Transaction<'_>, id: Id, change: KeyChange, by_operator:
     };
     let lifts = matches!(change, KeyChange::Enable | KeyChange::Lift);
     if lifts {
-        lock_line(begun, id).await?;
+        lock_line(tx, id).await?;
     }
     let sql = format!("UPDATE api_keys SET {set} WHERE id = $1 AND CAST($2 AS bigint) IS NOT NULL RETURNING {KEY}");
-    let changed = begun.find(&sql, &[&id, &begun.now()], api_key).await?;
+    let changed = tx.find(&sql, &[&id, &tx.now()], api_key).await?;
     if lifts {
         // After locking the line, so that no concurrent strike is missed. Its maker's strikes are cleared, too.
         let of_maker =
             format!("DELETE FROM person_strikes WHERE task_id IN (SELECT task_id FROM strikes WHERE {OF_LINE})");
-        begun.execute(&of_maker, &[&id]).await?;
-        begun.execute(&format!("DELETE FROM strikes WHERE {OF_LINE}"), &[&id]).await?;
+        tx.execute(&of_maker, &[&id]).await?;
+        tx.execute(&format!("DELETE FROM strikes WHERE {OF_LINE}"), &[&id]).await?;
     }
     Ok(changed)
 }
@@ -227,13 +227,13 @@ impl Store {
     /// [`Store::create_key`], unless the account has `most` keys that are neither revoked nor expired.
     pub async fn create_key_within(&self, account_id: Id, key: NewKey, most: Option<u32>) -> Result<KeyCreation> {
         let by_operator = self.right.is_none();
-        self.write(Effect::CreateKey, async move |begun| {
-            let made_by = begun.actor().and_then(|actor| actor.person_id);
-            let creation = create(begun, account_id, &key, made_by, by_operator, most).await?;
+        self.write(Effect::CreateKey, async move |tx| {
+            let made_by = tx.actor().and_then(|actor| actor.person_id);
+            let creation = create(tx, account_id, &key, made_by, by_operator, most).await?;
             if let KeyCreation::Created(key) = &creation {
                 let budget = key.budget.map(|budget| budget.to_string()).unwrap_or_default();
                 let detail = format!("{} {budget}", key.name);
-                begun.audit(AuditedChange::of_key(Action::CreateKey, key).with(detail.trim())).await?;
+                tx.audit(AuditedChange::of_key(Action::CreateKey, key).with(detail.trim())).await?;
             }
             Ok(creation)
         })
@@ -261,8 +261,8 @@ impl Store {
     /// Changes a key and returns its new state. A revoked key stays revoked.
     pub async fn change_key(&self, id: Id, new: KeyChange) -> Result<Option<ApiKey>> {
         let by_operator = self.right.is_none();
-        self.write(Effect::ChangeKey, async move |begun| {
-            let changed = change(begun, id, new, by_operator).await?;
+        self.write(Effect::ChangeKey, async move |tx| {
+            let changed = change(tx, id, new, by_operator).await?;
             if let Some(key) = &changed {
                 let of = |action| AuditedChange::of_key(action, key).with(&key.name);
                 let of_budget = AuditedChange::of_key(Action::ChangeBudget, key);
@@ -277,7 +277,7 @@ impl Store {
                     // The service itself does that.
                     KeyChange::FlagLeaked => return Ok(changed),
                 };
-                begun.audit(audited).await?;
+                tx.audit(audited).await?;
             }
             Ok(changed)
         })
@@ -301,7 +301,7 @@ impl Store {
         most: Option<u32>,
     ) -> Result<KeyCreation> {
         let hint = hint.to_owned();
-        self.write(Effect::RotateKey, async move |begun| rotate(begun, id, (&hash, &hint), overlap, most).await).await
+        self.write(Effect::RotateKey, async move |tx| rotate(tx, id, (&hash, &hint), overlap, most).await).await
     }
 
     /// Records the last use of keys. It ignores times before the recorded one and keys that do not exist.

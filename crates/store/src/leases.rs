@@ -126,7 +126,7 @@ pub enum Retry {
 
 /// The leases to reclaim.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Rescue {
+pub enum Reclaim {
     /// Expired leases.
     Expired,
     /// All leases, because the caller knows that no worker is alive.
@@ -157,14 +157,14 @@ pub enum Cancellation {
 
 /// Tasks that were queued again or failed.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Rescued {
+pub struct Reclaimed {
     /// Number of tasks that were queued again.
     pub queued: usize,
     /// The tasks that were failed and refunded, in any order.
     pub failed: Vec<Ended>,
 }
 
-impl Rescued {
+impl Reclaimed {
     /// Adds the tasks that another rescue changed.
     pub fn add(&mut self, other: Self) {
         self.queued += other.queued;

@@ -37,14 +37,14 @@ impl NewEntry<'_> {
 /// Locks an account until the commit, so that no other transaction charges or refunds it, or adds something that it may
 /// have a limited number of; `false` if the account does not exist or is deleted. Only the statements after this one
 /// see all that was committed before the lock.
-pub(crate) async fn lock(begun: &Transaction<'_>, account_id: Id) -> Done<bool> {
+pub(crate) async fn lock(tx: &Transaction<'_>, account_id: Id) -> Done<bool> {
     let sql = "SELECT 1 FROM accounts WHERE id = $1 AND deleted_at IS NULL";
-    Ok(begun.lock(sql, &[&account_id]).await?.is_some())
+    Ok(tx.lock(sql, &[&account_id]).await?.is_some())
 }
 
 /// [`lock`], also of a deleted account.
-pub(crate) async fn lock_any(begun: &Transaction<'_>, account_id: Id) -> Done {
-    begun.lock("SELECT 1 FROM accounts WHERE id = $1", &[&account_id]).await.map(drop)
+pub(crate) async fn lock_any(tx: &Transaction<'_>, account_id: Id) -> Done {
+    tx.lock("SELECT 1 FROM accounts WHERE id = $1", &[&account_id]).await.map(drop)
 }
 
 const ACCOUNT_ON_SQLITE: &str =
@@ -70,17 +70,17 @@ const GRANTS: &str = "
     WHERE account_id = $1 AND lapsed IS NULL AND remaining > 0 ORDER BY expires_at, entry_id";
 
 /// The credits of an account that is locked. PostgreSQL counts unfinished tasks up to `most`.
-pub(crate) async fn holding(begun: &Transaction<'_>, account_id: Id, most: u32) -> Done<Holding> {
+pub(crate) async fn holding(tx: &Transaction<'_>, account_id: Id, most: u32) -> Done<Holding> {
     let account = async {
-        match begun {
-            Transaction::Sqlite(..) => begun.query_opt(ACCOUNT_ON_SQLITE, &[&account_id]).await,
+        match tx {
+            Transaction::Sqlite(..) => tx.query_opt(ACCOUNT_ON_SQLITE, &[&account_id]).await,
             Transaction::Postgres(database, ..) => {
                 let (horizon, most) = (database.horizon(), i64::from(most));
-                begun.query_opt(ACCOUNT_ON_POSTGRES, &[&account_id, &horizon, &most]).await
+                tx.query_opt(ACCOUNT_ON_POSTGRES, &[&account_id, &horizon, &most]).await
             }
         }
     };
-    let grants = async { begun.list(GRANTS, &[&account_id], grant).await };
+    let grants = async { tx.list(GRANTS, &[&account_id], grant).await };
     let (account, grants) = try_join!(biased; account, grants)?;
     let account = account.ok_or_else(|| StoreError::other(format!("there is no account {account_id}")))?;
     // Logical replication, for one, copies no sequence.
@@ -102,58 +102,58 @@ from_row! { pub(crate) fn grant(row) -> Grant { id: row.get("entry_id")?, remain
 
 /// Inserts an entry and returns its id; `balance` is the balance of the account after it.
 pub(crate) async fn record(
-    begun: &Transaction<'_>,
+    tx: &Transaction<'_>,
     entry: &NewEntry<'_>,
     account_id: Id,
     balance: i64,
     now: Timestamp,
 ) -> Done<i64> {
     let NewEntry { kind, amount, task_id, key_id, grant_id, note } = entry;
-    if let Transaction::Sqlite(..) = begun {
-        begun.execute("UPDATE accounts SET balance = $2 WHERE id = $1", &[&account_id, &balance]).await?;
+    if let Transaction::Sqlite(..) = tx {
+        tx.execute("UPDATE accounts SET balance = $2 WHERE id = $1", &[&account_id, &balance]).await?;
     }
     let sql = "INSERT INTO ledger (account_id, kind, amount, balance, created_at, task_id, note, key_id, grant_id)
         VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9) RETURNING id";
     let kind = kind.as_str();
     let parameters: [&dyn Parameter; 9] = [&account_id, &kind, amount, &balance, &now, task_id, note, key_id, grant_id];
-    let added = begun.find(sql, &parameters, |row| row.get("id")).await?;
+    let added = tx.find(sql, &parameters, |row| row.get("id")).await?;
     Ok(added.ok_or_else(|| StoreError::other("the ledger took no entry"))?)
 }
 
 /// Grants a new account its first credits, if any.
-pub(crate) async fn open(begun: &Transaction<'_>, account_id: Id, credits: i64, note: &str) -> Done {
+pub(crate) async fn open(tx: &Transaction<'_>, account_id: Id, credits: i64, note: &str) -> Done {
     if credits != 0 {
         let opening = NewEntry { note: Some(note), ..NewEntry::new(EntryKind::Grant, credits) };
-        record(begun, &opening, account_id, credits, begun.now()).await?;
+        record(tx, &opening, account_id, credits, tx.now()).await?;
     }
     Ok(())
 }
 
 /// Writes a debit and its entry, and queues `credits.low` webhooks if the balance is low now.
 pub(crate) async fn debit(
-    begun: &Transaction<'_>,
+    tx: &Transaction<'_>,
     account_id: Id,
     debit: &Debit,
     entry: &NewEntry<'_>,
     now: Timestamp,
 ) -> Done {
     let spent: Vec<Part> = debit.parts.iter().map(|part| Part { credits: -part.credits, ..*part }).collect();
-    let spend = add_to_grants(begun, &spent);
-    let (_, ()) = try_join!(biased; record(begun, entry, account_id, debit.balance, now), spend)?;
-    queue_low_credits_event(begun, account_id, debit.low, debit.balance, now).await
+    let spend = add_to_grants(tx, &spent);
+    let (_, ()) = try_join!(biased; record(tx, entry, account_id, debit.balance, now), spend)?;
+    queue_low_credits_event(tx, account_id, debit.low, debit.balance, now).await
 }
 
-async fn add_to_grants(begun: &Transaction<'_>, parts: &[Part]) -> Done {
+async fn add_to_grants(tx: &Transaction<'_>, parts: &[Part]) -> Done {
     let sql = "UPDATE expiring_grants SET remaining = remaining + $2 WHERE entry_id = $1";
     for Part { grant, credits } in parts {
-        begun.execute(sql, &[grant, credits]).await?;
+        tx.execute(sql, &[grant, credits]).await?;
     }
     Ok(())
 }
 
 /// Adds a grant that expires, which `entry_id` wrote into the ledger.
 pub(crate) async fn add_grant(
-    begun: &Transaction<'_>,
+    tx: &Transaction<'_>,
     entry_id: i64,
     account_id: Id,
     amount: i64,
@@ -161,18 +161,18 @@ pub(crate) async fn add_grant(
 ) -> Done {
     let sql = "INSERT INTO expiring_grants (entry_id, account_id, amount, expires_at, remaining)
         VALUES ($1, $2, $3, $4, $3)";
-    begun.execute(sql, &[&entry_id, &account_id, &amount, &expires_at]).await.map(drop)
+    tx.execute(sql, &[&entry_id, &account_id, &amount, &expires_at]).await.map(drop)
 }
 
 /// The key that was charged for the task, which also gets the refund.
-pub(crate) async fn charged_key(begun: &Transaction<'_>, task_id: Id) -> Done<Option<Id>> {
+pub(crate) async fn charged_key(tx: &Transaction<'_>, task_id: Id) -> Done<Option<Id>> {
     let sql = "SELECT key_id FROM ledger WHERE task_id = $1 AND kind = 'charge'";
-    Ok(begun.find(sql, &[&task_id], |row| row.get("key_id")).await?.flatten())
+    Ok(tx.find(sql, &[&task_id], |row| row.get("key_id")).await?.flatten())
 }
 
 /// Writes a failed task's refund, and returns the credits to the grants that `taken` lists.
 pub(crate) async fn refund(
-    begun: &Transaction<'_>,
+    tx: &Transaction<'_>,
     account_id: Id,
     account: &Holding,
     entry: &NewEntry<'_>,
@@ -180,16 +180,16 @@ pub(crate) async fn refund(
     now: Timestamp,
 ) -> Done {
     let balance = account.refund(entry.amount).map_err(StoreError::other)?;
-    let entry_id = record(begun, entry, account_id, balance, now).await?;
+    let entry_id = record(tx, entry, account_id, balance, now).await?;
     if let Some((taken, task_id)) = taken.zip(entry.task_id) {
-        give_back(begun, account_id, entry_id, task_id, taken, now).await?;
+        give_back(tx, account_id, entry_id, task_id, taken, now).await?;
     }
     Ok(())
 }
 
 /// The state of the grants $2 of the account $1 at the time $3.
-fn state(begun: &Transaction<'_>) -> String {
-    let parts = begun.either("json_each($2)", "unnest($2::bigint[]) WITH ORDINALITY AS part (value, key)");
+fn state(tx: &Transaction<'_>) -> String {
+    let parts = tx.either("json_each($2)", "unnest($2::bigint[]) WITH ORDINALITY AS part (value, key)");
     format!(
         "SELECT coalesce(g.lapsed IS NULL AND g.expires_at > $3, FALSE) AS is_live,
              coalesce(l.kind <> 'grant', TRUE) AS is_extension
@@ -199,7 +199,7 @@ fn state(begun: &Transaction<'_>) -> String {
 }
 
 async fn give_back(
-    begun: &Transaction<'_>,
+    tx: &Transaction<'_>,
     account_id: Id,
     entry_id: i64,
     task_id: Id,
@@ -210,31 +210,31 @@ async fn give_back(
     let invalid = |error| StoreError::other(format!("queue.taken: {error}"));
     let parts: Vec<(i64, i64)> = serde_json::from_str(taken).map_err(invalid)?;
     let grants: Vec<i64> = parts.iter().map(|(grant, _)| *grant).collect();
-    let rows = begun.query(&state(begun), &[&account_id, &list(&grants), &now]).await?;
+    let rows = tx.query(&state(tx), &[&account_id, &list(&grants), &now]).await?;
     // In the order of the parts.
     let returned = parts.into_iter().zip(&rows).map(|((grant, credits), row)| {
         let part = Part { grant, credits };
         Ok(Returned { part, is_live: row.get("is_live")?, is_extension: row.get("is_extension")? })
     });
     let Refund { returned, extended, expired } = ledger::give_back(&returned.collect::<Done<Vec<_>>>()?);
-    add_to_grants(begun, &returned).await?;
+    add_to_grants(tx, &returned).await?;
     if extended > 0 {
-        add_grant(begun, entry_id, account_id, extended, now.saturating_add(REFUND_LIFE)).await?;
+        add_grant(tx, entry_id, account_id, extended, now.saturating_add(REFUND_LIFE)).await?;
     }
     if expired > 0 {
         // The entry of the refund may have a grant already.
         let sql = "SELECT id FROM ledger WHERE task_id = $1 AND kind = 'charge'";
         // A damaged ledger, which must not look like a broken connection: that would stop the sweeps of other accounts.
         let missing = || StoreError::other(format!("task {task_id} was never charged"));
-        let charge = begun.find(sql, &[&task_id], |row| row.get("id")).await?.ok_or_else(missing)?;
-        add_grant(begun, charge, account_id, expired, now).await?;
+        let charge = tx.find(sql, &[&task_id], |row| row.get("id")).await?.ok_or_else(missing)?;
+        add_grant(tx, charge, account_id, expired, now).await?;
     }
     Ok(())
 }
 
 /// Queues a `credits.low` event if the balance of an account has fallen below its threshold.
 async fn queue_low_credits_event(
-    begun: &Transaction<'_>,
+    tx: &Transaction<'_>,
     account_id: Id,
     low: Option<i64>,
     balance: i64,
@@ -242,26 +242,26 @@ async fn queue_low_credits_event(
 ) -> Done {
     let Some(threshold) = low else { return Ok(()) };
     let data = event::of_low_credits(balance, threshold).to_string();
-    deliveries::queue_event(begun, account_id, EventType::CreditsLow, &data, now).await
+    deliveries::queue_event(tx, account_id, EventType::CreditsLow, &data, now).await
 }
 
 /// Ends grants of a locked account that have expired, and returns their number. Of each that has credits left, an entry
 /// takes them from the balance.
 pub(crate) async fn end_grants(
-    begun: &Transaction<'_>,
+    tx: &Transaction<'_>,
     account_id: Id,
     grants: Vec<Grant>,
     now: Timestamp,
 ) -> Done<usize> {
-    let account = Holding { grants, ..holding(begun, account_id, 0).await? };
+    let account = Holding { grants, ..holding(tx, account_id, 0).await? };
     let lapses = account.lapse(now);
     for Lapse { part, balance, low } in &lapses {
         let end = "UPDATE expiring_grants SET lapsed = remaining, remaining = 0 WHERE entry_id = $1";
-        begun.execute(end, &[&part.grant]).await?;
+        tx.execute(end, &[&part.grant]).await?;
         if part.credits > 0 {
             let expiry = NewEntry { grant_id: Some(part.grant), ..NewEntry::new(EntryKind::Expiry, -part.credits) };
-            record(begun, &expiry, account_id, *balance, now).await?;
-            queue_low_credits_event(begun, account_id, *low, *balance, now).await?;
+            record(tx, &expiry, account_id, *balance, now).await?;
+            queue_low_credits_event(tx, account_id, *low, *balance, now).await?;
         }
     }
     Ok(lapses.len())

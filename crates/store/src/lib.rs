@@ -74,7 +74,7 @@ pub use self::invitations::{Acceptance, Accepting, Invitation, NewInvitation};
 pub use self::keys::{KeyChange, KeyCreation, NewKey};
 pub use self::leases::{
     AttemptProgress, Cancellation, Claim, Ended, LONGEST_DELAY, LONGEST_LEASE, Lease, LeaseWrite, MAX_LOST_LEASES,
-    Refusal, Rescue, Rescued, Retry, StrikeRule,
+    Reclaim, Reclaimed, Refusal, Retry, StrikeRule,
 };
 pub use self::people::{
     Candidate, Credential, DeleteSessions, EndSessions, FactorRemoval, Joining, NewSession, Newcomer, PersonChange,

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::driver::{Each, Parameter, Row, Store, Transaction, from_row, json, of_account};
+use super::driver::{Parameter, PerDatabase, Row, Store, Transaction, from_row, json, of_account};
 use super::{Action, AuditedChange, Result, audit_log, ledger, second_factor};
 use crate::failure::Done;
 use tintype_domain::identity::Identity;
@@ -71,7 +71,7 @@ pub enum Proof {
     Identity(Identity, Timestamp),
 }
 
-tintype_domain::opaque!(Proof);
+tintype_domain::opaque_debug!(Proof);
 
 /// A person who is about to sign in with a password.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -92,7 +92,7 @@ pub enum Credential {
     Identity(Identity),
 }
 
-tintype_domain::opaque!(Credential);
+tintype_domain::opaque_debug!(Credential);
 
 /// Someone who opens an account in the studio.
 #[derive(Clone)]
@@ -109,7 +109,7 @@ pub struct SignUp {
     pub limit: u32,
 }
 
-tintype_domain::opaque!(SignUp);
+tintype_domain::opaque_debug!(SignUp);
 
 /// Someone with an identity at a provider who joins an account by a rule.
 #[derive(Clone)]
@@ -126,7 +126,7 @@ pub struct Newcomer {
     pub source: String,
 }
 
-tintype_domain::opaque!(Newcomer);
+tintype_domain::opaque_debug!(Newcomer);
 
 /// Outcome of joining an account.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -222,14 +222,14 @@ from_row! { fn session(row) -> Session {
 /// The condition for a session with the hash $1 that has not ended at the time $2.
 pub(crate) const LIVE: &str = "s.hash = $1 AND s.expires_at > $2";
 
-async fn begun_session(begun: &Transaction<'_>, new: &NewSession) -> Done<Option<Session>> {
-    begun.find(&sessions(LIVE), &[&&new.hash[..], &begun.now()], session).await
+async fn begun_session(tx: &Transaction<'_>, new: &NewSession) -> Done<Option<Session>> {
+    tx.find(&sessions(LIVE), &[&&new.hash[..], &tx.now()], session).await
 }
 
 /// Adds a person to an account, with the hash of a password if there is one. The unique name decides between concurrent
 /// additions.
 pub(crate) async fn create(
-    begun: &Transaction<'_>,
+    tx: &Transaction<'_>,
     id: Id,
     account_id: Id,
     name: &str,
@@ -237,15 +237,15 @@ pub(crate) async fn create(
     password: Option<&str>,
 ) -> Done<PersonCreation> {
     // People added at the same time wait for each other, and the next statement counts them.
-    begun.lock("SELECT 1 FROM accounts WHERE id = $1", &[&account_id]).await?;
+    tx.lock("SELECT 1 FROM accounts WHERE id = $1", &[&account_id]).await?;
     let sql = "INSERT INTO people (id, account_id, name, role, password)
         SELECT $1, id, $3, $4, $6 FROM accounts WHERE id = $2 AND deleted_at IS NULL
         AND NOT EXISTS (SELECT 1 FROM people WHERE id = $3)
         AND (SELECT count(*) FROM people WHERE account_id = $2) < $5
         ON CONFLICT DO NOTHING";
     let most = i64::from(MAX_PEOPLE);
-    if begun.execute(sql, &[&id, &account_id, &name, &role.as_str(), &most, &password]).await? == 0 {
-        let taken = begun.query_opt("SELECT 1 FROM people WHERE name = $1 OR id = $1", &[&name]).await?;
+    if tx.execute(sql, &[&id, &account_id, &name, &role.as_str(), &most, &password]).await? == 0 {
+        let taken = tx.query_opt("SELECT 1 FROM people WHERE name = $1 OR id = $1", &[&name]).await?;
         return Ok(taken.map_or(PersonCreation::NotPossible, |_| PersonCreation::NameTaken));
     }
     Ok(PersonCreation::Created(Person {
@@ -260,38 +260,38 @@ pub(crate) async fn create(
     }))
 }
 
-async fn change(begun: &Transaction<'_>, id: Id, change: &PersonChange) -> Done<Option<Person>> {
+async fn change(tx: &Transaction<'_>, id: Id, change: &PersonChange) -> Done<Option<Person>> {
     let changed = match change {
         PersonChange::Role(role) => {
             let sql = format!("UPDATE people SET role = $2 WHERE id = $1 RETURNING {PERSON}");
-            begun.find(&sql, &[&id, &role.as_str()], person).await?
+            tx.find(&sql, &[&id, &role.as_str()], person).await?
         }
         PersonChange::RoleByRule(role) => {
-            let found = begun.lock("SELECT account_id FROM people WHERE id = $1", &[&id]).await?;
+            let found = tx.lock("SELECT account_id FROM people WHERE id = $1", &[&id]).await?;
             let Some(found) = found else { return Ok(None) };
             // Of two owners who lose the role at the same time, one waits here, and then sees that the other has.
-            ledger::lock_any(begun, found.get("account_id")?).await?;
+            ledger::lock_any(tx, found.get("account_id")?).await?;
             let sql = format!(
                 "UPDATE people SET role = $2 WHERE id = $1 AND ($2 = 'owner' OR role <> 'owner' OR EXISTS (
                      SELECT 1 FROM people o WHERE o.account_id = people.account_id AND o.role = 'owner' AND o.id <> $1))
                  RETURNING {PERSON}"
             );
-            begun.find(&sql, &[&id, &role.as_str()], person).await?
+            tx.find(&sql, &[&id, &role.as_str()], person).await?
         }
         PersonChange::Password(_) | PersonChange::ShutOut => {
             let password = if let PersonChange::Password(hash) = change { Some(hash) } else { None };
             let sql =
                 format!("UPDATE people SET password = $2, sessions_ended_at = $3 WHERE id = $1 RETURNING {PERSON}");
-            let changed = begun.find(&sql, &[&id, &password, &begun.now()], person).await?;
-            second_factor::end_sessions(begun, id, None).await?;
+            let changed = tx.find(&sql, &[&id, &password, &tx.now()], person).await?;
+            second_factor::end_sessions(tx, id, None).await?;
             changed
         }
         PersonChange::Lift => {
             let sql =
                 format!("UPDATE people SET suspended_at = NULL, suspended_for = NULL WHERE id = $1 RETURNING {PERSON}");
-            let changed = begun.find(&sql, &[&id], person).await?;
+            let changed = tx.find(&sql, &[&id], person).await?;
             // After the lock on the person, so that no concurrent strike is missed.
-            begun.execute("DELETE FROM person_strikes WHERE person_id = $1", &[&id]).await?;
+            tx.execute("DELETE FROM person_strikes WHERE person_id = $1", &[&id]).await?;
             changed
         }
     };
@@ -303,7 +303,7 @@ async fn change(begun: &Transaction<'_>, id: Id, change: &PersonChange) -> Done<
             PersonChange::Lift => of(Action::Lift),
             PersonChange::ShutOut => of(Action::ShutOut),
         };
-        begun.audit(audited).await?;
+        tx.audit(audited).await?;
     }
     Ok(changed)
 }
@@ -316,10 +316,10 @@ impl Store {
     /// Adds a person to an account.
     pub async fn create_person(&self, account_id: Id, name: &str, role: Role) -> Result<PersonCreation> {
         let name = name.to_owned();
-        self.write(Effect::ChangePerson, async move |begun| {
-            let creation = create(begun, begun.new_id(), account_id, &name, role, None).await?;
+        self.write(Effect::ChangePerson, async move |tx| {
+            let creation = create(tx, tx.new_id(), account_id, &name, role, None).await?;
             if let PersonCreation::Created(person) = &creation {
-                begun.audit(AuditedChange::of_person(Action::AddPerson, person).with(role)).await?;
+                tx.audit(AuditedChange::of_person(Action::AddPerson, person).with(role)).await?;
             }
             Ok(creation)
         })
@@ -340,26 +340,26 @@ impl Store {
 
     /// Changes a person and returns the new state; `None` if there is no such person, or the change is not made.
     pub async fn change_person(&self, id: Id, new: PersonChange) -> Result<Option<Person>> {
-        self.write(Effect::ChangePerson, async move |begun| change(begun, id, &new).await).await
+        self.write(Effect::ChangePerson, async move |tx| change(tx, id, &new).await).await
     }
 
     /// Removes a person with all sessions and links. Returns whether there was one.
     pub async fn remove_person(&self, id: Id) -> Result<bool> {
-        self.write(Effect::ChangePerson, async move |begun| {
+        self.write(Effect::ChangePerson, async move |tx| {
             let sql = format!("DELETE FROM people WHERE id = $1 RETURNING {PERSON}");
-            audit_log::of_person(begun, Action::RemovePerson, begun.find(&sql, &[&id], person).await?).await
+            audit_log::of_person(tx, Action::RemovePerson, tx.find(&sql, &[&id], person).await?).await
         })
         .await
     }
 
     /// Adds a link that signs a person in once, until `expires_at`; `false` if there is no such person.
     pub async fn create_link(&self, person_id: Id, hash: TokenHash, expires_at: Timestamp) -> Result<bool> {
-        self.write(Effect::SignIn, async move |begun| {
+        self.write(Effect::SignIn, async move |tx| {
             let sql =
                 "INSERT INTO sign_in_links (hash, person_id, expires_at) SELECT $1, id, $3 FROM people WHERE id = $2";
-            begun.execute(sql, &[&&hash[..], &person_id, &expires_at]).await?;
+            tx.execute(sql, &[&&hash[..], &person_id, &expires_at]).await?;
             let sql = format!("SELECT {PERSON} FROM people WHERE id = $1");
-            audit_log::of_person(begun, Action::MakeLink, begun.find(&sql, &[&person_id], person).await?).await
+            audit_log::of_person(tx, Action::MakeLink, tx.find(&sql, &[&person_id], person).await?).await
         })
         .await
     }
@@ -381,13 +381,13 @@ impl Store {
         code: Option<FactorCode>,
         new: NewSession,
     ) -> Result<Option<Session>> {
-        self.write(Effect::SignIn, async move |begun| {
-            let (link, now) = (&link[..], begun.now());
+        self.write(Effect::SignIn, async move |tx| {
+            let (link, now) = (&link[..], tx.now());
             if let Some(code) = &code {
                 let sql = "SELECT person_id FROM sign_in_links WHERE hash = $1 AND expires_at > $2";
-                let found = begun.find(sql, &[&link, &now], |row| row.get("person_id")).await?;
+                let found = tx.find(sql, &[&link, &now], |row| row.get("person_id")).await?;
                 let Some(person_id) = found else { return Ok(None) };
-                if !second_factor::use_code(begun, person_id, code).await? {
+                if !second_factor::use_code(tx, person_id, code).await? {
                     return Ok(None);
                 }
             }
@@ -397,14 +397,12 @@ impl Store {
                  AND person_id IN (SELECT people.id FROM {ENABLED} WHERE $3 OR people.factor_secret IS NULL)
                  RETURNING person_id"
             );
-            let used = begun.find(&sql, &[&link, &now, &code.is_some()], |row| row.get::<Id>("person_id")).await?;
+            let used = tx.find(&sql, &[&link, &now, &code.is_some()], |row| row.get::<Id>("person_id")).await?;
             let Some(person_id) = used else { return Ok(None) };
             let sql = "INSERT INTO sessions (hash, id, person_id, seen_at, expires_at, agent)
                 VALUES ($1, $2, $3, $4, $5, $6)";
-            begun
-                .execute(sql, &[&&new.hash[..], &begun.new_id(), &person_id, &now, &new.expires_at, &new.agent])
-                .await?;
-            begun_session(begun, &new).await
+            tx.execute(sql, &[&&new.hash[..], &tx.new_id(), &person_id, &now, &new.expires_at, &new.agent]).await?;
+            begun_session(tx, &new).await
         })
         .await
     }
@@ -412,7 +410,7 @@ impl Store {
     /// Begins a session for a person. `None` if the person doesn't exist, the account is disabled, or `proof` is no
     /// longer the person's; callers that have verified the person in another way pass none.
     pub async fn begin_session(&self, person_id: Id, proof: Option<Proof>, new: NewSession) -> Result<Option<Session>> {
-        self.write(Effect::SignIn, async move |begun| {
+        self.write(Effect::SignIn, async move |tx| {
             let (password, identity) = match &proof {
                 None => (None, None),
                 Some(Proof::Password(hash) | Proof::PasswordAndCode(hash, _) | Proof::NewPassword(hash)) => {
@@ -421,7 +419,7 @@ impl Store {
                 Some(Proof::Identity(identity, began_at)) => (None, Some((identity, *began_at))),
             };
             if let Some(Proof::PasswordAndCode(_, code)) = &proof
-                && !second_factor::use_code(begun, person_id, code).await?
+                && !second_factor::use_code(tx, person_id, code).await?
             {
                 return Ok(None);
             }
@@ -437,9 +435,9 @@ impl Store {
                      WHERE i.person_id = people.id AND i.issuer = $8 AND i.subject = $9))
                  AND (CAST($10 AS bigint) IS NULL OR people.sessions_ended_at IS NULL OR people.sessions_ended_at <= $10
                       OR people.sessions_ended_at > $12) {}",
-                begun.locking("FOR SHARE OF people")
+                tx.locking("FOR SHARE OF people")
             );
-            let (id, hash, now) = (begun.new_id(), &new.hash[..], begun.now());
+            let (id, hash, now) = (tx.new_id(), &new.hash[..], tx.now());
             let (issuer, subject) = identity.map(|(identity, _)| (&identity.issuer, &identity.subject)).unzip();
             let began_at = identity.map(|(_, began_at)| began_at);
             let without_factor = matches!(proof, Some(Proof::Password(_)));
@@ -459,10 +457,10 @@ impl Store {
                 &without_factor,
                 &latest_end,
             ];
-            if begun.execute(&sql, &parameters).await? == 0 {
+            if tx.execute(&sql, &parameters).await? == 0 {
                 return Ok(None);
             }
-            begun_session(begun, &new).await
+            begun_session(tx, &new).await
         })
         .await
     }
@@ -479,7 +477,7 @@ impl Store {
              WHERE s.hash {} AND s.expires_at > $2",
             self.driver.either("IN (SELECT unhex(value) FROM json_each($1))", "= ANY ($1)")
         );
-        let sought = Each {
+        let sought = PerDatabase {
             sqlite: json(&hashes.iter().map(|hash| hex(hash)).collect::<Vec<_>>()),
             postgres: hashes.iter().map(<[u8; 32]>::as_slice).collect::<Vec<_>>(),
         };
@@ -503,17 +501,17 @@ impl Store {
     /// Ends one session of a person; or all but one, with the person's sign-in links and authentication requests to a
     /// provider. Returns the number of sessions.
     pub async fn end_sessions(&self, person_id: Id, which: EndSessions) -> Result<usize> {
-        self.write(Effect::SignOut, async move |begun| {
+        self.write(Effect::SignOut, async move |tx| {
             let ended = match which {
                 EndSessions::One(id) => {
                     let sql = "DELETE FROM sessions WHERE person_id = $1 AND id = $2";
-                    begun.execute(sql, &[&person_id, &id]).await?
+                    tx.execute(sql, &[&person_id, &id]).await?
                 }
                 EndSessions::AllExcept(id) => {
                     // This also locks the person, which must come first.
                     let sql = "UPDATE people SET sessions_ended_at = $2 WHERE id = $1";
-                    begun.execute(sql, &[&person_id, &begun.now()]).await?;
-                    second_factor::end_sessions(begun, person_id, Some(id)).await?
+                    tx.execute(sql, &[&person_id, &tx.now()]).await?;
+                    second_factor::end_sessions(tx, person_id, Some(id)).await?
                 }
             };
             Ok(ended as usize)
@@ -524,17 +522,17 @@ impl Store {
     /// Deletes everyone's links, invitations and sessions; with all of them, pending authentication requests to a
     /// provider end, too. Returns their number.
     pub async fn delete_sessions(&self, which: DeleteSessions) -> Result<usize> {
-        self.write(Effect::SignOut, async move |begun| {
+        self.write(Effect::SignOut, async move |tx| {
             let latest = match which {
-                DeleteSessions::Expired => begun.now(),
+                DeleteSessions::Expired => tx.now(),
                 DeleteSessions::All => {
-                    begun.execute("UPDATE people SET sessions_ended_at = $1", &[&begun.now()]).await?;
+                    tx.execute("UPDATE people SET sessions_ended_at = $1", &[&tx.now()]).await?;
                     Timestamp::MAX
                 }
             };
             let mut deleted = 0;
             for table in ["sign_in_links", "invitations", "sessions"] {
-                deleted += begun.execute(&format!("DELETE FROM {table} WHERE expires_at <= $1"), &[&latest]).await?;
+                deleted += tx.execute(&format!("DELETE FROM {table} WHERE expires_at <= $1"), &[&latest]).await?;
             }
             Ok(deleted as usize)
         })

@@ -18,14 +18,14 @@ use tintype_system::fault::Effect;
 const HELD: &str = "$2 = (SELECT q.lease_epoch FROM queue q WHERE q.task_id = $1 AND q.lease_until IS NOT NULL)";
 
 /// Deletes the progress and the previews of attempts that have ended, except rows that a worker is writing.
-pub(super) async fn forget_ended(begun: &Transaction<'_>) -> Done {
+pub(super) async fn forget_ended(tx: &Transaction<'_>) -> Done {
     for table in ["progress", "previews"] {
         let ended = format!(
             "SELECT p.task_id FROM {table} p WHERE p.lease_epoch IS DISTINCT FROM (
                  SELECT q.lease_epoch FROM queue q WHERE q.task_id = p.task_id AND q.lease_until IS NOT NULL) {}",
-            begun.locking("FOR UPDATE SKIP LOCKED")
+            tx.locking("FOR UPDATE SKIP LOCKED")
         );
-        begun.execute(&format!("DELETE FROM {table} WHERE task_id {}", begun.within(&ended)), &[]).await?;
+        tx.execute(&format!("DELETE FROM {table} WHERE task_id {}", tx.in_subquery(&ended)), &[]).await?;
     }
     Ok(())
 }
@@ -82,7 +82,7 @@ impl Store {
     /// can get lost: backups and other databases don't include it, and a database crash can erase it.
     pub async fn report_progress(&self, mut attempts: Vec<(Lease, AttemptProgress)>) -> Result<()> {
         attempts.sort_unstable_by_key(|(lease, _)| lease.task_id);
-        self.write(Effect::ReportProgress, async move |begun| {
+        self.write(Effect::ReportProgress, async move |tx| {
             let sql = format!(
                 "INSERT INTO progress AS p (task_id, lease_epoch, started_at, step, steps, fraction)
                  SELECT $1, $2, $3, $4, $5, $6 WHERE {HELD}
@@ -97,8 +97,8 @@ impl Store {
                     Some(Stage::Fraction(fraction)) => (None, None, Some(*fraction)),
                     None => (None, None, None),
                 };
-                let started_at = begun.now().saturating_sub(*running);
-                begun.execute(&sql, &[task_id, epoch, &started_at, &step, &steps, &fraction]).await?;
+                let started_at = tx.now().saturating_sub(*running);
+                tx.execute(&sql, &[task_id, epoch, &started_at, &step, &steps, &fraction]).await?;
             }
             Ok(())
         })
@@ -109,7 +109,7 @@ impl Store {
     /// [`Store::report_progress`].
     pub async fn report_previews(&self, mut previews: Vec<(Lease, Bytes)>) -> Result<()> {
         previews.sort_unstable_by_key(|(lease, _)| lease.task_id);
-        self.write(Effect::ReportProgress, async move |begun| {
+        self.write(Effect::ReportProgress, async move |tx| {
             let sql = format!(
                 "INSERT INTO previews AS p (task_id, lease_epoch, number, png) SELECT $1, $2, 1, $3 WHERE {HELD}
                  ON CONFLICT (task_id) DO UPDATE SET lease_epoch = excluded.lease_epoch, number = p.number + 1,
@@ -117,7 +117,7 @@ impl Store {
                  WHERE p.lease_epoch <= excluded.lease_epoch"
             );
             for (lease, png) in &previews {
-                begun.execute(&sql, &[&lease.task_id, &lease.epoch, &png.as_ref()]).await?;
+                tx.execute(&sql, &[&lease.task_id, &lease.epoch, &png.as_ref()]).await?;
             }
             Ok(())
         })
@@ -128,7 +128,7 @@ impl Store {
     pub async fn lost(&self, leases: Vec<Lease>) -> Result<Vec<Lease>> {
         let sql = format!(
             "SELECT task_id, lease_epoch FROM queue WHERE task_id {} AND lease_until IS NOT NULL",
-            self.driver.among(1)
+            self.driver.in_list(1)
         );
         let tasks: Vec<Id> = leases.iter().map(|lease| lease.task_id).collect();
         let lease = |row: &Row| Ok(Lease { task_id: row.get("task_id")?, epoch: row.get("lease_epoch")? });

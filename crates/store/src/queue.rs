@@ -6,7 +6,7 @@ use super::driver::{Driver, Row, Store, Transaction, from_row, with_store};
 use super::endings::{LEASED, Loss, ready_after};
 use super::tasks::request;
 use super::{
-    ANY_REFERENCES, Action, AuditedChange, Claim, Ended, EndingsElsewhere, Lease, LeaseWrite, QueueDepth, Rescued,
+    ANY_REFERENCES, Action, AuditedChange, Claim, Ended, EndingsElsewhere, Lease, LeaseWrite, QueueDepth, Reclaimed,
     Result, Retry, WaitingForEngine, WaitingTask, postgres,
 };
 use tintype_domain::model::{FailureCause, Id};
@@ -101,11 +101,11 @@ impl Store {
     /// leases, it fails with `last_error` and is refunded.
     pub async fn retry(&self, lease: Lease, delay: Duration, last_error: &str) -> Result<Retry> {
         let loss = Loss::attempt(last_error, delay);
-        self.write(Effect::Retry, async move |begun| {
-            let given_up = loss.give_up(begun, LEASED, &[&lease.task_id, &lease.epoch]).await?;
+        self.write(Effect::Retry, async move |tx| {
+            let given_up = loss.give_up(tx, LEASED, &[&lease.task_id, &lease.epoch]).await?;
             Ok(match given_up {
-                Rescued { queued: 1.., .. } => Retry::Queued,
-                Rescued { failed, .. } if !failed.is_empty() => Retry::Failed,
+                Reclaimed { queued: 1.., .. } => Retry::Queued,
+                Reclaimed { failed, .. } if !failed.is_empty() => Retry::Failed,
                 _ => Retry::Lost,
             })
         })
@@ -115,8 +115,8 @@ impl Store {
     /// Fails and refunds a task, with a message for the caller.
     pub async fn fail(&self, lease: Lease, cause: FailureCause, error: &str) -> Result<LeaseWrite> {
         let loss = Loss::now(cause, error);
-        self.write(Effect::Fail, async move |begun| {
-            let given_up = loss.give_up(begun, LEASED, &[&lease.task_id, &lease.epoch]).await?;
+        self.write(Effect::Fail, async move |tx| {
+            let given_up = loss.give_up(tx, LEASED, &[&lease.task_id, &lease.epoch]).await?;
             Ok(done_if(!given_up.failed.is_empty()))
         })
         .await
@@ -125,13 +125,13 @@ impl Store {
     /// Fails and refunds a task regardless of its lease; `None` if it is not processing.
     pub async fn fail_unleased(&self, id: Id, cause: FailureCause, error: &str) -> Result<Option<Ended>> {
         let (loss, error) = (Loss::now(cause, error), error.to_owned());
-        self.write(Effect::FailUnleased, async move |begun| {
-            let given_up = loss.give_up(begun, "q.task_id = $1", &[&id]).await?;
+        self.write(Effect::FailUnleased, async move |tx| {
+            let given_up = loss.give_up(tx, "q.task_id = $1", &[&id]).await?;
             let Some(ended) = given_up.failed.into_iter().next() else { return Ok(None) };
-            if let Transaction::Postgres(..) = begun {
-                postgres::notify_ending(begun, id).await?;
+            if let Transaction::Postgres(..) = tx {
+                postgres::notify_ending(tx, id).await?;
             }
-            begun.audit(AuditedChange::of(Action::FailTask, ended.account_id).about(id).with(&error)).await?;
+            tx.audit(AuditedChange::of(Action::FailTask, ended.account_id).about(id).with(&error)).await?;
             Ok(Some(ended))
         })
         .await
@@ -164,12 +164,12 @@ impl Store {
     /// Pauses the queue: no claim by any process returns a task until [`Store::resume_queue`]. Returns the time since
     /// which it is paused.
     pub async fn pause_queue(&self) -> Result<Timestamp> {
-        self.write(None, async |begun| {
+        self.write(None, async |tx| {
             let sql = "INSERT INTO queue_pause AS p (id, paused_at) VALUES (1, $1)
                 ON CONFLICT (id) DO UPDATE SET paused_at = p.paused_at RETURNING paused_at";
-            let now = begun.now();
-            let since = begun.find(sql, &[&now], |row| row.get("paused_at")).await?.unwrap_or(now);
-            begun.audit(AuditedChange::of(Action::PauseQueue, None)).await?;
+            let now = tx.now();
+            let since = tx.find(sql, &[&now], |row| row.get("paused_at")).await?.unwrap_or(now);
+            tx.audit(AuditedChange::of(Action::PauseQueue, None)).await?;
             Ok(since)
         })
         .await
@@ -177,11 +177,11 @@ impl Store {
 
     /// Ends the pause of the queue. Returns the time since which it was paused, if it was.
     pub async fn resume_queue(&self) -> Result<Option<Timestamp>> {
-        self.write(None, async |begun| {
+        self.write(None, async |tx| {
             let sql = "DELETE FROM queue_pause RETURNING paused_at";
-            let since = begun.find(sql, &[], |row| row.get("paused_at")).await?;
+            let since = tx.find(sql, &[], |row| row.get("paused_at")).await?;
             if since.is_some() {
-                begun.audit(AuditedChange::of(Action::ResumeQueue, None)).await?;
+                tx.audit(AuditedChange::of(Action::ResumeQueue, None)).await?;
             }
             Ok(since)
         })

@@ -13,7 +13,7 @@ use super::{Result, WorkerReport};
 use tintype_domain::key::ApiKey;
 use tintype_domain::model::{Account, CREDITS_PER_IMAGE, EntryKind, Id, LedgerEntry, Surface, TaskFailure};
 use tintype_domain::person::Person;
-use tintype_domain::words;
+use tintype_domain::string_enum;
 use tintype_system::clock::Timestamp;
 
 /// Most reasons for failures that an [`Hour`] lists. It counts the other failures without a reason.
@@ -52,7 +52,7 @@ pub struct DayUsage {
     pub last: i64,
 }
 
-words! {
+string_enum! {
     /// Grouping of usage rows.
     pub enum UsageBy: "grouping" {
         /// By account.

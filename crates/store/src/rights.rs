@@ -37,18 +37,18 @@ pub struct SessionRight {
 impl Right {
     /// Whether it holds now. With `is_kept`, taking it away waits for the transaction; one that has locked an account
     /// needs to go without, because others lock keys and people before an account.
-    pub(crate) async fn holds(&self, begun: &Transaction<'_>, is_kept: bool) -> Done<bool> {
-        let locking = |clause| if is_kept { begun.locking(clause) } else { "" };
-        let now = begun.now();
+    pub(crate) async fn holds(&self, tx: &Transaction<'_>, is_kept: bool) -> Done<bool> {
+        let locking = |clause| if is_kept { tx.locking(clause) } else { "" };
+        let now = tx.now();
         match self {
             Self::Key(hash) => {
                 let sql = format!("SELECT {KEY} FROM api_keys WHERE hash = $1 {}", locking("FOR SHARE"));
-                Ok(begun.find(&sql, &[&&hash[..]], api_key).await?.is_some_and(|key| key.is_valid(now)))
+                Ok(tx.find(&sql, &[&&hash[..]], api_key).await?.is_some_and(|key| key.is_valid(now)))
             }
             Self::Session(right) => {
                 let locking = locking("FOR NO KEY UPDATE OF people FOR KEY SHARE OF s");
                 let found =
-                    begun.query_opt(&format!("{} {locking}", sessions(LIVE)), &[&&right.session[..], &now]).await?;
+                    tx.query_opt(&format!("{} {locking}", sessions(LIVE)), &[&&right.session[..], &now]).await?;
                 let Some(row) = found else { return Ok(false) };
                 let (person, admin): (_, bool) = (person(&row)?, row.get("admin")?);
                 let is_suspended = person.suspension.is_some() && !right.suspended;

@@ -91,14 +91,14 @@ from_row! { fn link(row) -> SharedLink {
 impl Store {
     /// Makes a link, unless the account has `most`. The audit log records it.
     pub async fn create_shared_link(&self, new: NewSharedLink, most: u32) -> Result<SharedLinkCreation> {
-        self.write(Effect::ChangeSharedLink, async move |begun| {
+        self.write(Effect::ChangeSharedLink, async move |tx| {
             let NewSharedLink { account_id, person_id, target, with_prompts, expires_at } = new;
-            if !ledger::lock(begun, account_id).await? {
+            if !ledger::lock(tx, account_id).await? {
                 return Ok(SharedLinkCreation::NoTarget);
             }
             let full = "SELECT count(*) FROM shared_links
                 WHERE account_id = $1 AND (expires_at IS NULL OR expires_at > $2) HAVING count(*) >= $3";
-            if begun.query_opt(full, &[&account_id, &begun.now(), &i64::from(most)]).await?.is_some() {
+            if tx.query_opt(full, &[&account_id, &tx.now(), &i64::from(most)]).await?.is_some() {
                 return Ok(SharedLinkCreation::TooMany);
             }
             // Locks what it shows, so that it cannot be removed meanwhile.
@@ -114,21 +114,21 @@ impl Store {
                  INSERT INTO shared_links (id, account_id, person_id, task_id, board_id, with_prompts, expires_at)
                  SELECT $1, $2, id, $4, $5, $6, $7 FROM people WHERE id = $3 AND account_id = $2
                  AND (EXISTS (SELECT 1 FROM board) OR EXISTS (SELECT 1 FROM task))",
-                begun.locking("FOR KEY SHARE"),
-                begun.locking("FOR SHARE"),
+                tx.locking("FOR KEY SHARE"),
+                tx.locking("FOR SHARE"),
             );
             let (task, board, shown) = match target {
                 Target::Task(id) => (Some(id), None, id),
                 Target::Board(id) => (None, Some(id), id),
             };
-            let id = begun.new_id();
+            let id = tx.new_id();
             let made =
-                begun.execute(&sql, &[&id, &account_id, &person_id, &task, &board, &with_prompts, &expires_at]).await?;
+                tx.execute(&sql, &[&id, &account_id, &person_id, &task, &board, &with_prompts, &expires_at]).await?;
             if made == 0 {
                 return Ok(SharedLinkCreation::NoTarget);
             }
             let end = expires_at.map(|end| end.to_string()).unwrap_or_default();
-            begun.audit(AuditedChange::of(Action::Share, account_id).about(shown).with(end)).await?;
+            tx.audit(AuditedChange::of(Action::Share, account_id).about(shown).with(end)).await?;
             Ok(SharedLinkCreation::Created(id))
         })
         .await
@@ -177,12 +177,12 @@ impl Store {
     /// Revokes a link of an account; with a `maker`, only if it is this person's. The audit log records it. Returns
     /// whether there was one.
     pub async fn revoke_shared_link(&self, account_id: Id, link: Id, maker: Option<Id>) -> Result<bool> {
-        self.write(Effect::ChangeSharedLink, async move |begun| {
+        self.write(Effect::ChangeSharedLink, async move |tx| {
             let sql = "DELETE FROM shared_links WHERE id = $2 AND account_id = $1
                 AND (CAST($3 AS text) IS NULL OR person_id = $3) RETURNING coalesce(task_id, board_id) AS shown";
-            let shown = begun.find(sql, &[&account_id, &link, &maker], |row| row.get::<Id>("shown")).await?;
+            let shown = tx.find(sql, &[&account_id, &link, &maker], |row| row.get::<Id>("shown")).await?;
             if let Some(shown) = shown {
-                begun.audit(AuditedChange::of(Action::Unshare, account_id).about(shown)).await?;
+                tx.audit(AuditedChange::of(Action::Unshare, account_id).about(shown)).await?;
             }
             Ok(shown.is_some())
         })

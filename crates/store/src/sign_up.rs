@@ -21,10 +21,10 @@ const COUNT: &str = "
     ON CONFLICT (source, day) DO UPDATE SET count = sign_ups.count + 1 WHERE sign_ups.count < $3";
 
 /// Waits for any other sign-up with the same identity in progress, in any process.
-async fn wait(begun: &Transaction<'_>, Identity { issuer, subject }: &Identity) -> Done {
-    if let Transaction::Postgres(..) = begun {
+async fn wait(tx: &Transaction<'_>, Identity { issuer, subject }: &Identity) -> Done {
+    if let Transaction::Postgres(..) = tx {
         let wait = "SELECT pg_advisory_xact_lock(hashtextextended($1 || ' ' || $2, 0))";
-        begun.query(wait, &[issuer, subject]).await?;
+        tx.query(wait, &[issuer, subject]).await?;
     }
     Ok(())
 }
@@ -33,46 +33,46 @@ impl Store {
     /// Creates a non-admin account with its owner and its first credits, and counts the attempt, even if it is rejected
     /// for its name. The audit log names the person as the actor.
     pub async fn sign_up(&self, new: SignUp) -> Result<SigningUp> {
-        self.write(Effect::SignUp, async move |begun| {
+        self.write(Effect::SignUp, async move |tx| {
             check_opening(new.credits).map_err(StoreError::other)?;
             let (password, identity) = match &new.credential {
                 Credential::Password(password) => (Some(password.as_str()), None),
                 Credential::Identity(identity) => (None, Some(identity)),
             };
             if let Some(identity) = identity {
-                wait(begun, identity).await?;
-                if let Some(person) = with_identity(begun, identity).await? {
+                wait(tx, identity).await?;
+                if let Some(person) = with_identity(tx, identity).await? {
                     return Ok(SigningUp::Known(person));
                 }
             }
-            let now = begun.now();
-            if begun.execute(COUNT, &[&new.source, &now.day(), &i64::from(new.limit)]).await? == 0 {
+            let now = tx.now();
+            if tx.execute(COUNT, &[&new.source, &now.day(), &i64::from(new.limit)]).await? == 0 {
                 return Ok(SigningUp::TooMany);
             }
-            let (account_id, id) = (begun.new_id(), begun.new_id());
-            let taken = begun.query_opt("SELECT 1 FROM people WHERE name = $1 OR id = $1", &[&new.name]).await?;
+            let (account_id, id) = (tx.new_id(), tx.new_id());
+            let taken = tx.query_opt("SELECT 1 FROM people WHERE name = $1 OR id = $1", &[&new.name]).await?;
             let name = match &new.credential {
                 _ if taken.is_none() => new.name.clone(),
                 Credential::Password(_) => return Ok(SigningUp::NameTaken),
                 Credential::Identity(_) => with_id(&new.name, id),
             };
             // An account's name can be taken where a person's isn't; only the operator sees it.
-            if accounts::insert(begun, account_id, &name, "FALSE").await?.is_none() {
-                accounts::insert(begun, account_id, &format!("{name}-{account_id}"), "FALSE").await?;
+            if accounts::insert(tx, account_id, &name, "FALSE").await?.is_none() {
+                accounts::insert(tx, account_id, &format!("{name}-{account_id}"), "FALSE").await?;
             }
-            let created = create(begun, id, account_id, &name, Role::Owner, password).await?;
+            let created = create(tx, id, account_id, &name, Role::Owner, password).await?;
             let PersonCreation::Created(person) = created else {
-                begun.execute("DELETE FROM accounts WHERE id = $1", &[&account_id]).await?;
+                tx.execute("DELETE FROM accounts WHERE id = $1", &[&account_id]).await?;
                 return Ok(SigningUp::NameTaken);
             };
-            ledger::open(begun, account_id, new.credits, SIGN_UP_NOTE).await?;
+            ledger::open(tx, account_id, new.credits, SIGN_UP_NOTE).await?;
             if let Some(identity) = identity {
-                identify(begun, id, identity).await?;
+                identify(tx, id, identity).await?;
             }
             let provider = identity.map_or("", |identity| &identity.issuer);
             let detail = format!("+{} {provider}", new.credits);
             let audited = AuditedChange::of_person(Action::SignUp, &person).with(detail.trim_end());
-            audit_log::record(begun, &Actor::newcomer(&person, &new.source), &audited).await?;
+            audit_log::record(tx, &Actor::newcomer(&person, &new.source), &audited).await?;
             Ok(SigningUp::Done(person))
         })
         .await
@@ -80,21 +80,21 @@ impl Store {
 
     /// Adds a person with an identity to an account. The audit log names the person as the actor.
     pub async fn join(&self, new: Newcomer) -> Result<Joining> {
-        self.write(Effect::ChangePerson, async move |begun| {
-            wait(begun, &new.identity).await?;
-            if let Some(person) = with_identity(begun, &new.identity).await? {
+        self.write(Effect::ChangePerson, async move |tx| {
+            wait(tx, &new.identity).await?;
+            if let Some(person) = with_identity(tx, &new.identity).await? {
                 return Ok(Joining::Known(person));
             }
-            let id: Id = begun.new_id();
-            let mut created = create(begun, id, new.account_id, &new.name, new.role, None).await?;
+            let id: Id = tx.new_id();
+            let mut created = create(tx, id, new.account_id, &new.name, new.role, None).await?;
             if created == PersonCreation::NameTaken {
-                created = create(begun, id, new.account_id, &with_id(&new.name, id), new.role, None).await?;
+                created = create(tx, id, new.account_id, &with_id(&new.name, id), new.role, None).await?;
             }
             let PersonCreation::Created(person) = created else { return Ok(Joining::NotPossible) };
-            identify(begun, id, &new.identity).await?;
+            identify(tx, id, &new.identity).await?;
             let detail = format!("{} {}", new.role, new.identity.issuer);
             let audited = AuditedChange::of_person(Action::AddPerson, &person).with(detail);
-            audit_log::record(begun, &Actor::newcomer(&person, &new.source), &audited).await?;
+            audit_log::record(tx, &Actor::newcomer(&person, &new.source), &audited).await?;
             Ok(Joining::Done(person))
         })
         .await

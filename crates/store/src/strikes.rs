@@ -28,7 +28,7 @@ struct Struck<'a> {
 
 /// Adds a strike to the key of a refused task and the person who made that, or to its person.
 pub(crate) async fn strike(
-    begun: &Transaction<'_>,
+    tx: &Transaction<'_>,
     task_id: Id,
     key_id: Option<Id>,
     mut person: Option<Id>,
@@ -36,12 +36,12 @@ pub(crate) async fn strike(
 ) -> Done<Refusal> {
     let mut suspended = None;
     if let Some(key_id) = key_id {
-        suspended = of_key(begun, task_id, key_id, rule).await?.then_some(key_id);
+        suspended = of_key(tx, task_id, key_id, rule).await?.then_some(key_id);
         let sql = "SELECT made_by FROM api_keys WHERE id = $1";
-        person = begun.find(sql, &[&key_id], |row| row.get("made_by")).await?.flatten();
+        person = tx.find(sql, &[&key_id], |row| row.get("made_by")).await?.flatten();
     }
     match person {
-        Some(person) if of_person(begun, task_id, person, rule).await? => {
+        Some(person) if of_person(tx, task_id, person, rule).await? => {
             Ok(Refusal::SuspendedPerson { person, key: suspended })
         }
         _ => Ok(Refusal::Done { suspended }),
@@ -49,55 +49,55 @@ pub(crate) async fn strike(
 }
 
 /// Adds a strike to the key of a task; returns whether that suspends the key, which the audit log records.
-async fn of_key(begun: &Transaction<'_>, task_id: Id, key_id: Id, rule: StrikeRule) -> Done<bool> {
+async fn of_key(tx: &Transaction<'_>, task_id: Id, key_id: Id, rule: StrikeRule) -> Done<bool> {
     let (strikes, column) = ("strikes", "key_id");
     let struck = Struck { id: key_id, table: "api_keys", columns: KEY, strikes, column, counts: OF_LINE };
     // Strikes of all keys of the line wait for each other, so that they count this one too.
-    if lock_line(begun, key_id).await?.is_none() {
+    if lock_line(tx, key_id).await?.is_none() {
         return Ok(false);
     }
-    let Some(row) = add(begun, task_id, &struck, rule).await? else { return Ok(false) };
+    let Some(row) = add(tx, task_id, &struck, rule).await? else { return Ok(false) };
     let key = api_key(&row)?;
     let audited = AuditedChange::of_key(Action::SuspendKey, &key).with(rule);
-    audit_log::record(begun, &Actor::policy(), &audited).await?;
+    audit_log::record(tx, &Actor::policy(), &audited).await?;
     let data = event::of_suspended_key(&key).to_string();
-    deliveries::queue_event(begun, key.account_id, EventType::KeySuspended, &data, begun.now()).await?;
+    deliveries::queue_event(tx, key.account_id, EventType::KeySuspended, &data, tx.now()).await?;
     Ok(true)
 }
 
 /// Adds a strike to a person, if there still is one; returns whether that suspends the person, which the audit log
 /// records.
-async fn of_person(begun: &Transaction<'_>, task_id: Id, person_id: Id, rule: StrikeRule) -> Done<bool> {
+async fn of_person(tx: &Transaction<'_>, task_id: Id, person_id: Id, rule: StrikeRule) -> Done<bool> {
     let (strikes, column) = ("person_strikes", "person_id");
     let struck = Struck { id: person_id, table: "people", columns: PERSON, strikes, column, counts: "person_id = $1" };
     // The row lock makes concurrent strikes wait, so that they count this one too.
-    if begun.lock("SELECT 1 FROM people WHERE id = $1", &[&person_id]).await?.is_none() {
+    if tx.lock("SELECT 1 FROM people WHERE id = $1", &[&person_id]).await?.is_none() {
         return Ok(false);
     }
-    let Some(row) = add(begun, task_id, &struck, rule).await? else { return Ok(false) };
+    let Some(row) = add(tx, task_id, &struck, rule).await? else { return Ok(false) };
     let audited = AuditedChange::of_person(Action::SuspendPerson, &person(&row)?).with(rule);
-    audit_log::record(begun, &Actor::policy(), &audited).await?;
+    audit_log::record(tx, &Actor::policy(), &audited).await?;
     Ok(true)
 }
 
 /// Locks a key and the first one of its line, as a rotation does; returns nothing if there is no such key.
-pub(crate) async fn lock_line(begun: &Transaction<'_>, key_id: Id) -> Done<Option<Row>> {
+pub(crate) async fn lock_line(tx: &Transaction<'_>, key_id: Id) -> Done<Option<Row>> {
     let line = "SELECT 1 FROM api_keys WHERE id IN ($1, (SELECT first_id FROM api_keys WHERE id = $1)) ORDER BY id";
-    begun.lock(line, &[&key_id]).await
+    tx.lock(line, &[&key_id]).await
 }
 
 /// Adds a strike to a row that is locked; returns its columns if that suspends it.
-async fn add(begun: &Transaction<'_>, task_id: Id, struck: &Struck<'_>, rule: StrikeRule) -> Done<Option<Row>> {
+async fn add(tx: &Transaction<'_>, task_id: Id, struck: &Struck<'_>, rule: StrikeRule) -> Done<Option<Row>> {
     let Struck { id, table, columns, strikes, column, counts } = struck;
-    let now = begun.now();
+    let now = tx.now();
     let old = format!("DELETE FROM {strikes} WHERE {counts} AND created_at <= $2");
-    begun.execute(&old, &[id, &now.saturating_sub(rule.window)]).await?;
+    tx.execute(&old, &[id, &now.saturating_sub(rule.window)]).await?;
     let strike = format!("INSERT INTO {strikes} (task_id, {column}, created_at) VALUES ($1, $2, $3)");
-    begun.execute(&strike, &[&task_id, id, &now]).await?;
+    tx.execute(&strike, &[&task_id, id, &now]).await?;
     // Tasks in progress may add further strikes; the first suspension remains.
     let suspend = format!(
         "UPDATE {table} SET suspended_at = $2, suspended_for = $3 WHERE id = $1 AND suspended_at IS NULL
          AND (SELECT count(*) FROM {strikes} WHERE {counts}) >= $4 RETURNING {columns}"
     );
-    begun.query_opt(&suspend, &[id, &now, &rule.to_string(), &i64::from(rule.limit)]).await
+    tx.query_opt(&suspend, &[id, &now, &rule.to_string(), &i64::from(rule.limit)]).await
 }

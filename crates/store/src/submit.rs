@@ -36,8 +36,8 @@ impl Order {
     }
 
     /// Charges and queues the task, unless a rule refuses that.
-    pub(crate) async fn submit(&self, begun: &Transaction<'_>, id: Id) -> Done<Submission> {
-        if !ledger::lock(begun, self.account_id).await? {
+    pub(crate) async fn submit(&self, tx: &Transaction<'_>, id: Id) -> Done<Submission> {
+        if !ledger::lock(tx, self.account_id).await? {
             // One that was deleted takes the rights of its keys and people with it.
             return Err(match self.origin.right {
                 Some(_) => StoreError::Revoked.into(),
@@ -46,76 +46,76 @@ impl Order {
         }
         let (account, budget, repeats, is_allowed) = try_join!(
             biased;
-            ledger::holding(begun, self.account_id, self.max_unfinished),
-            self.budget(begun, id),
-            self.repeats(begun),
-            self.is_allowed(begun),
+            ledger::holding(tx, self.account_id, self.max_unfinished),
+            self.budget(tx, id),
+            self.repeats(tx),
+            self.is_allowed(tx),
         )?;
         if !is_allowed {
             return Err(StoreError::Revoked.into());
         } else if repeats {
             return Ok(Submission::Repeated);
-        } else if self.start.is_over(begun.elapsed()) {
+        } else if self.start.is_over(tx.elapsed()) {
             return Ok(Submission::NotStarted);
         }
-        match account.charge(self.request.cost(), self.max_unfinished, budget, begun.now()) {
-            Ok(debit) => self.write(begun, id, &debit).await,
+        match account.charge(self.request.cost(), self.max_unfinished, budget, tx.now()) {
+            Ok(debit) => self.write(tx, id, &debit).await,
             Err(refusal) => Ok(Submission::NotCharged(refusal)),
         }
     }
 
     /// The key's budget use in the period that the task will count towards.
-    async fn budget(&self, begun: &Transaction<'_>, id: Id) -> Done<Option<Allowance>> {
+    async fn budget(&self, tx: &Transaction<'_>, id: Id) -> Done<Option<Allowance>> {
         match self.origin.key_id {
-            Some(key_id) => budgets::allowance_within(begun, key_id, id.timestamp()).await,
+            Some(key_id) => budgets::allowance_within(tx, key_id, id.timestamp()).await,
             None => Ok(None),
         }
     }
 
     /// Whether its call repeats one that has made a task.
-    async fn repeats(&self, begun: &Transaction<'_>) -> Done<bool> {
+    async fn repeats(&self, tx: &Transaction<'_>) -> Done<bool> {
         match self.origin.key_id.zip(self.origin.call).filter(|(_, call)| call.may_repeat()) {
-            Some((key_id, call)) => calls::exists(begun, key_id, &call).await,
+            Some((key_id, call)) => calls::exists(tx, key_id, &call).await,
             None => Ok(false),
         }
     }
 
-    async fn is_allowed(&self, begun: &Transaction<'_>) -> Done<bool> {
+    async fn is_allowed(&self, tx: &Transaction<'_>) -> Done<bool> {
         match &self.origin.right {
-            Some(right) => right.holds(begun, false).await,
+            Some(right) => right.holds(tx, false).await,
             None => Ok(true),
         }
     }
 
-    async fn write(&self, begun: &Transaction<'_>, id: Id, debit: &Debit) -> Done<Submission> {
+    async fn write(&self, tx: &Transaction<'_>, id: Id, debit: &Debit) -> Done<Submission> {
         let (origin, cost, task) = (&self.origin, self.request.cost(), self.task(id));
         let charge = NewEntry { task_id: Some(id), key_id: origin.key_id, ..NewEntry::new(EntryKind::Charge, -cost) };
         let call = async {
             match origin.key_id.zip(origin.call) {
-                Some((key_id, call)) => calls::record(begun, id, key_id, &call).await,
+                Some((key_id, call)) => calls::record(tx, id, key_id, &call).await,
                 None => Ok(()),
             }
         };
         let unindexed = async {
             match self.surface {
-                Surface::Web => begun.execute("INSERT INTO unindexed (task_id) VALUES ($1)", &[&id]).await,
+                Surface::Web => tx.execute("INSERT INTO unindexed (task_id) VALUES ($1)", &[&id]).await,
                 Surface::Api => Ok(0),
             }
         };
         let count = async {
             let count = "UPDATE accounts SET unfinished = unfinished + 1 WHERE id = $1";
-            match begun {
-                Transaction::Sqlite(..) => begun.execute(count, &[&self.account_id]).await,
+            match tx {
+                Transaction::Sqlite(..) => tx.execute(count, &[&self.account_id]).await,
                 Transaction::Postgres(..) => Ok(0),
             }
         };
-        let queue = self.queue(begun, id, &debit.parts);
-        let debit = ledger::debit(begun, self.account_id, debit, &charge, task.updated_at);
-        try_join!(biased; self.insert(begun, &task), queue, call, unindexed, count, debit)?;
+        let queue = self.queue(tx, id, &debit.parts);
+        let debit = ledger::debit(tx, self.account_id, debit, &charge, task.updated_at);
+        try_join!(biased; self.insert(tx, &task), queue, call, unindexed, count, debit)?;
         Ok(Submission::Accepted(task))
     }
 
-    async fn insert(&self, begun: &Transaction<'_>, task: &Task) -> Done<u64> {
+    async fn insert(&self, tx: &Transaction<'_>, task: &Task) -> Done<u64> {
         let sql = "INSERT INTO tasks (id, account_id, surface, image_to_image, updated_at, n, aspect_ratio,
             reference_images, prompt, request_id, settings, person_id)
             VALUES ($1, $2, $3, $4, $5, CAST($6 AS bigint), $7, $8, $9, $10, $11, $12)";
@@ -136,11 +136,11 @@ impl Order {
             &settings,
             &self.origin.person_id,
         ];
-        begun.execute(sql, &parameters).await
+        tx.execute(sql, &parameters).await
     }
 
     /// Queues the task with the parts of grants that it took, as JSON pairs of grant and credits; NULL if it took none.
-    async fn queue(&self, begun: &Transaction<'_>, id: Id, parts: &[Part]) -> Done<u64> {
+    async fn queue(&self, tx: &Transaction<'_>, id: Id, parts: &[Part]) -> Done<u64> {
         let sql = "INSERT INTO queue (task_id, account_id, key_id, person_id, reference_count, taken, wants_previews,
             engine) VALUES ($1, $2, $3, $4, CAST($5 AS bigint), $6, $7, $8)";
         let Origin { key_id, person_id, call, engine, .. } = &self.origin;
@@ -151,6 +151,6 @@ impl Order {
         let engine = engine.as_deref().unwrap_or_default();
         let parameters: [&dyn Parameter; 8] =
             [&id, &self.account_id, key_id, person_id, &references, &taken, &wants_previews, &engine];
-        begun.execute(sql, &parameters).await
+        tx.execute(sql, &parameters).await
     }
 }

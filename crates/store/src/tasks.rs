@@ -148,7 +148,7 @@ impl Store {
                     if order.start.is_over(writing.clock.elapsed()) {
                         return Ok(Submission::NotStarted);
                     }
-                    on_sqlite(writing, async |begun: &Transaction<'_>| order.submit(begun, begun.new_id()).await)
+                    on_sqlite(writing, async |tx: &Transaction<'_>| order.submit(tx, tx.new_id()).await)
                 };
                 store.write(Effect::Submit, right, submit).await
             }
@@ -290,7 +290,7 @@ impl Store {
 
     /// The state of the existing tasks and uploads among `ids`, in any order, including removed ones.
     pub async fn task_files(&self, tasks: &[Id]) -> Result<Vec<TaskFiles>> {
-        let among = self.driver.among(1);
+        let among = self.driver.in_list(1);
         let sql = format!(
             "SELECT id, status = 'processing' AS is_processing, coalesce(images, '[]') AS images, updated_at,
                  CASE WHEN EXISTS (SELECT 1 FROM deletions d WHERE d.task_id = tasks.id AND NOT d.erased)

@@ -8,7 +8,7 @@ use super::driver::{Parameter, Store, Transaction, list, millis, with_store};
 use super::endings::Loss;
 use super::failure::Done;
 use super::gallery::{delete_of, forget, unsearch};
-use super::{Audit, Ended, LONGEST_PAUSE, Rescue, Rescued, Result};
+use super::{Audit, Ended, LONGEST_PAUSE, Reclaim, Reclaimed, Result};
 use tintype_domain::model::{FailureCause, Id};
 use tintype_system::clock::Timestamp;
 use tintype_system::fault::Effect;
@@ -29,27 +29,27 @@ const REMOVABLE_ON_POSTGRES: &str = "
 
 /// Tasks that are removed, or prompts that are erased, in one transaction. SQLite lets the writes of callers run in
 /// between.
-fn batch(begun: &Transaction<'_>) -> i64 {
-    begun.either(256, 1_000)
+fn batch(tx: &Transaction<'_>) -> i64 {
+    tx.either(256, 1_000)
 }
 
 /// Removes some tasks of an account. Returns their number, and whether more may be due.
-async fn remove(begun: &Transaction<'_>, account_id: Id, cutoff: Timestamp) -> Done<(usize, bool)> {
+async fn remove(tx: &Transaction<'_>, account_id: Id, cutoff: Timestamp) -> Done<(usize, bool)> {
     let due = format!(
         "{} {}",
-        begun.either(REMOVABLE_ON_SQLITE, REMOVABLE_ON_POSTGRES),
-        begun.locking("FOR NO KEY UPDATE SKIP LOCKED")
+        tx.either(REMOVABLE_ON_SQLITE, REMOVABLE_ON_POSTGRES),
+        tx.locking("FOR NO KEY UPDATE SKIP LOCKED")
     );
-    let most = batch(begun);
+    let most = batch(tx);
     let parameters: [&dyn Parameter; 4] = [&cutoff, &Id::floor(cutoff), &account_id, &most];
-    let due: Vec<Id> = begun.list(&due, &parameters, |row| row.get("id")).await?;
-    let removed = forget(begun, &due).await?;
+    let due: Vec<Id> = tx.list(&due, &parameters, |row| row.get("id")).await?;
+    let removed = forget(tx, &due).await?;
     let sql = format!(
         "UPDATE tasks SET removed_at = $2, prompt = '', reference_images = '[]', settings = NULL, request_id = NULL
          WHERE id {}",
-        begun.among(1)
+        tx.in_list(1)
     );
-    begun.execute(&sql, &[&list(removed), &begun.now()]).await?;
+    tx.execute(&sql, &[&list(removed), &tx.now()]).await?;
     Ok((removed.len(), due.len() as i64 == most || removed.len() < due.len()))
 }
 
@@ -60,17 +60,17 @@ pub(super) const KEEP_FAILED_PROMPT: &str = "INSERT INTO failed_prompts (task_id
     FROM tasks WHERE id = $1";
 
 /// Erases some of an account's prompts, up to the prompt of the task `latest`; returns their number.
-async fn erase(begun: &Transaction<'_>, account_id: Id, latest: Id) -> Done<usize> {
+async fn erase(tx: &Transaction<'_>, account_id: Id, latest: Id) -> Done<usize> {
     let due = format!(
         "SELECT task_id FROM failed_prompts WHERE account_id = $1 AND task_id <= $2
          ORDER BY account_id, task_id LIMIT $3 {}",
-        begun.locking("FOR UPDATE SKIP LOCKED")
+        tx.locking("FOR UPDATE SKIP LOCKED")
     );
-    let due: Vec<Id> = begun.list(&due, &[&account_id, &latest, &batch(begun)], |row| row.get("task_id")).await?;
-    let erased = unsearch(begun, &due).await?;
+    let due: Vec<Id> = tx.list(&due, &[&account_id, &latest, &batch(tx)], |row| row.get("task_id")).await?;
+    let erased = unsearch(tx, &due).await?;
     let blank = "UPDATE tasks SET prompt = '', reference_images = '[]', settings = NULL WHERE id";
-    begun.execute(&format!("{blank} {}", begun.among(1)), &[&list(erased)]).await?;
-    delete_of(begun, "failed_prompts", erased).await?;
+    tx.execute(&format!("{blank} {}", tx.in_list(1)), &[&list(erased)]).await?;
+    delete_of(tx, "failed_prompts", erased).await?;
     Ok(erased.len())
 }
 
@@ -92,7 +92,7 @@ fn take(sweeps: &str, now: &str) -> String {
 #[derive(Debug, Clone)]
 pub(crate) enum Sweep {
     /// Tasks whose leases are reclaimed.
-    Leases(Rescue),
+    Leases(Reclaim),
     /// Tasks with an id below this one.
     Before(Id),
     /// Waiting tasks with more references than this.
@@ -105,9 +105,9 @@ pub(crate) enum Sweep {
 impl Store {
     /// Reclaims leases. Their tasks are queued again, or failed with `last_error` after [`MAX_LOST_LEASES`] lost
     /// leases. Also deletes the progress of attempts that have ended.
-    pub async fn rescue(&self, which: Rescue, last_error: &str) -> Result<Rescued> {
+    pub async fn reclaim(&self, which: Reclaim, last_error: &str) -> Result<Reclaimed> {
         let loss = Loss::attempt(last_error, Duration::ZERO);
-        self.sweep(Effect::Rescue, Sweep::Leases(which), loss).await
+        self.sweep(Effect::Reclaim, Sweep::Leases(which), loss).await
     }
 
     /// Fails and refunds every unfinished task created at or before `cutoff` of [`Store::now`]; returns them in any
@@ -121,21 +121,21 @@ impl Store {
 
     /// Fails and refunds every waiting task with more than `max_references` reference images; returns them in any
     /// order.
-    pub async fn fail_beyond(&self, max_references: u32, error: &str) -> Result<Vec<Ended>> {
+    pub async fn fail_over_reference_limit(&self, max_references: u32, error: &str) -> Result<Vec<Ended>> {
         let loss = Loss::now(FailureCause::TooManyReferences(max_references), error);
         Ok(self.sweep(Effect::FailBeyond, Sweep::Beyond(max_references), loss).await?.failed)
     }
 
     /// Ends the grants that have expired by [`Store::now`]: an entry of kind `expiry` takes each grant's remaining
     /// credits from its account. Returns the number of grants.
-    pub async fn lapse_grants(&self) -> Result<usize> {
+    pub async fn expire_grants(&self) -> Result<usize> {
         with_store!(self.driver, store => store.lapse_all_grants().await)
     }
 
     /// Fails and refunds every waiting task that names an engine which is not among these, or has more reference images
     /// than its engine takes; returns them in any order. Each of `engines` is a name and the most reference images that
     /// it takes.
-    pub async fn fail_unmatched(&self, engines: &[(String, u32)], error: &str) -> Result<Vec<Ended>> {
+    pub async fn fail_without_engine(&self, engines: &[(String, u32)], error: &str) -> Result<Vec<Ended>> {
         let engines: serde_json::Map<String, serde_json::Value> =
             engines.iter().map(|(name, most)| (name.clone(), (*most).into())).collect();
         let engines = serde_json::Value::from(engines).to_string();
@@ -143,7 +143,7 @@ impl Store {
         Ok(self.sweep(Effect::FailUnmatched, Sweep::Unmatched(engines), loss).await?.failed)
     }
 
-    async fn sweep(&self, effect: Effect, sweep: Sweep, loss: Loss) -> Result<Rescued> {
+    async fn sweep(&self, effect: Effect, sweep: Sweep, loss: Loss) -> Result<Reclaimed> {
         with_store!(self.driver, store => store.sweep(effect, &sweep, &loss).await)
     }
 
@@ -175,7 +175,7 @@ impl Store {
         let mut all = 0;
         loop {
             let (some, has_more) =
-                self.write(Effect::RemoveTasks, async move |begun| remove(begun, account_id, cutoff).await).await?;
+                self.write(Effect::RemoveTasks, async move |tx| remove(tx, account_id, cutoff).await).await?;
             all += some;
             if !has_more {
                 return Ok(all);
@@ -199,13 +199,13 @@ impl Store {
     /// Postpones a sweep by `pause`, at most [`LONGEST_PAUSE`].
     pub async fn postpone_sweep(&self, sweep: &str, pause: Duration) -> Result<()> {
         let sweep = sweep.to_owned();
-        self.write(None, async move |begun| {
+        self.write(None, async move |tx| {
             // The day of a sweep that has long been due has no files any more, or it is due with or without a row.
-            let gone = begun.now().saturating_sub(LONGEST_PAUSE);
-            begun.execute("DELETE FROM sweeps WHERE due_at < $1 AND name <> $2", &[&gone, &sweep]).await?;
+            let gone = tx.now().saturating_sub(LONGEST_PAUSE);
+            tx.execute("DELETE FROM sweeps WHERE due_at < $1 AND name <> $2", &[&gone, &sweep]).await?;
             let sql = "INSERT INTO sweeps (name, due_at) VALUES ($1, $2)
                 ON CONFLICT (name) DO UPDATE SET due_at = excluded.due_at";
-            begun.execute(sql, &[&sweep, &begun.now().saturating_add(pause)]).await.map(drop)
+            tx.execute(sql, &[&sweep, &tx.now().saturating_add(pause)]).await.map(drop)
         })
         .await
     }
@@ -248,7 +248,7 @@ impl Store {
         for row in self.driver.read_apart(due.to_owned(), &[&Id::floor(cutoff), &most]).await? {
             let (account_id, latest) = (row.get("account_id")?, row.get("latest")?);
             loop {
-                match self.write(Effect::EraseTasks, async move |begun| erase(begun, account_id, latest).await).await? {
+                match self.write(Effect::EraseTasks, async move |tx| erase(tx, account_id, latest).await).await? {
                     0 => break,
                     some => all += some,
                 }

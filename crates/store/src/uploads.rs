@@ -70,15 +70,15 @@ from_row! { fn upload(row) -> Upload {
 impl Store {
     /// Begins an upload. `None` if the account has `most` uploads, is disabled or does not exist.
     pub async fn begin_upload(&self, new: NewUpload, most: u32) -> Result<Option<Id>> {
-        self.write(Effect::BeginUpload, async move |begun| {
+        self.write(Effect::BeginUpload, async move |tx| {
             let NewUpload { account_id, surface, person_id, is_mask } = new;
             // Several that begin at once wait for each other here, and see each other in the next statement.
-            begun.lock("SELECT 1 FROM accounts WHERE id = $1", &[&account_id]).await?;
+            tx.lock("SELECT 1 FROM accounts WHERE id = $1", &[&account_id]).await?;
             let sql = "INSERT INTO uploads (id, account_id, surface, updated_at, person_id, is_mask)
                 SELECT $1, id, $3, $4, $6, $7 FROM accounts WHERE id = $2 AND disabled_at IS NULL
                 AND (SELECT count(*) FROM uploads WHERE account_id = $2 AND removed_at IS NULL) < $5";
-            let (id, surface, now, most) = (begun.new_id(), surface.as_str(), begun.now(), i64::from(most));
-            let added = begun.execute(sql, &[&id, &account_id, &surface, &now, &most, &person_id, &is_mask]).await?;
+            let (id, surface, now, most) = (tx.new_id(), surface.as_str(), tx.now(), i64::from(most));
+            let added = tx.execute(sql, &[&id, &account_id, &surface, &now, &most, &person_id, &is_mask]).await?;
             Ok((added > 0).then_some(id))
         })
         .await
@@ -132,16 +132,16 @@ impl Store {
     /// Removes the upload of this account and surface, if it is `author`'s; anyone's without an author. Returns whether
     /// there was one. The audit log records the removal of another person's.
     pub async fn remove_upload(&self, account_id: Id, surface: Surface, id: Id, author: Option<Id>) -> Result<bool> {
-        self.write(Effect::RemoveUploads, async move |begun| {
+        self.write(Effect::RemoveUploads, async move |tx| {
             let sql = format!(
                 "UPDATE uploads SET removed_at = $4 WHERE id = $1 AND account_id = $2 AND surface = $3
                  AND name IS NOT NULL AND removed_at IS NULL AND (person_id = $5 OR CAST($5 AS text) IS NULL)
                  RETURNING {COLUMNS}"
             );
-            let (surface, now) = (surface.as_str(), begun.now());
-            let removed = begun.find(&sql, &[&id, &account_id, &surface, &now, &author], upload).await?;
-            if removed.as_ref().is_some_and(|upload| begun.is_of_another(upload.person_id)) {
-                begun.audit(AuditedChange::of(Action::RemoveUpload, account_id).about(id)).await?;
+            let (surface, now) = (surface.as_str(), tx.now());
+            let removed = tx.find(&sql, &[&id, &account_id, &surface, &now, &author], upload).await?;
+            if removed.as_ref().is_some_and(|upload| tx.is_of_another(upload.person_id)) {
+                tx.audit(AuditedChange::of(Action::RemoveUpload, account_id).about(id)).await?;
             }
             Ok(removed.is_some())
         })
@@ -154,8 +154,8 @@ impl Store {
         let sql = "UPDATE uploads SET removed_at = $3 WHERE removed_at IS NULL
             AND id < CASE WHEN name IS NULL OR surface = 'api' THEN CAST($2 AS text) ELSE CAST($1 AS text) END
             RETURNING id";
-        let (finished, begun, now) = (Id::floor(finished_before), Id::floor(begun_before), self.driver.now());
-        Ok(self.statement(Effect::RemoveUploads, sql, &[&finished, &begun, &now]).await?.len())
+        let (finished, tx, now) = (Id::floor(finished_before), Id::floor(begun_before), self.driver.now());
+        Ok(self.statement(Effect::RemoveUploads, sql, &[&finished, &tx, &now]).await?.len())
     }
 
     /// Up to `limit` finished uploads that were removed before `cutoff`.

@@ -11,9 +11,9 @@ use std::time::Duration;
 use rustix::process::{Signal, getpid, kill_process};
 
 use crate::output;
-use tintype_domain::words;
+use tintype_domain::string_enum;
 
-words! {
+string_enum! {
     /// An operation whose result outlives the process.
     pub enum Effect: "effect" {
         /// An account is created.
@@ -105,7 +105,7 @@ words! {
         /// A waiting task is failed and refunded by its owner.
         Cancel = "cancel",
         /// Expired leases are reclaimed.
-        Rescue = "rescue",
+        Reclaim = "rescue",
         /// Overdue tasks are failed and refunded.
         Expire = "expire",
         /// Tasks that no engine can do are failed and refunded.
@@ -127,7 +127,7 @@ words! {
     }
 }
 
-words! {
+string_enum! {
     /// When a fault occurs.
     enum Side: "side" {
         /// The effect has not begun.
@@ -167,7 +167,7 @@ impl fmt::Display for Point {
     }
 }
 
-words! {
+string_enum! {
     /// Effect of a fault.
     enum Action: "action" {
         /// The operation reports an error.

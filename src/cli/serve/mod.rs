@@ -33,7 +33,7 @@ use tintype_config::{DataSettings, DatabaseUrl, LOCK_PATIENCE, ServerSettings};
 use tintype_outbound::receivers::{ReceiverOptions, Receivers};
 use tintype_store::postgres;
 use tintype_store::sqlite;
-use tintype_store::{Rescue, Store, StoreError};
+use tintype_store::{Reclaim, Store, StoreError};
 use tintype_system::clock::Clock;
 use tintype_system::data_dir::{self, DataLock};
 use tintype_system::locked::Locked as _;
@@ -258,7 +258,7 @@ async fn start(
     }
     if let DatabaseUrl::Sqlite(_) = &database {
         // This process holds the lock on the database, so every process that held a lease has ended.
-        parts.sweeper.sweep(Rescue::All).await;
+        parts.sweeper.sweep(Reclaim::All).await;
     }
     let store = parts.shared.store.acting(operator(data));
     let key = match &parts.api {

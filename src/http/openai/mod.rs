@@ -14,7 +14,7 @@ use super::ops::Readiness;
 use super::pipeline::auth::Caller;
 use super::pipeline::error::{ApiError, NoAnswer};
 use super::pipeline::observe::RequestId;
-use super::pipeline::repeats::Repeat;
+use super::pipeline::repeats::RetryHeaders;
 use super::state::ApiState;
 use super::submitted;
 use crate::service::limits::RateLimit;
@@ -128,7 +128,7 @@ async fn answer_call(
     request: Request,
 ) -> Result<Response, ApiError> {
     let (State(api), State(readiness), caller, Extension(request_id)) = sender;
-    let repeat = Repeat::of(request.headers())?;
+    let repeat = RetryHeaders::of(request.headers())?;
     let preferred = background::is_preferred(request.headers());
     let answer = if preferred || background::is_asked_for(&request)? { AnswerMode::AtOnce } else { answer };
     // Asked for before the body arrives and taken after that, so that a slow body takes no room from others.

@@ -13,7 +13,7 @@ use tracing::Instrument as _;
 use super::error::ApiError;
 use super::observe::RequestId;
 use super::proxy;
-use super::repeats::Repeat;
+use super::repeats::RetryHeaders;
 use crate::http::routes::{self, Access, Route, RouteGroup};
 use crate::http::state::ApiState;
 use crate::service::failures::FailureDelay;
@@ -161,7 +161,7 @@ fn credentials(api: &Arc<ApiState>, request: &Request) -> Result<Option<(KeySecr
     };
     let secret = bearer(request.headers()).ok_or_else(ApiError::unauthorized)?;
     // A call that may repeat one counts as a submit once it makes a task.
-    let may_repeat = route.group == RouteGroup::OpenAi && Repeat::is_claimed(request.headers());
+    let may_repeat = route.group == RouteGroup::OpenAi && RetryHeaders::is_claimed(request.headers());
     let limit = if may_repeat && route.limit == Some(RateLimit::Submit) { Some(RateLimit::Read) } else { route.limit };
     Ok(Some((secret, limit)))
 }

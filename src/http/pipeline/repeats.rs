@@ -17,14 +17,14 @@ const MAX_IDEMPOTENCY_KEY: usize = 255;
 
 /// The signs in the header of a request that an earlier attempt may have made its task.
 #[derive(Debug, Clone, Copy, Default)]
-pub(in crate::http) struct Repeat {
+pub(in crate::http) struct RetryHeaders {
     attempt: u32,
     /// Whether the client counts its attempts.
     counted: bool,
     idempotency: Option<[u8; 32]>,
 }
 
-impl Repeat {
+impl RetryHeaders {
     /// Reads the signs. A count that cannot be read counts as 0.
     pub(in crate::http) fn of(headers: &HeaderMap) -> Result<Self, ApiError> {
         let attempt = headers.get(&RETRY_COUNT).and_then(|count| count.to_str().ok()?.parse().ok()).unwrap_or(0);

@@ -10,7 +10,7 @@ use super::limiters::Limiters;
 use tintype_config::{LimitSettings, RedisServer};
 use tintype_domain::key::ApiKey;
 use tintype_domain::model::Id;
-use tintype_domain::words;
+use tintype_domain::string_enum;
 use tintype_system::clock::Clock;
 
 mod shared;
@@ -32,7 +32,7 @@ pub const VIEWS: u32 = 600;
 /// Views of all links of an account in that time.
 pub const VIEWS_OF_ACCOUNT: u32 = 2_400;
 
-words! {
+string_enum! {
     /// The limit that a request counts against.
     pub enum RateLimit: "limit" {
         /// Creating a task.

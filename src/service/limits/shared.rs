@@ -64,7 +64,7 @@ struct Connected {
     failure: SetOnce<String>,
 }
 
-tintype_domain::opaque!(SharedLimits);
+tintype_domain::opaque_debug!(SharedLimits);
 
 impl SharedLimits {
     /// Tries to connect once, then starts a background task that keeps the connection open.

@@ -15,7 +15,7 @@ pub enum FirstProof {
     Link(Token),
 }
 
-tintype_domain::opaque!(FirstProof);
+tintype_domain::opaque_debug!(FirstProof);
 
 impl People {
     /// Whether this is the password of a person.

@@ -41,11 +41,11 @@ impl Sweeper {
         let engines = store.engines().await?;
         let abilities = Abilities::of(&engines);
         if let Some(most) = abilities.configured.filter(|most| (*most as usize) < MAX_REFERENCES) {
-            endings.fail_beyond(most).await?;
+            endings.fail_over_reference_limit(most).await?;
         }
         if !engines.is_empty() && waiting.iter().any(|waiting| waiting.is_unmatched(&engines)) {
             let known: Vec<_> = engines.iter().map(|engine| (engine.name.clone(), engine.max_references)).collect();
-            endings.fail_unmatched(&known).await?;
+            endings.fail_without_engine(&known).await?;
         }
         let of_any = match abilities.available {
             Some(_) if abilities.available == abilities.configured => 0,

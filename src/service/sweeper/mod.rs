@@ -14,7 +14,7 @@ use tintype_config::{
     ServerSettings,
 };
 use tintype_domain::endpoint::MAX_WAITING;
-use tintype_store::{CALL_LIFE, DeleteSessions, Rescue, StoreError};
+use tintype_store::{CALL_LIFE, DeleteSessions, Reclaim, StoreError};
 use tintype_system::locked::Locked as _;
 
 mod abilities;
@@ -128,12 +128,12 @@ impl Sweeper {
             self.grace.locked().answered = answered;
         }
         let may_rescue = answered >= self.grace.locked().ends;
-        if may_rescue && self.rescue(Rescue::Expired).await.is_err() {
+        if may_rescue && self.reclaim(Reclaim::Expired).await.is_err() {
             self.start_grace();
         }
         // Afterwards, because nothing may wait for the database between a look at the clock and the rescue.
         self.match_engines().await;
-        self.lapse_grants().await;
+        self.expire_grants().await;
         self.index_prompts().await;
     }
 
@@ -143,10 +143,10 @@ impl Sweeper {
 
     /// Fails overdue tasks and those that no engine can do, and reclaims `which` leases without a grace period. Logs an
     /// error and leaves it to the next sweep.
-    pub async fn sweep(&self, which: Rescue) {
+    pub async fn sweep(&self, which: Reclaim) {
         if self.expire().await.is_ok() {
             self.match_engines().await;
-            drop(self.rescue(which).await);
+            drop(self.reclaim(which).await);
         }
     }
 
@@ -157,12 +157,12 @@ impl Sweeper {
     }
 
     /// Ends the grants that have expired. Logs an error and leaves it to the next sweep.
-    pub async fn lapse_grants(&self) {
-        report(self.shared.store.lapse_grants().await, |grants| tracing::info!(grants, "expired grants ended"));
+    pub async fn expire_grants(&self) {
+        report(self.shared.store.expire_grants().await, |grants| tracing::info!(grants, "expired grants ended"));
     }
 
-    async fn rescue(&self, which: Rescue) -> Result<(), StoreError> {
-        if self.shared.endings.rescue(which).await.inspect_err(failed)? > 0 {
+    async fn reclaim(&self, which: Reclaim) -> Result<(), StoreError> {
+        if self.shared.endings.reclaim(which).await.inspect_err(failed)? > 0 {
             self.shared.queued.send_replace(());
         }
         Ok(())

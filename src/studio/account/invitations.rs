@@ -13,7 +13,7 @@ use crate::service::people::JoinOutcome;
 use crate::studio::create::base;
 use crate::studio::error::{PageError, PageResult};
 use crate::studio::page::{answer, html, redirect, written};
-use crate::studio::session::{Fields, Form, Unready, Visitor, check_origin, request_context};
+use crate::studio::session::{Fields, Form, Visitor, WithoutSecondFactor, check_origin, request_context};
 use crate::studio::sign_in::sign_up::new_person;
 use crate::studio::sign_in::{agent, delay_failure, enter, take_slot, without_path_in_referrer, words};
 use crate::studio::texts::Texts;
@@ -123,14 +123,14 @@ async fn find(studio: &Studio, token: &str) -> Result<Option<(Token, Invitation)
 pub async fn invitation(
     State(studio): State<Arc<Studio>>,
     Path(token): Path<String>,
-    visitor: Result<Unready<Visitor>, PageError>,
+    visitor: Result<WithoutSecondFactor<Visitor>, PageError>,
     request: Request,
 ) -> PageResult {
     let (parts, _) = request.into_parts();
     let Some((_, invitation)) = find(&studio, &token).await? else {
         return gone(&studio, &request_context(&parts)?, &parts).await;
     };
-    if let Ok(Unready(visitor)) = visitor {
+    if let Ok(WithoutSecondFactor(visitor)) = visitor {
         return signed_in(&visitor, &invitation, &parts);
     }
     let page = JoinPage::new(&parts, &invitation);

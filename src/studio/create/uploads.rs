@@ -94,7 +94,7 @@ struct UploadQuery {
 pub async fn upload(State(studio): State<Arc<Studio>>, request: Request) -> PageResult {
     let (parts, body) = request.into_parts();
     let sender = Sender::of(&parts, &studio).await?;
-    sender.check_proof(parts.headers.get("x-proof").and_then(|proof| proof.to_str().ok()))?;
+    sender.check_csrf_token(parts.headers.get("x-proof").and_then(|proof| proof.to_str().ok()))?;
     sender.require(Role::Member)?;
     let receiving = receive(&studio, &sender, &parts, body);
     let received = tokio::time::timeout(UPLOAD_TIME_LIMIT, receiving).await;
@@ -158,7 +158,7 @@ pub(in crate::studio) async fn form(
     let reading = Reading::new(studio, &sender).read(reader, arriving, most);
     let read = tokio::time::timeout(UPLOAD_TIME_LIMIT, reading).await;
     let (fields, refusal) = read.map_err(|_| PageError::new(StatusCode::REQUEST_TIMEOUT, "error-request"))??;
-    sender.check_proof(fields.get(PROOF))?;
+    sender.check_csrf_token(fields.get(PROOF))?;
     let visitor = sender.arrived().await?;
     Ok((Form { visitor, fields, headers: parts.headers }, refusal))
 }
@@ -218,7 +218,7 @@ impl<'a> Reading<'a> {
             }
             (Piece::Data(data), Part::File(Some(incoming))) => incoming.write(data).await?,
             (Piece::Data(data), Part::File(None)) => {
-                self.sender.check_proof(self.fields.get(PROOF).map(String::as_str))?;
+                self.sender.check_csrf_token(self.fields.get(PROOF).map(String::as_str))?;
                 if self.uploads.len() >= MAX_REFERENCES {
                     return Err(PageError::new(StatusCode::UNPROCESSABLE_ENTITY, "upload-four"));
                 }

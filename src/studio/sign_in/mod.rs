@@ -13,10 +13,10 @@ use self::second_factor::ask_for_code;
 use super::cookies::{ID_TOKEN, RETURN_TO, SECRET, SESSION, has_unsent_form, page_after_sign_in};
 use super::error::{PageError, PageResult};
 use super::page::{html, redirect};
-use super::session::{Fields, Form, Unready, Visitor, check_origin, request_context, with_session};
+use super::session::{Fields, Form, Visitor, WithoutSecondFactor, check_origin, request_context, with_session};
 use super::texts::Texts;
 use super::{HOME, RequestContext, SIGN_IN, Studio};
-use crate::service::admission::{Admission, Admitted};
+use crate::service::concurrency_limit::{ConcurrencyLimit, ConcurrencyPermit};
 use crate::service::failures::FailureDelay;
 use crate::service::people::{SignIn, SignedIn};
 use tintype_domain::passwords::InvalidPassword;
@@ -125,10 +125,10 @@ pub(super) fn words(invalid: InvalidPassword) -> &'static str {
 
 /// Takes a slot for the address of a request, before anything costs time.
 pub(super) fn take_slot(
-    admission: &Admission<Source>,
+    limit: &ConcurrencyLimit<Source>,
     context: &RequestContext,
-) -> Result<Admitted<Source>, PageError> {
-    admission.enter(context.source).map_err(|_| PageError::busy())
+) -> Result<ConcurrencyPermit<Source>, PageError> {
+    limit.enter(context.source).map_err(|_| PageError::busy())
 }
 
 /// Logs a failed sign-in. The name is logged only if a person has it: another one may be a password in the wrong field.
@@ -200,7 +200,7 @@ struct SignedOutPage<'a> {
 
 /// Ends the session. If it began at a provider with a sign-out, a page continues there, because our policy doesn't let
 /// forms lead elsewhere.
-pub async fn sign_out(headers: HeaderMap, Unready(form): Unready<Form>) -> PageResult {
+pub async fn sign_out(headers: HeaderMap, WithoutSecondFactor(form): WithoutSecondFactor<Form>) -> PageResult {
     let Visitor { session, context, .. } = &form.visitor;
     form.visitor.store().end_sessions(session.person.id, EndSessions::One(session.id)).await?;
     let studio = &form.visitor.studio;

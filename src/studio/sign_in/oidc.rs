@@ -11,7 +11,7 @@ use axum::response::IntoResponse as _;
 
 use super::joining::{follow, join};
 use super::{agent, delay_failure, enter, take_slot, without_path_in_referrer};
-use crate::service::admission::Admission;
+use crate::service::concurrency_limit::ConcurrencyLimit;
 use crate::service::people::SignUpOutcome;
 use crate::service::rejections::Rejections;
 use crate::studio::cookies::{AUTHENTICATION, with_id_token};
@@ -47,14 +47,14 @@ struct LinkPage<'a> {
 /// anything.
 #[derive(Debug)]
 pub(in crate::studio) struct Exchanges {
-    slots: Admission<Source>,
+    slots: ConcurrencyLimit<Source>,
     /// Failed authentication requests.
     failed: Rejections<Source>,
 }
 
 impl Exchanges {
     pub(in crate::studio) fn new(clock: Clock) -> Self {
-        Self { slots: Admission::new(MAX_EXCHANGES_OF_ONE, MAX_EXCHANGES), failed: Rejections::new(clock) }
+        Self { slots: ConcurrencyLimit::new(MAX_EXCHANGES_OF_ONE, MAX_EXCHANGES), failed: Rejections::new(clock) }
     }
 }
 

@@ -17,7 +17,7 @@ use crate::service::people::FirstProof;
 use crate::studio::account::secret::{self, Secret};
 use crate::studio::error::{PageError, PageResult};
 use crate::studio::page::{Frame, answer, html, redirect};
-use crate::studio::session::{Fields, Form, Unready, Visitor, check_origin, lacks_factor, request_context};
+use crate::studio::session::{Fields, Form, Visitor, WithoutSecondFactor, check_origin, lacks_factor, request_context};
 use crate::studio::texts::Texts;
 use crate::studio::{RequestContext, SECOND_FACTOR, Studio};
 use tintype_domain::model::Id;
@@ -93,12 +93,12 @@ async fn page(visitor: &Visitor, secret: Option<FactorSecret>, refusal: Option<&
 }
 
 /// The page on which a person turns a second factor on and off.
-pub async fn second_factor(Unready(visitor): Unready<Visitor>) -> PageResult {
+pub async fn second_factor(WithoutSecondFactor(visitor): WithoutSecondFactor<Visitor>) -> PageResult {
     page(&visitor, None, None).await
 }
 
 /// Turns a second factor on, after the person has shown a code of it, and shows the recovery codes, this once.
-pub async fn turn_on(Unready(form): Unready<Form>) -> PageResult {
+pub async fn turn_on(WithoutSecondFactor(form): WithoutSecondFactor<Form>) -> PageResult {
     let Form { visitor, fields, .. } = form;
     let (studio, session) = (&visitor.studio, &visitor.session);
     let person = session.person.id;

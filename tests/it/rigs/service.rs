@@ -27,7 +27,7 @@ use tintype_domain::model::Id;
 use tintype_engine::{Brief, Engine, EngineError, EngineInfo, Picture, Progress};
 use tintype_engines::{EngineChoice, EngineContext};
 use tintype_outbound::receivers::{ReceiverOptions, Receivers};
-use tintype_store::{AccountCreation, NewKey, Rescue, Store};
+use tintype_store::{AccountCreation, NewKey, Reclaim, Store};
 use tintype_system::clock::Clock;
 use tintype_system::data_dir::backup_lock;
 use tintype_system::fault::Faults;
@@ -408,7 +408,7 @@ impl Service {
     }
 
     pub async fn sweep(&self) {
-        self.sweeper.sweep(Rescue::Expired).await;
+        self.sweeper.sweep(Reclaim::Expired).await;
     }
 
     /// Sends one request on a connection of its own.

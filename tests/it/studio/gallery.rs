@@ -154,7 +154,7 @@ async fn a_deleted_picture_stays_for_tasks_that_use_it() {
     service.clock.advance(BIN + ERASE_EVERY);
     assert_eq!(service.sweeper.sweep_deleted().await, 0, "a task needs it");
     service.work().await;
-    service.sweeper.sweep(tintype_store::Rescue::Expired).await;
+    service.sweeper.sweep(tintype_store::Reclaim::Expired).await;
     assert_eq!(service.sweeper.sweep_deleted().await, 1);
 }
 

@@ -118,7 +118,7 @@ async fn an_operator_grants_credits_that_expire_and_their_owner_sees_them() {
     let log = operator.page("/studio/operator/audit").await;
     assert!(log.contains("+9 (until 2026-11-24 12:00) a trial"), "{log}");
     service.clock.advance(std::time::Duration::from_secs(3 * 24 * 60 * 60));
-    service.sweeper.lapse_grants().await;
+    service.sweeper.expire_grants().await;
     let page = ada.page("/studio/credits?kind=expiry").await;
     assert!(page.contains(">Expiry<") && page.contains(">-9<") && !page.contains("Credits that expire"), "{page}");
     assert_eq!(ada.page("/studio/credits.csv?kind=expiry").await.lines().count(), 2);

@@ -10,7 +10,7 @@ use futures::future::join_all;
 use tintype_domain::ledger::NotCharged;
 use tintype_domain::model::{CREDITS_PER_IMAGE, FailureCause, Id, Surface};
 use tintype_domain::request::GenerateRequest;
-use tintype_store::{AccountCreation, Ended, Lease, LeaseWrite, Rescue, Result, Store, Submission};
+use tintype_store::{AccountCreation, Ended, Lease, LeaseWrite, Reclaim, Result, Store, Submission};
 use tintype_system::clock::{Clock, Timestamp};
 
 mod crowd;
@@ -329,11 +329,11 @@ impl Run<'_> {
         let overdue = self.store.expire(self.clock.now().saturating_sub(TIME_LIMIT), "too late").await?;
         self.end_all(overdue);
         if second >= self.grace {
-            let rescued = self.store.rescue(Rescue::Expired, "the worker died").await?;
+            let rescued = self.store.reclaim(Reclaim::Expired, "the worker died").await?;
             self.report.requeued += rescued.queued;
             self.end_all(rescued.failed);
         }
-        self.store.lapse_grants().await?;
+        self.store.expire_grants().await?;
         Ok(())
     }
 

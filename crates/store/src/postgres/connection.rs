@@ -148,7 +148,7 @@ impl Database {
     }
 
     async fn client(&self, pool: &Pool) -> Result<Client> {
-        let begun = self.clock.elapsed();
+        let started = self.clock.elapsed();
         loop {
             let error = match self.within(POOL_WAIT, pool.get()).await {
                 Some(Ok(client)) => return Ok(client),
@@ -156,7 +156,7 @@ impl Database {
                 None if pool.status().size < pool.status().max_size => return Err(self.silent()),
                 None => return Err(StoreError::other(too_few_connections())),
             };
-            let waited = self.clock.elapsed().saturating_sub(begun);
+            let waited = self.clock.elapsed().saturating_sub(started);
             // A manual clock stands still, so the wait would never end; tests with one do not restart the server.
             if is_final(&error) || self.clock.is_manual() || waited >= PATIENCE {
                 return Err(unreachable(error));
@@ -184,7 +184,7 @@ impl Database {
         parameters: Option<&[Parameter<'_>]>,
         of_statement: fn(Failure) -> Failure,
     ) -> Done<(PooledConnection, Vec<Row>)> {
-        let begun = self.clock.elapsed();
+        let started = self.clock.elapsed();
         // All connections of the pool may be broken; the one after them is new.
         let mut others = MAX_CONNECTIONS + 1;
         loop {
@@ -207,7 +207,7 @@ impl Database {
                 self.answered(ANSWER_TIMEOUT, query).await.map_err(of_statement)
             };
             let outcome = connection.run(query).await;
-            let is_early = self.clock.elapsed().saturating_sub(begun) < PATIENCE;
+            let is_early = self.clock.elapsed().saturating_sub(started) < PATIENCE;
             if others == 0 || !is_early || !matches!(outcome, Err(Failure::Broken(_))) {
                 return outcome.map(|rows| (connection, rows));
             }
@@ -223,8 +223,8 @@ impl Database {
     ) -> Done<T> {
         let (mut connection, _) = Box::pin(self.query(&self.writers, BEGIN, None, Failure::without_effect)).await?;
         let transaction = async |client: &mut Client| {
-            let begun = driver::Transaction::Postgres(self, Transaction(client), actor);
-            let done = self.answered(TRANSACTION_TIMEOUT, work(&begun)).await;
+            let tx = driver::Transaction::Postgres(self, Transaction(client), actor);
+            let done = self.answered(TRANSACTION_TIMEOUT, work(&tx)).await;
             match done.map_err(Failure::without_effect) {
                 Ok(done) => {
                     self.answered(ANSWER_TIMEOUT, async { Ok(client.batch_execute("COMMIT").await?) }).await?;

@@ -57,50 +57,38 @@ pub enum Import {
 impl PostgresStore {
     pub(crate) async fn import(&self, source: &Snapshot, expected: &Audit, progress: impl Fn(u64)) -> Result<Import> {
         let mut client = self.database.reader().await?;
-        let begun = client.transaction().await?;
-        begun
-            .batch_execute("SET LOCAL statement_timeout = 0; SET LOCAL idle_in_transaction_session_timeout = 0")
-            .await?;
-        begun.batch_execute("LOCK TABLE accounts IN EXCLUSIVE MODE").await?;
-        let any: bool = begun.query_one("SELECT EXISTS (SELECT 1 FROM accounts)", &[]).await?.try_get(0)?;
+        let tx = client.transaction().await?;
+        tx.batch_execute("SET LOCAL statement_timeout = 0; SET LOCAL idle_in_transaction_session_timeout = 0").await?;
+        tx.batch_execute("LOCK TABLE accounts IN EXCLUSIVE MODE").await?;
+        let any: bool = tx.query_one("SELECT EXISTS (SELECT 1 FROM accounts)", &[]).await?.try_get(0)?;
         if any {
             return Ok(Import::NotEmpty);
         }
         // Cursors from the source stay valid.
-        begun.batch_execute("DELETE FROM secrets").await?;
+        tx.batch_execute("DELETE FROM secrets").await?;
         for table in TABLES {
-            self.copy(&begun, source, table, &progress).await?;
+            self.copy(&tx, source, table, &progress).await?;
         }
-        begun
-            .batch_execute(
-                "SELECT setval(pg_get_serial_sequence('ledger', 'id'), (SELECT coalesce(max(id), 1) FROM ledger))",
-            )
+        tx.batch_execute(
+            "SELECT setval(pg_get_serial_sequence('ledger', 'id'), (SELECT coalesce(max(id), 1) FROM ledger))",
+        )
+        .await?;
+        tx.batch_execute("INSERT INTO unindexed (task_id) SELECT id FROM tasks WHERE surface = 'web' AND prompt <> ''")
             .await?;
-        begun
-            .batch_execute(
-                "INSERT INTO unindexed (task_id) SELECT id FROM tasks WHERE surface = 'web' AND prompt <> ''",
-            )
-            .await?;
-        let audit = audit::of(&*begun).await?;
+        let audit = audit::of(&*tx).await?;
         if audit != *expected {
             return Ok(Import::Differs(audit));
         }
         // Without statistics the first queries would be slow. ANALYZE is part of the transaction, so that its failure
         // leaves nothing behind.
-        begun.batch_execute(&format!("ANALYZE {}", TABLES.join(", "))).await?;
-        begun.commit().await.map_err(|error| StoreError::from(Failure::Unknown(error.into())))?;
+        tx.batch_execute(&format!("ANALYZE {}", TABLES.join(", "))).await?;
+        tx.commit().await.map_err(|error| StoreError::from(Failure::Unknown(error.into())))?;
         Ok(Import::Done(audit))
     }
 
     /// Copies the columns that this database has.
-    async fn copy(
-        &self,
-        begun: &Transaction<'_>,
-        source: &Snapshot,
-        table: &str,
-        progress: &impl Fn(u64),
-    ) -> Result<()> {
-        let target = begun.prepare(&format!("SELECT * FROM {table}")).await?;
+    async fn copy(&self, tx: &Transaction<'_>, source: &Snapshot, table: &str, progress: &impl Fn(u64)) -> Result<()> {
+        let target = tx.prepare(&format!("SELECT * FROM {table}")).await?;
         let names: Vec<&str> = target.columns().iter().map(|column| column.name()).collect();
         // The rows of a batch as one JSON text. The server converts each value for its column.
         let insert = format!(
@@ -121,7 +109,7 @@ impl PostgresStore {
                 names.iter().zip(row).map(|(name, value)| ((*name).to_owned(), json(value))).collect()
             };
             let objects: Vec<_> = rows.iter().map(object).collect();
-            begun.execute(&insert, &[&driver::json(&objects)]).await?;
+            tx.execute(&insert, &[&driver::json(&objects)]).await?;
             progress(rows.len() as u64);
         }
     }

@@ -254,8 +254,8 @@ async fn in_time<T>(database: &Database, work: impl Future<Output = Result<T>>) 
 
 /// Notifies all processes with the commit that a task has ended: the process of an operator's command ends too soon to
 /// do so later.
-pub(crate) async fn notify_ending(begun: &Transaction<'_>, task_id: Id) -> Done {
-    begun.execute(&format!("SELECT pg_notify({CHANNEL}, $1)"), &[&format!("- {task_id}")]).await?;
+pub(crate) async fn notify_ending(tx: &Transaction<'_>, task_id: Id) -> Done {
+    tx.execute(&format!("SELECT pg_notify({CHANNEL}, $1)"), &[&format!("- {task_id}")]).await?;
     Ok(())
 }
 

@@ -138,13 +138,13 @@ impl PostgresStore {
         actor: Option<&Actor>,
         work: impl AsyncFnOnce(&driver::Transaction<'_>) -> Done<T>,
     ) -> Done<T> {
-        let work = async |begun: &driver::Transaction<'_>| {
+        let work = async |tx: &driver::Transaction<'_>| {
             if let Some(right) = right
-                && !right.holds(begun, true).await?
+                && !right.holds(tx, true).await?
             {
                 return Err(StoreError::Revoked.into());
             }
-            work(begun).await
+            work(tx).await
         };
         self.database.transaction(actor, work).await
     }
@@ -159,7 +159,7 @@ impl PostgresStore {
         if right.is_none() {
             return Ok(driver::rows(self.database.write(sql, &driver::for_postgres(parameters)).await?));
         }
-        let work = async |begun: &driver::Transaction<'_>| begun.query(sql, parameters).await;
+        let work = async |tx: &driver::Transaction<'_>| tx.query(sql, parameters).await;
         self.transaction(right, None, work).await
     }
 }

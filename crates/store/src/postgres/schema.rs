@@ -35,13 +35,13 @@ const PAUSE: Duration = Duration::from_secs(1);
 /// Creates the schema in an empty database, or brings an earlier one up to date; or fails and leaves it unchanged. Of
 /// several processes that start at the same time the first migrates and the others wait.
 pub(super) async fn migrate(database: &Database, schema: &Schema) -> Result<(), OpenError> {
-    let begun = database.clock.elapsed();
+    let started = database.clock.elapsed();
     loop {
         let failure = match attempt(database, schema).await {
             Ok(outcome) => return outcome,
             Err(failure) => failure,
         };
-        let waited = database.clock.elapsed().saturating_sub(begun);
+        let waited = database.clock.elapsed().saturating_sub(started);
         if !matches!(failure, Failure::Busy(_) | Failure::Deadlock(_))
             || waited > PATIENCE
             || database.clock.is_manual()
@@ -57,8 +57,8 @@ pub(super) async fn migrate(database: &Database, schema: &Schema) -> Result<(), 
 pub(super) async fn is_current(database: &Database) -> Result<bool, OpenError> {
     let found = async {
         let mut client = database.reader().await?;
-        let begun = client.transaction().await?;
-        Ok(version(&begun, &database.name()).await?)
+        let tx = client.transaction().await?;
+        Ok(version(&tx, &database.name()).await?)
     };
     let found: Done<_> = found.await;
     match found.map_err(|failure| unusable(database, failure))?? {
@@ -90,9 +90,9 @@ fn advice(error: &str) -> &'static str {
 /// The inner error is about a database that is not migrated and stays as it is.
 async fn attempt(database: &Database, schema: &Schema) -> Done<Result<(), OpenError>> {
     let mut client = database.reader().await?;
-    let begun = client.transaction().await?;
-    let outcome = steps(&begun, &database.name(), schema).await?;
-    begun.commit().await?;
+    let tx = client.transaction().await?;
+    let outcome = steps(&tx, &database.name(), schema).await?;
+    tx.commit().await?;
     if let Ok(Some(found)) = outcome
         && found < schema.version()
     {
@@ -102,10 +102,10 @@ async fn attempt(database: &Database, schema: &Schema) -> Done<Result<(), OpenEr
 }
 
 /// The version of the schema; none for an empty database.
-async fn version(begun: &Transaction<'_>, name: &str) -> Result<Result<Option<i64>, OpenError>, tokio_postgres::Error> {
+async fn version(tx: &Transaction<'_>, name: &str) -> Result<Result<Option<i64>, OpenError>, tokio_postgres::Error> {
     let tables = "SELECT to_regclass('tintype') IS NOT NULL,
         to_regclass('accounts') IS NOT NULL OR to_regclass('tasks') IS NOT NULL, current_setting('server_encoding')";
-    let row = begun.query_one(tables, &[]).await?;
+    let row = tx.query_one(tables, &[]).await?;
     let (is_ours, is_in_use): (bool, bool) = (row.try_get(0)?, row.try_get(1)?);
     if is_in_use && !is_ours {
         return Ok(Err(OpenError::Foreign(name.to_owned())));
@@ -117,20 +117,20 @@ async fn version(begun: &Transaction<'_>, name: &str) -> Result<Result<Option<i6
     if !is_ours {
         return Ok(Ok(None));
     }
-    let found: i32 = begun.query_one("SELECT version FROM tintype", &[]).await?.try_get(0)?;
+    let found: i32 = tx.query_one("SELECT version FROM tintype", &[]).await?.try_get(0)?;
     Ok(Ok(Some(found.into())))
 }
 
 /// Returns the version that was found.
 async fn steps(
-    begun: &Transaction<'_>,
+    tx: &Transaction<'_>,
     name: &str,
     schema: &Schema,
 ) -> Result<Result<Option<i64>, OpenError>, tokio_postgres::Error> {
     // Many processes may start at the same time, and the first may take long.
-    begun.batch_execute("SET LOCAL lock_timeout = 0; SET LOCAL statement_timeout = '5min'").await?;
-    begun.execute("SELECT pg_advisory_xact_lock($1)", &[&LOCK]).await?;
-    let found = match version(begun, name).await? {
+    tx.batch_execute("SET LOCAL lock_timeout = 0; SET LOCAL statement_timeout = '5min'").await?;
+    tx.execute("SELECT pg_advisory_xact_lock($1)", &[&LOCK]).await?;
+    let found = match version(tx, name).await? {
         Ok(found) => found,
         Err(refusal) => return Ok(Err(refusal)),
     };
@@ -140,21 +140,21 @@ async fn steps(
     };
     let version = i32::try_from(schema.version()).expect("few changes");
     if found.is_none() {
-        begun.batch_execute(schema.in_force).await?;
+        tx.batch_execute(schema.in_force).await?;
         let secret: [u8; 32] = rand::random();
-        begun.execute("INSERT INTO secrets (name, value) VALUES ('cursor', $1)", &[&&secret[..]]).await?;
-        begun.execute("INSERT INTO tintype (version) VALUES ($1)", &[&version]).await?;
+        tx.execute("INSERT INTO secrets (name, value) VALUES ('cursor', $1)", &[&&secret[..]]).await?;
+        tx.execute("INSERT INTO tintype (version) VALUES ($1)", &[&version]).await?;
     } else if !pending.is_empty() {
         // A waiting ALTER TABLE blocks all later statements on the table, so give up soon and try again. The timeout is
         // shorter than `deadlock_timeout`, so that the server never cancels other transactions instead.
-        begun.batch_execute("SET LOCAL lock_timeout = '500ms'; SET LOCAL statement_timeout = 0").await?;
+        tx.batch_execute("SET LOCAL lock_timeout = '500ms'; SET LOCAL statement_timeout = 0").await?;
         // Every writing transaction locks this table first. So does the migration: otherwise a transaction in progress
         // could wait for a table of the first change, and the migration for one that the transaction has locked.
-        begun.batch_execute("LOCK TABLE tintype IN ACCESS EXCLUSIVE MODE").await?;
+        tx.batch_execute("LOCK TABLE tintype IN ACCESS EXCLUSIVE MODE").await?;
         for change in pending {
-            begun.batch_execute(change).await?;
+            tx.batch_execute(change).await?;
         }
-        begun.execute("UPDATE tintype SET version = $1", &[&version]).await?;
+        tx.execute("UPDATE tintype SET version = $1", &[&version]).await?;
     }
     Ok(Ok(found))
 }

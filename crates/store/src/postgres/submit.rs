@@ -72,7 +72,7 @@ impl PostgresStore {
     async fn send(&self, order: &Order, id: Id) -> Done<Submission> {
         let passed = self.faults.pass(Point::before(Effect::Commit)).await;
         passed.map_err(|error| Failure::Refused(error.into()))?;
-        let submit = async |begun: &Transaction<'_>| order.submit(begun, id).await;
+        let submit = async |tx: &Transaction<'_>| order.submit(tx, id).await;
         let submission = self.database.transaction(None, submit).await?;
         let passed = self.faults.pass(Point::after(Effect::Commit)).await;
         passed.map_err(|error| Failure::Unknown(error.into()))?;
@@ -83,9 +83,9 @@ impl PostgresStore {
     /// so a transaction that locks the account later either sees its task, or the task will never exist.
     async fn find_out(&self, order: &Order, id: Id, error: StoreError) -> Result<Submission> {
         tracing::warn!(task = %id, %error, "the response to a submit was lost; checking whether its task exists");
-        let look = async |begun: &Transaction<'_>| {
-            ledger::lock_any(begun, order.account_id).await?;
-            Ok(begun.query_opt("SELECT 1 FROM tasks WHERE id = $1", &[&id]).await?.is_some())
+        let look = async |tx: &Transaction<'_>| {
+            ledger::lock_any(tx, order.account_id).await?;
+            Ok(tx.query_opt("SELECT 1 FROM tasks WHERE id = $1", &[&id]).await?.is_some())
         };
         let found = async {
             loop {

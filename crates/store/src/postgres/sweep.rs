@@ -6,7 +6,7 @@ use crate::driver::{Parameter, Transaction, millis};
 use crate::endings::{Loss, select_lost};
 use crate::failure::{Done, Failure};
 use crate::upkeep::Sweep;
-use crate::{LONGEST_LEASE, Rescue, Rescued, Result, StoreError, ledger, progress};
+use crate::{LONGEST_LEASE, Reclaim, Reclaimed, Result, StoreError, ledger, progress};
 use tintype_domain::model::Id;
 use tintype_system::clock::Timestamp;
 use tintype_system::fault::Effect;
@@ -29,11 +29,11 @@ fn unless_refused<T>(account: &str, what: &str, swept: Done<T>) -> Result<Option
 }
 
 impl PostgresStore {
-    pub(crate) async fn sweep(&self, effect: Effect, sweep: &Sweep, loss: &Loss) -> Result<Rescued> {
+    pub(crate) async fn sweep(&self, effect: Effect, sweep: &Sweep, loss: &Loss) -> Result<Reclaimed> {
         let rescued = self.write(effect, self.give_up(sweep, loss)).await?;
         if let Sweep::Leases(_) = sweep {
             // The tasks are rescued all the same.
-            let forget = async |begun: &Transaction<'_>| progress::forget_ended(begun).await;
+            let forget = async |tx: &Transaction<'_>| progress::forget_ended(tx).await;
             if let Err(failure) = self.database.transaction(None, forget).await {
                 let error = StoreError::from(failure);
                 tracing::debug!(%error, "could not delete the progress of attempts that have ended; \
@@ -49,8 +49,8 @@ impl PostgresStore {
             // Leases that have ended, or last longer than any lease: the server's clock was set back since.
             Sweep::Leases(which) => {
                 let until = match which {
-                    Rescue::Expired => self.database.given_time(),
-                    Rescue::All => Some(Timestamp::MAX.saturating_sub(LONGEST_LEASE)),
+                    Reclaim::Expired => self.database.given_time(),
+                    Reclaim::All => Some(Timestamp::MAX.saturating_sub(LONGEST_LEASE)),
                 };
                 let (now, longest) = ("tintype_now($1)", millis(LONGEST_LEASE));
                 (format!("(q.lease_until <= {now} OR q.lease_until > {now} + {longest})"), Box::new(until))
@@ -69,7 +69,7 @@ impl PostgresStore {
     }
 
     /// Queues the tasks again, or fails and refunds them, in one or more transactions for each account.
-    async fn give_up(&self, sweep: &Sweep, loss: &Loss) -> Result<Rescued> {
+    async fn give_up(&self, sweep: &Sweep, loss: &Loss) -> Result<Reclaimed> {
         let ((condition, bound), horizon) = (self.sought(sweep), self.database.horizon());
         // On a connection for writing, because its plan begins at the horizon.
         let accounts = format!("SELECT DISTINCT q.account_id FROM queue q WHERE {condition} AND q.task_id >= $2");
@@ -81,12 +81,12 @@ impl PostgresStore {
         // never waits.
         let locking = format!("LIMIT {BATCH} FOR UPDATE OF q SKIP LOCKED FOR NO KEY UPDATE OF a SKIP LOCKED");
         let lost = select_lost(&ordered, &locking);
-        let mut all = Rescued::default();
+        let mut all = Reclaimed::default();
         for row in self.database.write(&accounts, &[bound.for_postgres(), &horizon]).await? {
             let account: &str = row.try_get(0)?;
-            let some = async |begun: &Transaction<'_>| {
-                let rows = begun.query(&lost, &[&*bound, &horizon, &account]).await?;
-                Ok((rows.len(), loss.give_up_rows(begun, &rows).await?))
+            let some = async |tx: &Transaction<'_>| {
+                let rows = tx.query(&lost, &[&*bound, &horizon, &account]).await?;
+                Ok((rows.len(), loss.give_up_rows(tx, &rows).await?))
             };
             while let Some((found, rescued)) =
                 unless_refused(account, "end or requeue tasks", self.database.transaction(None, some).await)?
@@ -115,12 +115,12 @@ impl PostgresStore {
             let (now, mut all) = (self.database.now(), 0);
             for row in self.database.write(due, &[&now]).await? {
                 let account_id: Id = row.try_get(0)?;
-                let end = async |begun: &Transaction<'_>| {
-                    if begun.query_opt(lock, &[&account_id]).await?.is_none() {
+                let end = async |tx: &Transaction<'_>| {
+                    if tx.query_opt(lock, &[&account_id]).await?.is_none() {
                         return Ok(0);
                     }
-                    let grants = begun.list(expired, &[&account_id, &now], ledger::grant).await?;
-                    ledger::end_grants(begun, account_id, grants, now).await
+                    let grants = tx.list(expired, &[&account_id, &now], ledger::grant).await?;
+                    ledger::end_grants(tx, account_id, grants, now).await
                 };
                 let ended = self.database.transaction(None, end).await;
                 all += unless_refused(account_id.as_str(), "end expired grants", ended)?.unwrap_or(0);

@@ -90,7 +90,7 @@ const TERMS_AT_A_TIME: usize = 2_000;
 
 /// Overwrites the words of tasks in the index, which needs the words to find them. Returns the tasks, or only the first
 /// ones if they have many words.
-pub(crate) async fn overwrite_words<'a>(begun: &Transaction<'_>, tasks: &'a [Id]) -> Done<&'a [Id]> {
+pub(crate) async fn overwrite_words<'a>(tx: &Transaction<'_>, tasks: &'a [Id]) -> Done<&'a [Id]> {
     let (mut overwritten, mut done) = (0, 0);
     for task in tasks {
         if overwritten >= TERMS_AT_A_TIME {
@@ -99,41 +99,41 @@ pub(crate) async fn overwrite_words<'a>(begun: &Transaction<'_>, tasks: &'a [Id]
         done += 1;
         let indexed = "SELECT p.number, t.account_id, t.prompt FROM prompts p JOIN tasks t ON t.id = p.task_id
             WHERE p.task_id = $1";
-        if let Some(row) = begun.query_opt(indexed, &[task]).await? {
+        if let Some(row) = tx.query_opt(indexed, &[task]).await? {
             let terms = terms(row.get("account_id")?, &row.get::<String>("prompt")?);
             overwritten += terms.len();
             let sql = "INSERT INTO prompt_words (prompt_words, rowid, words) VALUES ('delete', $1, $2)";
-            begun.execute(sql, &[&row.get::<i64>("number")?, &terms.join(" ")]).await?;
+            tx.execute(sql, &[&row.get::<i64>("number")?, &terms.join(" ")]).await?;
         }
     }
     Ok(&tasks[..done])
 }
 
 /// The first number from `first` on that no task has in the index.
-async fn free_number(begun: &Transaction<'_>, first: i64) -> Done<i64> {
+async fn free_number(tx: &Transaction<'_>, first: i64) -> Done<i64> {
     let mut number = first;
-    while begun.query_opt("SELECT 1 FROM prompts WHERE number = $1", &[&number]).await?.is_some() {
+    while tx.query_opt("SELECT 1 FROM prompts WHERE number = $1", &[&number]).await?.is_some() {
         number += 1;
     }
     Ok(number)
 }
 
 /// Indexes the oldest tasks first, so that those that share a rank have numbers in the order of their ids.
-pub(crate) async fn index_prompts(begun: &Transaction<'_>) -> Done<usize> {
+pub(crate) async fn index_prompts(tx: &Transaction<'_>) -> Done<usize> {
     let due = "SELECT t.id, t.account_id, t.prompt FROM unindexed u CROSS JOIN tasks t ON t.id = u.task_id
         ORDER BY u.task_id LIMIT $1";
-    let due = begun.query(due, &[&i64::from(GALLERY_BATCH)]).await?;
+    let due = tx.query(due, &[&i64::from(GALLERY_BATCH)]).await?;
     // The number of a task is its rank, or the next free one, so that a search reads the newest tasks first, also after
     // the clock was set back. From the rank of a task to its number all are taken.
     let mut free = 0;
     for row in &due {
         let (task, words): (Id, _) = (row.get("id")?, terms(row.get("account_id")?, &row.get::<String>("prompt")?));
-        let number = free_number(begun, task.rank().max(free)).await?;
+        let number = free_number(tx, task.rank().max(free)).await?;
         free = number + 1;
-        begun.execute("INSERT INTO prompts (number, task_id) VALUES ($1, $2)", &[&number, &task]).await?;
+        tx.execute("INSERT INTO prompts (number, task_id) VALUES ($1, $2)", &[&number, &task]).await?;
         let sql = "INSERT INTO prompt_words (rowid, words) VALUES ($1, $2)";
-        begun.execute(sql, &[&number, &words.join(" ")]).await?;
-        begun.execute("DELETE FROM unindexed WHERE task_id = $1", &[&task]).await?;
+        tx.execute(sql, &[&number, &words.join(" ")]).await?;
+        tx.execute("DELETE FROM unindexed WHERE task_id = $1", &[&task]).await?;
     }
     Ok(due.len())
 }

@@ -29,7 +29,7 @@ fn lapse(writing: &mut Writing, skipped: usize) -> Result<Swept> {
     let mut swept = Swept::default();
     for row in query(&writing.connection, due, parameters)? {
         let (account_id, grant): (Id, _) = (row.get("account_id")?, ledger::grant(&row)?);
-        let end = async |begun: &Transaction<'_>| ledger::end_grants(begun, account_id, vec![grant], now).await;
+        let end = async |tx: &Transaction<'_>| ledger::end_grants(tx, account_id, vec![grant], now).await;
         match in_savepoint(writing, |writing| on_sqlite(writing, end)) {
             Ok(_) => swept.lapsed += 1,
             Err(error) if writing.connection.is_autocommit() => return Err(error),

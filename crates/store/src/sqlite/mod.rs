@@ -131,7 +131,7 @@ impl SqliteStore {
         let write = async {
             let Some(right) = right else { return self.writer.write(write).await };
             let write = move |writing: &mut Writing| {
-                let holds = on_sqlite(writing, async |begun: &Transaction<'_>| right.holds(begun, true).await)?;
+                let holds = on_sqlite(writing, async |tx: &Transaction<'_>| right.holds(tx, true).await)?;
                 holds.then(|| write(writing)).transpose()
             };
             self.writer.write(write).await?.ok_or(StoreError::Revoked)

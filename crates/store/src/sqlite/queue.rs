@@ -13,7 +13,8 @@ use crate::endings::Loss;
 use crate::tasks::REQUEST;
 use crate::upkeep::Sweep;
 use crate::{
-    Claim, EndingsElsewhere, LONGEST_DELAY, LONGEST_LEASE, Lease, Rescue, Rescued, Result, StoreError, progress, queue,
+    Claim, EndingsElsewhere, LONGEST_DELAY, LONGEST_LEASE, Lease, Reclaim, Reclaimed, Result, StoreError, progress,
+    queue,
 };
 use tintype_domain::model::Id;
 use tintype_system::clock::Timestamp;
@@ -119,25 +120,25 @@ fn renew(writing: &mut Writing, leases: &[Lease], lease: Duration) -> rusqlite::
 
 /// Gives up a task in a savepoint. If that fails, for example on a damaged row, the writes for the other tasks
 /// continue, unless SQLite has rolled back the whole transaction.
-fn give_up(writing: &mut Writing, loss: &Loss, task_id: Id) -> Result<Rescued> {
+fn give_up(writing: &mut Writing, loss: &Loss, task_id: Id) -> Result<Reclaimed> {
     let give_up = |writing: &mut Writing| {
-        on_sqlite(writing, async |begun: &Transaction<'_>| loss.give_up(begun, "q.task_id = $1", &[&task_id]).await)
+        on_sqlite(writing, async |tx: &Transaction<'_>| loss.give_up(tx, "q.task_id = $1", &[&task_id]).await)
     };
     let rescued = in_savepoint(writing, give_up).and_then(|rescued| {
         let damaged = || StoreError::other("its row in the queue has no task that is processing");
-        if rescued == Rescued::default() { Err(damaged()) } else { Ok(rescued) }
+        if rescued == Reclaimed::default() { Err(damaged()) } else { Ok(rescued) }
     });
     match rescued {
         Err(error) if !writing.connection.is_autocommit() => {
             tracing::error!(task = %task_id, %error, "could not end or requeue a task; the next sweep tries again");
-            Ok(Rescued::default())
+            Ok(Reclaimed::default())
         }
         outcome => outcome,
     }
 }
 
 /// Ends or requeues up to [`SWEEP_BATCH`] tasks that a sweep looks for, each individually.
-fn sweep(writing: &mut Writing, sweep: &Sweep, loss: &Loss) -> Result<Rescued> {
+fn sweep(writing: &mut Writing, sweep: &Sweep, loss: &Loss) -> Result<Reclaimed> {
     let connection = &writing.connection;
     let select = |sql: &str, parameters: &[&dyn ToSql]| -> rusqlite::Result<Vec<Id>> {
         connection.prepare_cached(sql)?.query_map(parameters, |row| row.get(0))?.collect()
@@ -146,8 +147,8 @@ fn sweep(writing: &mut Writing, sweep: &Sweep, loss: &Loss) -> Result<Rescued> {
         Sweep::Leases(which) => {
             let now = writing.clock.now();
             let (ended, impossible) = match which {
-                Rescue::Expired => (now, now.saturating_add(LONGEST_LEASE)),
-                Rescue::All => (Timestamp::MAX, Timestamp::MAX),
+                Reclaim::Expired => (now, now.saturating_add(LONGEST_LEASE)),
+                Reclaim::All => (Timestamp::MAX, Timestamp::MAX),
             };
             let leased = "SELECT task_id FROM queue INDEXED BY queue_leased WHERE lease_until <= ?1
                 UNION ALL SELECT task_id FROM queue INDEXED BY queue_leased WHERE lease_until > ?2 LIMIT ?3";
@@ -168,12 +169,12 @@ fn sweep(writing: &mut Writing, sweep: &Sweep, loss: &Loss) -> Result<Rescued> {
     };
     // Refunds come in the order of their tasks.
     tasks.sort_unstable();
-    let mut all = Rescued::default();
+    let mut all = Reclaimed::default();
     for id in tasks {
         all.add(give_up(writing, loss, id)?);
     }
     if let Sweep::Leases(_) = sweep {
-        on_sqlite(writing, async |begun: &Transaction<'_>| progress::forget_ended(begun).await)?;
+        on_sqlite(writing, async |tx: &Transaction<'_>| progress::forget_ended(tx).await)?;
     }
     Ok(all)
 }
@@ -196,8 +197,8 @@ impl SqliteStore {
         self.write(Effect::Renew, None, move |writing| Ok(renew(writing, &leases, lease)?)).await
     }
 
-    pub(crate) async fn sweep(&self, effect: Effect, which: &Sweep, loss: &Loss) -> Result<Rescued> {
-        let mut all = Rescued::default();
+    pub(crate) async fn sweep(&self, effect: Effect, which: &Sweep, loss: &Loss) -> Result<Reclaimed> {
+        let mut all = Reclaimed::default();
         loop {
             let (which, loss) = (which.clone(), loss.clone());
             let some = self.write(effect, None, move |writing| sweep(writing, &which, &loss)).await?;

@@ -8,7 +8,7 @@ use tintype::files::Files;
 use tintype::service::ServiceContext;
 use tintype::service::sweeper::Sweeper;
 use tintype_config::ServerSettings;
-use tintype_store::Rescue;
+use tintype_store::Reclaim;
 use tintype_system::clock::Clock;
 use tintype_system::data_dir::backup_lock;
 
@@ -26,7 +26,7 @@ pub async fn after_all_sweeps(installation: &Installation) -> Vec<String> {
     let files = Files::on_disk(&data.join("files")).expect("a store of files").guarded_by(backup_lock(data));
     let shared = ServiceContext::new(&settings, clock.clone(), store.clone(), files, vec![data.clone()]);
     let sweeper = Sweeper::new(shared, &settings);
-    sweeper.sweep(Rescue::All).await;
+    sweeper.sweep(Reclaim::All).await;
     // The first round removes uploads that nobody finished, and the second one their files, after a grace.
     for _ in 0..2 {
         sweeper.sweep_uploads().await;

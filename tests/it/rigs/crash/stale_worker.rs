@@ -8,7 +8,7 @@ use tintype::files::Files;
 use tintype_domain::model::FailureCause;
 use tintype_engine::picture::Picture;
 use tintype_store::sqlite;
-use tintype_store::{LeaseWrite, Rescue, Result, Store};
+use tintype_store::{LeaseWrite, Reclaim, Result, Store};
 use tintype_system::clock::Clock;
 
 use super::Tally;
@@ -44,7 +44,7 @@ pub async fn resume(run: &ProcessRun, tally: &mut Tally) {
 async fn take_over(data: &Path, now: tintype_system::clock::Timestamp) -> Result<usize> {
     let store = store_beside(data, Clock::manual(now));
     let files = Files::on_disk(&data.join("files")).expect("a directory");
-    store.rescue(Rescue::Expired, "It was lost too often.").await?;
+    store.reclaim(Reclaim::Expired, "It was lost too often.").await?;
     let claims = store.claim(TAKEN, LEASE).await?;
     let png = Picture::from_rgb(1, 1, vec![0; 3]).expect("a picture").to_png();
     for (index, claim) in claims.iter().enumerate() {

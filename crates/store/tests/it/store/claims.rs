@@ -4,7 +4,9 @@ use std::time::Duration;
 
 use tintype_domain::model::{FailureCause, Id, Status, Surface, TaskId};
 use tintype_domain::request::GenerateRequest;
-use tintype_store::{ANY_REFERENCES, LONGEST_DELAY, Lease, LeaseWrite, QueueDepth, Rescue, Result, Store, WaitingTask};
+use tintype_store::{
+    ANY_REFERENCES, LONGEST_DELAY, Lease, LeaseWrite, QueueDepth, Reclaim, Result, Store, WaitingTask,
+};
 use tintype_system::clock::Clock;
 
 use super::fixture::{Fixture, LEASE, MILLISECOND, UNLIMITED, accepted, failure, images, one_file};
@@ -207,7 +209,7 @@ case!(a_requeued_task_is_claimable_by_a_process_whose_clock_is_behind, async |fx
     let lease = claimed().await?.expect("claimable after a retry");
     fx.store.release(lease, Duration::ZERO).await?;
     claimed().await?.expect("claimable after a release");
-    fx.store.rescue(Rescue::All, "the worker died").await?;
+    fx.store.reclaim(Reclaim::All, "the worker died").await?;
     claimed().await?.expect("claimable after a rescue");
     Ok(())
 });
@@ -276,11 +278,11 @@ case!(every_claim_raises_the_lease_epoch, async |fx| {
 
 case!(a_rescue_does_not_reset_the_lease_epoch, async |fx| {
     let first = fx.leased().await?;
-    fx.store.rescue(Rescue::All, "the worker died").await?;
+    fx.store.reclaim(Reclaim::All, "the worker died").await?;
     let second = fx.claim().await?;
     assert!(second.epoch > first.epoch);
     fx.clock.advance(LEASE);
-    fx.store.rescue(Rescue::Expired, "the worker died").await?;
+    fx.store.reclaim(Reclaim::Expired, "the worker died").await?;
     let third = fx.claim().await?;
     assert!(third.epoch > second.epoch);
     Ok(())
@@ -369,7 +371,7 @@ case!(a_claim_takes_only_tasks_with_as_few_references_as_it_says, async |fx| {
     assert_eq!(claimed_with(fx, 10, 4).await?, [edit]);
     // A task keeps its number of references through a lost lease.
     fx.clock.advance(LEASE);
-    fx.store.rescue(Rescue::Expired, "the worker died").await?;
+    fx.store.reclaim(Reclaim::Expired, "the worker died").await?;
     assert_eq!(claimed_with(fx, 10, 0).await?, [text]);
     assert_eq!(claimed_with(fx, 10, ANY_REFERENCES).await?, [edit, pair]);
     Ok(())
@@ -402,15 +404,15 @@ case!(fail_beyond_fails_the_waiting_tasks_with_more_references_and_no_other, asy
     let text = submit_with(fx, ada, 0).await?;
     let (one, two) = (submit_with(fx, ada, 1).await?, submit_with(fx, ada, 2).await?);
     let ended = fx.ended(two).await?;
-    assert_eq!(fx.store.fail_beyond(1, "Too many.").await?, [ended]);
-    assert_eq!(fx.store.fail_beyond(1, "Too many.").await?, []);
+    assert_eq!(fx.store.fail_over_reference_limit(1, "Too many.").await?, [ended]);
+    assert_eq!(fx.store.fail_over_reference_limit(1, "Too many.").await?, []);
     let failed = failure(FailureCause::TooManyReferences(1), "Too many.");
     assert_eq!((fx.task(two).await?.status, fx.credits(ada).await?), (failed, 94));
     for kept in [leased, text, one] {
         assert_eq!(fx.task(kept).await?.status, Status::Processing);
     }
     let ended = fx.ended(one).await?;
-    assert_eq!(fx.store.fail_beyond(0, "Too many.").await?, [ended]);
+    assert_eq!(fx.store.fail_over_reference_limit(0, "Too many.").await?, [ended]);
     assert_eq!(claimed(fx, 10).await?, [text]);
     Ok(())
 });

@@ -2,7 +2,7 @@
 
 use futures::future::join_all;
 use tintype_domain::model::{FailureCause, Surface};
-use tintype_store::{Ended, MAX_LOST_LEASES, Rescue, Rescued, Result};
+use tintype_store::{Ended, MAX_LOST_LEASES, Reclaim, Reclaimed, Result};
 
 use super::fixture::{Fixture, LEASE, UNLIMITED, accepted, failure, images};
 
@@ -19,10 +19,10 @@ case!(an_unreadable_task_does_not_block_claims_of_other_tasks, async |fx| {
         assert_eq!(fx.store.queue_depth().await?.leased, 1);
         fx.clock.advance(LEASE);
         let rescued = match lost {
-            MAX_LOST_LEASES => Rescued { queued: 0, failed: vec![ended] },
-            _ => Rescued { queued: 1, failed: Vec::new() },
+            MAX_LOST_LEASES => Reclaimed { queued: 0, failed: vec![ended] },
+            _ => Reclaimed { queued: 1, failed: Vec::new() },
         };
-        assert_eq!(fx.store.rescue(Rescue::Expired, "gave up").await?, rescued);
+        assert_eq!(fx.store.reclaim(Reclaim::Expired, "gave up").await?, rescued);
         assert!(fx.store.claim(2, LEASE).await?.is_empty());
     }
     let found = fx.store.find_task(ada, Surface::Api, damaged).await?.expect("the task exists");

@@ -8,7 +8,7 @@ use tintype_domain::event::{EventType, Subscription};
 use tintype_domain::model::{FailureCause, Id, Surface, TaskId};
 use tintype_store::{
     AccountChange, Action, Actor, AttemptEnd, AttemptWrite, DeliveryClaim, EndpointChange, EndpointCreation,
-    NewEndpoint, Refusal, Rescue, Result, StrikeRule, Via,
+    NewEndpoint, Reclaim, Refusal, Result, StrikeRule, Via,
 };
 
 use super::fixture::{DAY, Fixture, MILLISECOND, MINUTE, UNLIMITED, accepted, images, new_key, one_file};
@@ -100,12 +100,12 @@ case!(every_end_of_a_task_of_the_api_is_told_in_its_commit, async |fx| {
         expected.push((EventType::TaskFailed, submit().await?.id));
         for _ in 0..3 {
             fx.claim().await?;
-            fx.store.rescue(Rescue::All, "lost").await?;
+            fx.store.reclaim(Reclaim::All, "lost").await?;
         }
         let mut request = images(1);
         request.reference_images = vec!["https://pictures.example.com/a.png".into()];
         expected.push((EventType::TaskFailed, fx.submit_request(ada, surface, request).await?.id));
-        fx.store.fail_beyond(0, "too many").await?;
+        fx.store.fail_over_reference_limit(0, "too many").await?;
         for _ in 0..2 {
             expected.push((EventType::TaskFailed, submit().await?.id));
         }

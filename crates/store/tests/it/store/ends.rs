@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use tintype_domain::model::{EntryKind, FailureCause, Id, ReferenceProblem, Status, Surface, TaskId};
-use tintype_store::{Lease, LeaseWrite, MAX_LOST_LEASES, Refusal, Rescue, Result, Retry};
+use tintype_store::{Lease, LeaseWrite, MAX_LOST_LEASES, Reclaim, Refusal, Result, Retry};
 use tintype_system::clock::Clock;
 
 use super::fixture::{Fixture, LEASE, MILLISECOND, failure, images, one_file};
@@ -21,8 +21,8 @@ pub async fn assert_final(fx: &Fixture, lease: Lease) -> Result<()> {
     assert_eq!(fx.store.renew(vec![lease], LEASE).await?, [lease]);
     assert_eq!(fx.store.fail_unleased(lease.task_id, FailureCause::Operator, "too late").await?, None);
     assert!(fx.store.expire(fx.clock.now(), "too late").await?.is_empty());
-    for which in [Rescue::Expired, Rescue::All] {
-        assert_eq!(fx.store.rescue(which, "too late").await?, Default::default());
+    for which in [Reclaim::Expired, Reclaim::All] {
+        assert_eq!(fx.store.reclaim(which, "too late").await?, Default::default());
     }
     assert!(fx.store.claim(10, LEASE).await?.is_empty());
     assert_eq!(fx.state().await?, before);
@@ -188,7 +188,7 @@ case!(only_the_end_of_a_task_changes_its_updated_at, async |fx| {
     fx.store.release(lease, Duration::ZERO).await?;
     fx.store.retry(fx.claim().await?, Duration::ZERO, "no answer").await?;
     fx.claim().await?;
-    fx.store.rescue(Rescue::All, "the worker died").await?;
+    fx.store.reclaim(Reclaim::All, "the worker died").await?;
     assert_eq!(fx.task(lease.task_id).await?, before);
     Ok(())
 });

@@ -2,7 +2,7 @@
 
 use tintype_domain::model::{FailureCause, Id, Status, Surface};
 use tintype_domain::request::GenerateRequest;
-use tintype_store::{ANY_REFERENCES, Origin, Rescue, Result, StartLimit, WaitingForEngine};
+use tintype_store::{ANY_REFERENCES, Origin, Reclaim, Result, StartLimit, WaitingForEngine};
 
 use super::fixture::{Fixture, LEASE, accepted, failure, images};
 
@@ -43,7 +43,7 @@ case!(a_claim_takes_tasks_of_its_engine_and_of_none, async |fx| {
     assert_eq!(fx.store.waiting_for_engines().await?, [waiting("gone", 100, 0)]);
     // A task keeps its engine through a lost lease.
     fx.clock.advance(LEASE);
-    fx.store.rescue(Rescue::Expired, "the worker died").await?;
+    fx.store.reclaim(Reclaim::Expired, "the worker died").await?;
     assert_eq!(fx.store.claim(10, LEASE).await?.len(), 2);
     assert_eq!(claimed_for(fx, 10, "brush").await?, [brush]);
     assert_eq!(claimed_for(fx, 10, "pen").await?, [pen]);
@@ -78,11 +78,11 @@ case!(fail_unmatched_fails_the_waiting_tasks_whose_engine_nobody_has_and_no_othe
     let (beyond, any) = (submit_for(fx, ada, "pen", 2).await?, fx.submit(ada).await?.id);
     let mut ended = vec![fx.ended(gone).await?, fx.ended(beyond).await?];
     let engines = [("pen".to_owned(), 1), ("a \"quoted\" name".to_owned(), 4)];
-    let mut failed = fx.store.fail_unmatched(&engines, "No engine.").await?;
+    let mut failed = fx.store.fail_without_engine(&engines, "No engine.").await?;
     ended.sort_unstable_by_key(|ended| ended.task_id);
     failed.sort_unstable_by_key(|ended| ended.task_id);
     assert_eq!(failed, ended);
-    assert_eq!(fx.store.fail_unmatched(&engines, "No engine.").await?, []);
+    assert_eq!(fx.store.fail_without_engine(&engines, "No engine.").await?, []);
     assert_eq!(
         (fx.task(gone).await?.status, fx.credits(ada).await?),
         (failure(FailureCause::NoEngine, "No engine."), 94)

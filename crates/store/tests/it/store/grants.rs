@@ -73,10 +73,10 @@ case!(a_grant_lapses_at_its_exact_millisecond_with_one_entry, async |fx| {
     grant(fx, ada, 5, 1).await?;
     fx.submit(ada).await?;
     fx.clock.set(NOON.saturating_add(HOUR).saturating_sub(MILLISECOND));
-    assert_eq!(fx.store.lapse_grants().await?, 0);
+    assert_eq!(fx.store.expire_grants().await?, 0);
     fx.clock.advance(MILLISECOND);
-    assert_eq!(fx.another_process().lapse_grants().await?, 1);
-    assert_eq!(fx.store.lapse_grants().await?, 0);
+    assert_eq!(fx.another_process().expire_grants().await?, 1);
+    assert_eq!(fx.store.expire_grants().await?, 0);
     assert_eq!(newest(fx, ada, 2).await?, [(EntryKind::Expiry, -3, 1), (EntryKind::Charge, -2, 4)]);
     let entry = fx.store.history(ada, None, 1).await?.remove(0);
     assert_eq!((entry.task_id, entry.note, entry.created_at), (None, None, fx.clock.now()));
@@ -92,7 +92,7 @@ case!(a_spent_grant_lapses_without_an_entry, async |fx| {
     fx.store.complete(fx.claim().await?, one_file()).await?;
     fx.clock.advance(HOUR);
     let entries = fx.count("ledger");
-    assert_eq!((fx.store.lapse_grants().await?, fx.count("ledger")), (1, entries));
+    assert_eq!((fx.store.expire_grants().await?, fx.count("ledger")), (1, entries));
     assert_eq!(grants(fx, ada).await?[0].lapsed, Some(0));
     Ok(())
 });
@@ -106,7 +106,7 @@ case!(an_expired_grant_is_not_spent_even_before_it_lapses, async |fx| {
     accepted(submit(1).await?);
     assert_eq!((fx.credits(ada).await?, left(fx, ada).await?), (6, vec![5]));
     assert_eq!(fx.store.take(ada, 2, "a mistake").await?, Some(TakeOutcome::TooFew(1)));
-    assert_eq!(fx.store.lapse_grants().await?, 1);
+    assert_eq!(fx.store.expire_grants().await?, 1);
     assert_eq!(fx.credits(ada).await?, 1);
     Ok(())
 });
@@ -127,7 +127,7 @@ case!(a_refund_goes_back_to_its_grants, async |fx| {
             _ => {
                 for _ in 0..3 {
                     fx.store.claim(1, LEASE).await?;
-                    fx.store.rescue(tintype_store::Rescue::All, "it sank").await?;
+                    fx.store.reclaim(tintype_store::Reclaim::All, "it sank").await?;
                 }
             }
         }
@@ -142,7 +142,7 @@ case!(a_refund_after_its_grant_has_expired_can_be_spent_for_a_day, async |fx| {
     grant(fx, ada, 3, 1).await?;
     let task = fx.submit_request(ada, Surface::Api, images(2)).await?;
     fx.clock.set(NOON.saturating_add(HOUR));
-    assert_eq!(fx.store.lapse_grants().await?, 1);
+    assert_eq!(fx.store.expire_grants().await?, 1);
     fx.store.fail_unleased(task.id, FailureCause::Operator, "it sank").await?;
     let end = fx.clock.now().saturating_add(REFUND_LIFE);
     let extended = grants(fx, ada).await?.remove(1);
@@ -152,10 +152,10 @@ case!(a_refund_after_its_grant_has_expired_can_be_spent_for_a_day, async |fx| {
     let again = accepted(fx.store.submit(ada, None, Surface::Api, images(1), UNLIMITED).await?);
     assert_eq!(left(fx, ada).await?, [0, 1]);
     fx.clock.set(end);
-    assert_eq!(fx.store.lapse_grants().await?, 1);
+    assert_eq!(fx.store.expire_grants().await?, 1);
     assert_eq!(newest(fx, ada, 1).await?, [(EntryKind::Expiry, -1, 1)]);
     fx.store.fail_unleased(again.id, FailureCause::Operator, "it sank").await?;
-    assert_eq!((fx.credits(ada).await?, fx.store.lapse_grants().await?), (3, 1), "a refund is not extended again");
+    assert_eq!((fx.credits(ada).await?, fx.store.expire_grants().await?), (3, 1), "a refund is not extended again");
     assert_eq!(newest(fx, ada, 2).await?, [(EntryKind::Expiry, -2, 1), (EntryKind::Refund, 2, 3)]);
     Ok(())
 });
@@ -170,14 +170,14 @@ case!(a_refund_extends_only_the_part_that_was_not_extended_before, async |fx| {
     let both = fx.submit_request(ada, Surface::Api, images(2)).await?;
     assert_eq!((fx.credits(ada).await?, left(fx, ada).await?), (1, vec![0, 0, 1]));
     fx.clock.set(NOON.saturating_add(HOUR * 25));
-    assert_eq!(fx.store.lapse_grants().await?, 3);
+    assert_eq!(fx.store.expire_grants().await?, 3);
     fx.store.fail_unleased(both.id, FailureCause::Operator, "it sank").await?;
     let end = fx.clock.now().saturating_add(REFUND_LIFE);
     assert_eq!(fx.credits(ada).await?, 4);
     let submit = |n| fx.store.submit(ada, None, Surface::Api, images(n), UNLIMITED);
     assert_eq!(submit(2).await?, Submission::NotCharged(NotCharged::InsufficientCredits { available: 3 }));
     assert!(fx.store.audit().await?.drifts.is_empty());
-    assert_eq!(fx.store.lapse_grants().await?, 1);
+    assert_eq!(fx.store.expire_grants().await?, 1);
     assert_eq!(newest(fx, ada, 2).await?, [(EntryKind::Expiry, -1, 3), (EntryKind::Refund, 4, 4)]);
     let last = fx.store.expiring_grants(ada, 1).await?.remove(0);
     assert_eq!((last.amount, last.remaining, last.expires_at), (3, 3, end));
@@ -198,7 +198,7 @@ case!(a_clock_that_was_set_back_extends_no_refund_again, async |fx| {
         }
     }
     fx.clock.set(at(25));
-    assert_eq!((fx.credits(ada).await?, fx.store.lapse_grants().await?), (2, 4));
+    assert_eq!((fx.credits(ada).await?, fx.store.expire_grants().await?), (2, 4));
     assert_eq!(newest(fx, ada, 2).await?, [(EntryKind::Expiry, -2, 0), (EntryKind::Refund, 2, 2)]);
     Ok(())
 });
@@ -213,10 +213,10 @@ case!(a_damaged_account_delays_the_lapse_of_no_other, async |fx| {
     };
     fx.execute(&set_balance(2));
     fx.clock.set(NOON.saturating_add(HOUR * 2));
-    assert_eq!(fx.store.lapse_grants().await?, 1);
+    assert_eq!(fx.store.expire_grants().await?, 1);
     assert_eq!((fx.credits(bob).await?, left(fx, ada).await?), (1, vec![3]));
     fx.execute(&set_balance(4));
-    assert_eq!((fx.store.lapse_grants().await?, fx.credits(ada).await?), (1, 1));
+    assert_eq!((fx.store.expire_grants().await?, fx.credits(ada).await?), (1, 1));
     Ok(())
 });
 
@@ -227,7 +227,7 @@ case!(a_refund_to_an_expired_grant_that_has_not_lapsed_is_kept_apart, async |fx|
     fx.clock.set(NOON.saturating_add(HOUR));
     fx.store.fail_unleased(task.id, FailureCause::Operator, "it sank").await?;
     assert_eq!(left(fx, ada).await?, [3, 2]);
-    assert_eq!(fx.store.lapse_grants().await?, 1);
+    assert_eq!(fx.store.expire_grants().await?, 1);
     assert_eq!((fx.credits(ada).await?, left(fx, ada).await?), (2, vec![0, 2]));
     accepted(fx.store.submit(ada, None, Surface::Api, images(1), UNLIMITED).await?);
     Ok(())
@@ -268,13 +268,13 @@ case!(concurrent_submits_and_lapses_keep_grants_and_balance_together, async |fx|
         let (store, account) = (if turn % 2 == 0 { &fx.store } else { &there }, if turn % 5 == 0 { bob } else { ada });
         async move {
             if turn % 8 == 0 {
-                store.lapse_grants().await?;
+                store.expire_grants().await?;
             }
             store.submit(account, None, Surface::Api, images(turn % 3 + 1), UNLIMITED).await
         }
     });
     let answers = try_join_all(submits).await?;
-    fx.store.lapse_grants().await?;
+    fx.store.expire_grants().await?;
     let waiting = fx.store.queue_depth().await?.waiting;
     let accepted = answers.iter().filter(|answer| matches!(answer, Submission::Accepted(_))).count();
     assert_eq!(waiting, accepted as u64);
@@ -291,7 +291,7 @@ case!(a_grant_of_a_deleted_account_lapses, async |fx| {
     grant(fx, ada, 4, 1).await?;
     fx.store.change_account(ada, AccountChange::Delete).await?;
     fx.clock.advance(HOUR);
-    assert_eq!(fx.store.lapse_grants().await?, 1);
+    assert_eq!(fx.store.expire_grants().await?, 1);
     assert_eq!(newest(fx, ada, 1).await?, [(EntryKind::Expiry, -4, 0)]);
     Ok(())
 });
@@ -302,7 +302,7 @@ case!(the_audit_finds_damaged_grants, async |fx| {
     grant(fx, ada, 4, 2).await?;
     fx.submit(ada).await?;
     fx.clock.advance(HOUR);
-    fx.store.lapse_grants().await?;
+    fx.store.expire_grants().await?;
     let [first, second] = grants(fx, ada).await?.try_into().expect("two grants");
     let (first, second) = (first.entry_id, second.entry_id);
     for (damage, repair, fault) in [

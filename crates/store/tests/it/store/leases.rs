@@ -3,12 +3,12 @@
 use std::time::Duration;
 
 use tintype_domain::model::{FailureCause, Status};
-use tintype_store::{LONGEST_LEASE, Lease, LeaseWrite, MAX_LOST_LEASES, Refusal, Rescue, Rescued, Result, Retry};
+use tintype_store::{LONGEST_LEASE, Lease, LeaseWrite, MAX_LOST_LEASES, Reclaim, Reclaimed, Refusal, Result, Retry};
 
 use super::fixture::{Fixture, LEASE, MILLISECOND, failure, one_file};
 
-const QUEUED: Rescued = Rescued { queued: 1, failed: Vec::new() };
-const NONE: Rescued = Rescued { queued: 0, failed: Vec::new() };
+const QUEUED: Reclaimed = Reclaimed { queued: 1, failed: Vec::new() };
+const NONE: Reclaimed = Reclaimed { queued: 0, failed: Vec::new() };
 
 /// Asserts that every write under `lease` is refused and changes nothing.
 async fn assert_lost(fx: &Fixture, lease: Lease) -> Result<()> {
@@ -30,9 +30,9 @@ async fn assert_lost_to_the_next_worker(fx: &Fixture, old: Lease) -> Result<()> 
     assert_eq!(current.task_id, old.task_id);
     fx.clock.advance(LEASE - MILLISECOND);
     assert_lost(fx, old).await?;
-    assert_eq!(fx.store.rescue(Rescue::Expired, "the worker died").await?, NONE);
+    assert_eq!(fx.store.reclaim(Reclaim::Expired, "the worker died").await?, NONE);
     fx.clock.advance(MILLISECOND);
-    assert_eq!(fx.store.rescue(Rescue::Expired, "the worker died").await?, QUEUED);
+    assert_eq!(fx.store.reclaim(Reclaim::Expired, "the worker died").await?, QUEUED);
     assert_lost(fx, current).await?;
     let last = fx.claim().await?;
     assert_lost(fx, old).await?;
@@ -44,7 +44,7 @@ async fn assert_lost_to_the_next_worker(fx: &Fixture, old: Lease) -> Result<()> 
 
 case!(a_write_under_a_rescued_lease_is_refused, async |fx| {
     let lease = fx.leased().await?;
-    assert_eq!(fx.store.rescue(Rescue::All, "the worker died").await?, QUEUED);
+    assert_eq!(fx.store.reclaim(Reclaim::All, "the worker died").await?, QUEUED);
     assert_lost(fx, lease).await?;
     assert_lost_to_the_next_worker(fx, lease).await
 });
@@ -81,9 +81,9 @@ case!(renewing_a_lease_extends_it, async |fx| {
     fx.clock.advance(LEASE - MILLISECOND);
     assert_eq!(fx.store.renew(vec![lease], LEASE).await?, []);
     fx.clock.advance(LEASE - MILLISECOND);
-    assert_eq!(fx.store.rescue(Rescue::Expired, "the worker died").await?, NONE);
+    assert_eq!(fx.store.reclaim(Reclaim::Expired, "the worker died").await?, NONE);
     fx.clock.advance(MILLISECOND);
-    assert_eq!(fx.store.rescue(Rescue::Expired, "the worker died").await?, QUEUED);
+    assert_eq!(fx.store.reclaim(Reclaim::Expired, "the worker died").await?, QUEUED);
     Ok(())
 });
 
@@ -110,7 +110,7 @@ case!(an_expired_lease_is_held_until_a_rescue_takes_it, async |fx| {
     let lease = fx.leased().await?;
     fx.clock.advance(2 * LEASE);
     assert_eq!(fx.store.renew(vec![lease], LEASE).await?, []);
-    assert_eq!(fx.store.rescue(Rescue::Expired, "the worker died").await?, NONE);
+    assert_eq!(fx.store.reclaim(Reclaim::Expired, "the worker died").await?, NONE);
     fx.clock.advance(2 * LEASE);
     assert_eq!(fx.store.complete(lease, one_file()).await?, LeaseWrite::Done);
     Ok(())
@@ -152,13 +152,13 @@ case!(the_last_retry_fails_and_refunds_the_task_with_its_error, async |fx| {
 case!(the_last_rescue_fails_and_refunds_the_task_with_its_error, async |fx| {
     let mut lease = fx.leased().await?;
     for lost in 1..MAX_LOST_LEASES {
-        assert_eq!(fx.store.rescue(Rescue::All, "not yet").await?, QUEUED);
+        assert_eq!(fx.store.reclaim(Reclaim::All, "not yet").await?, QUEUED);
         assert_eq!(fx.lost_leases(lease.task_id).await?, Some(lost));
         lease = fx.claim().await?;
     }
     fx.clock.advance(LEASE);
     let failed = vec![fx.ended(lease.task_id).await?];
-    assert_eq!(fx.store.rescue(Rescue::Expired, "that was it").await?, Rescued { queued: 0, failed });
+    assert_eq!(fx.store.reclaim(Reclaim::Expired, "that was it").await?, Reclaimed { queued: 0, failed });
     assert_failed(fx, lease, "that was it").await
 });
 
@@ -168,7 +168,7 @@ case!(retries_and_rescues_count_toward_one_limit_of_lost_leases, async |fx| {
         fx.store.release(lease, Duration::ZERO).await?;
         lease = fx.claim().await?;
         if lost % 2 == 0 {
-            assert_eq!(fx.store.rescue(Rescue::All, "not yet").await?, QUEUED);
+            assert_eq!(fx.store.reclaim(Reclaim::All, "not yet").await?, QUEUED);
         } else {
             assert_eq!(fx.store.retry(lease, Duration::ZERO, "not yet").await?, Retry::Queued);
         }
@@ -189,10 +189,10 @@ case!(a_rescue_takes_exactly_the_expired_leases, async |fx| {
     fx.submit(ada).await?;
     // Each submit moved the clock by a millisecond, so the second lease ends 2 ms before 20 s from now.
     fx.clock.advance(Duration::from_secs(20) - 3 * MILLISECOND);
-    assert_eq!(fx.store.rescue(Rescue::Expired, "the worker died").await?, QUEUED);
+    assert_eq!(fx.store.reclaim(Reclaim::Expired, "the worker died").await?, QUEUED);
     assert_eq!(fx.store.renew(vec![leases[0]], LEASE).await?, [leases[0]]);
     fx.clock.advance(MILLISECOND);
-    assert_eq!(fx.store.rescue(Rescue::Expired, "the worker died").await?, QUEUED);
+    assert_eq!(fx.store.reclaim(Reclaim::Expired, "the worker died").await?, QUEUED);
     assert_eq!(fx.store.renew(leases.clone(), LEASE).await?, [leases[0], leases[1]]);
     assert_eq!(fx.store.queue_depth().await?.waiting, 3);
     Ok(())
@@ -205,15 +205,15 @@ case!(a_rescue_of_all_takes_every_lease_and_leaves_waiting_tasks, async |fx| {
     }
     let worn = fx.claim().await?;
     for _ in 1..MAX_LOST_LEASES {
-        fx.store.rescue(Rescue::All, "not yet").await?;
+        fx.store.reclaim(Reclaim::All, "not yet").await?;
         fx.store.claim(1, LEASE).await?;
     }
     fx.store.claim(2, 100 * LEASE).await?;
     let failed = vec![fx.ended(worn.task_id).await?];
-    assert_eq!(fx.store.rescue(Rescue::All, "that was it").await?, Rescued { queued: 2, failed });
+    assert_eq!(fx.store.reclaim(Reclaim::All, "that was it").await?, Reclaimed { queued: 2, failed });
     assert_eq!(fx.task(worn.task_id).await?.status, failure(FailureCause::Lost, "that was it"));
     assert_eq!(fx.store.queue_depth().await?.waiting, 3);
-    assert_eq!(fx.store.rescue(Rescue::All, "that was it").await?, NONE);
+    assert_eq!(fx.store.reclaim(Reclaim::All, "that was it").await?, NONE);
     let lost: Vec<_> = fx.store.claim(10, LEASE).await?.into_iter().map(|claim| claim.lease.task_id).collect();
     assert_eq!([fx.lost_leases(lost[0]).await?, fx.lost_leases(lost[2]).await?], [Some(1), Some(0)]);
     Ok(())
@@ -223,8 +223,8 @@ case!(a_rescue_takes_a_lease_that_ends_later_than_the_longest_lease, async |fx| 
     fx.leased().await?;
     // Sets the clock back, so that the lease ends later than a lease claimed now could.
     fx.clock.set(fx.clock.now().saturating_sub(LONGEST_LEASE - LEASE));
-    assert_eq!(fx.store.rescue(Rescue::Expired, "the worker died").await?, NONE);
+    assert_eq!(fx.store.reclaim(Reclaim::Expired, "the worker died").await?, NONE);
     fx.clock.set(fx.clock.now().saturating_sub(MILLISECOND));
-    assert_eq!(fx.store.rescue(Rescue::Expired, "the worker died").await?, QUEUED);
+    assert_eq!(fx.store.reclaim(Reclaim::Expired, "the worker died").await?, QUEUED);
     Ok(())
 });

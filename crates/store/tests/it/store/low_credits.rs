@@ -44,7 +44,7 @@ case!(low_credits_are_told_once_until_the_balance_is_above_the_threshold_again, 
     assert_eq!((fx.credits(ada).await?, told(fx, endpoint).await?), (9, 3));
     fx.store.grant(ada, 4, None, Some(fx.clock.now().saturating_add(HOUR))).await?;
     fx.clock.advance(HOUR);
-    fx.store.lapse_grants().await?;
+    fx.store.expire_grants().await?;
     assert_eq!((fx.credits(ada).await?, told(fx, endpoint).await?), (9, 4));
     fx.store.grant(ada, 5, None, None).await?;
     set(fx, ada, None).await?;

@@ -9,7 +9,7 @@ use tintype_domain::model::{FailureCause, Status, Surface};
 use tintype_store::postgres;
 use tintype_store::{
     AccountCreation, AttemptEnd, AttemptFailure, AttemptProgress, AttemptWrite, Ended, EndpointChange, Lease,
-    LeaseWrite, NewKey, NewUpload, Rescue, Result, Right, StartLimit, Submission, Verdict,
+    LeaseWrite, NewKey, NewUpload, Reclaim, Result, Right, StartLimit, Submission, Verdict,
 };
 
 use super::endpoints::{claim, claim_one, complete, endpoint};
@@ -87,13 +87,13 @@ async fn locked_progress_delays_no_task() -> Result<()> {
     let progress = AttemptProgress { running: LEASE, stage: None };
     fx.store.report_progress(vec![(lease, progress)]).await?;
     let holder = holding(&format!("SELECT * FROM {}.progress FOR UPDATE", schema(fx.directory.path()))).await;
-    fx.store.rescue(Rescue::All, "the worker died").await?;
+    fx.store.reclaim(Reclaim::All, "the worker died").await?;
     let again = fx.claim().await?;
     assert_eq!(fx.store.complete(again, one_file()).await?, LeaseWrite::Done);
-    fx.store.rescue(Rescue::Expired, "the worker died").await?;
+    fx.store.reclaim(Reclaim::Expired, "the worker died").await?;
     assert_eq!(fx.count("progress"), 1, "the sweep does not wait either");
     holder.batch_execute("ROLLBACK").await.expect("the session is open");
-    fx.store.rescue(Rescue::Expired, "the worker died").await?;
+    fx.store.reclaim(Reclaim::Expired, "the worker died").await?;
     assert_eq!(fx.count("progress"), 0);
     Ok(())
 }

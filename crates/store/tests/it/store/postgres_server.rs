@@ -8,7 +8,7 @@ use tempfile::TempDir;
 use tintype_domain::model::{FailureCause, Id, Surface, Task};
 use tintype_store::postgres;
 use tintype_store::{
-    EndingsElsewhere, MAX_LOST_LEASES, MAX_UPDATE_BYTES, OpenError, Rescue, Result, StartLimit, Store, StoreError,
+    EndingsElsewhere, MAX_LOST_LEASES, MAX_UPDATE_BYTES, OpenError, Reclaim, Result, StartLimit, Store, StoreError,
     Submission, WORKER_SILENCE, WorkerReport,
 };
 use tintype_system::clock::{Clock, Timestamp};
@@ -468,7 +468,7 @@ async fn a_damaged_account_does_not_block_a_rescue() -> Result<()> {
     damage_ada(&fx);
     for turn in 1..=MAX_LOST_LEASES {
         assert_eq!(fx.store.claim(2, Duration::from_secs(60)).await?.len(), 2, "turn {turn}");
-        fx.store.rescue(Rescue::All, "gave up").await?;
+        fx.store.reclaim(Reclaim::All, "gave up").await?;
     }
     assert_eq!((state(&fx, &of_ada).await?, state(&fx, &of_bob).await?), ("processing", "failed"));
     assert_eq!(fx.credits(bob).await?, 10);

@@ -5,7 +5,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use tintype_domain::model::{FailureCause, Id, Surface, Task};
 use tintype_engine::Stage;
-use tintype_store::{AttemptProgress, Lease, LeaseWrite, Rescue, Result, SoughtPreview};
+use tintype_store::{AttemptProgress, Lease, LeaseWrite, Reclaim, Result, SoughtPreview};
 
 use super::fixture::{Fixture, LEASE, one_file};
 
@@ -74,7 +74,7 @@ case!(progress_under_a_lost_lease_is_not_written, async |fx| {
     fx.store.complete(current, one_file()).await?;
     report(fx, current, 4).await?;
     assert_eq!((read(fx, lost.task_id).await?, fx.count("progress")), (None, 1));
-    fx.store.rescue(Rescue::Expired, "").await?;
+    fx.store.reclaim(Reclaim::Expired, "").await?;
     assert_eq!(fx.count("progress"), 0);
     Ok(())
 });
@@ -93,11 +93,11 @@ case!(progress_ends_with_its_lease, async |fx| {
             3 => drop(fx.store.fail_unleased(lease.task_id, FailureCause::Operator, "it sank").await?),
             4 => drop(fx.store.expire(fx.clock.now(), "too late").await?),
             5 => drop(fx.store.retry(lease, Duration::ZERO, "again").await?),
-            6 => drop(fx.store.rescue(Rescue::All, "the worker died").await?),
+            6 => drop(fx.store.reclaim(Reclaim::All, "the worker died").await?),
             _ => drop(fx.store.release(lease, Duration::ZERO).await?),
         }
         assert_eq!(read(fx, task.id).await?, None, "{how}");
-        assert_eq!(fx.store.rescue(Rescue::Expired, "").await?.queued, 0);
+        assert_eq!(fx.store.reclaim(Reclaim::Expired, "").await?.queued, 0);
         assert_eq!(fx.count("progress"), 0, "{how}");
         // Those that wait again must not be claimed in place of the next.
         fx.store.fail_unleased(task.id, FailureCause::Operator, "it sank").await?;
@@ -141,7 +141,7 @@ case!(a_preview_ends_with_its_lease, async |fx| {
     let lost = fx.leased().await?;
     let show = async |lease: Lease, seed: u8| fx.store.report_previews(vec![(lease, png(seed))]).await;
     show(lost, 1).await?;
-    fx.store.rescue(Rescue::Expired, "").await?;
+    fx.store.reclaim(Reclaim::Expired, "").await?;
     assert_eq!(seen(fx, lost.task_id).await?, (Some(png(1)), Some(1)), "a sweep leaves it");
     fx.store.release(lost, Duration::ZERO).await?;
     assert_eq!(seen(fx, lost.task_id).await?, (None, None), "the task waits");
@@ -154,7 +154,7 @@ case!(a_preview_ends_with_its_lease, async |fx| {
     fx.store.complete(current, one_file()).await?;
     show(current, 5).await?;
     assert_eq!((seen(fx, lost.task_id).await?, fx.count("previews")), ((None, None), 1));
-    fx.store.rescue(Rescue::Expired, "").await?;
+    fx.store.reclaim(Reclaim::Expired, "").await?;
     assert_eq!(fx.count("previews"), 0);
     Ok(())
 });
@@ -201,10 +201,10 @@ case!(a_preview_is_found_by_its_owner_once_it_is_due_and_not_yet_seen, async |fx
 case!(a_sweep_leaves_the_progress_of_running_attempts, async |fx| {
     let lease = fx.leased().await?;
     report(fx, lease, 7).await?;
-    fx.store.rescue(Rescue::Expired, "").await?;
+    fx.store.reclaim(Reclaim::Expired, "").await?;
     assert_eq!(read(fx, lease.task_id).await?, Some(step(7)));
     fx.clock.advance(LEASE);
-    fx.store.rescue(Rescue::Expired, "").await?;
+    fx.store.reclaim(Reclaim::Expired, "").await?;
     assert_eq!((read(fx, lease.task_id).await?, fx.count("progress")), (None, 0), "the lease has expired");
     let current = fx.claim().await?;
     assert_eq!(read(fx, lease.task_id).await?, None, "a new attempt begins anew");

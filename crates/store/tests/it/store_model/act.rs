@@ -9,7 +9,7 @@ use tintype_domain::budget::Budget;
 use tintype_domain::model::Surface;
 use tintype_domain::request::{AspectRatio, GenerateRequest, TaskSettings};
 use tintype_engine::RenderSettings;
-use tintype_store::{KeyChange, Rescue, StrikeRule};
+use tintype_store::{KeyChange, Reclaim, StrikeRule};
 use tintype_system::clock::Timestamp;
 
 /// One step, by one of the processes.
@@ -48,7 +48,7 @@ pub enum Act {
     Fail { lease: Held, error: u8 },
     Refuse { lease: Held, error: u8, rule: Option<StrikeRule> },
     FailUnleased { task: Option<usize>, error: u8 },
-    Rescue { which: Rescue, error: u8 },
+    Reclaim { which: Reclaim, error: u8 },
     Expire { cutoff: Timestamp, error: u8 },
     FailBeyond { max_references: u32, error: u8 },
     SetClock { to: Timestamp },

@@ -10,7 +10,7 @@ use proptest::sample::select;
 use proptest::strategy::Union;
 use tintype_domain::budget::{Budget, Period};
 use tintype_domain::model::{MAX_BALANCE, Surface};
-use tintype_store::{ANY_REFERENCES, KeyChange, Rescue, StrikeRule};
+use tintype_store::{ANY_REFERENCES, KeyChange, Reclaim, StrikeRule};
 use tintype_system::clock::Timestamp;
 
 use super::act::{Act, Held, KeyOrder, Name, Order, Step};
@@ -340,8 +340,8 @@ fn lease_acts(leases: &[usize], weight: u32, rule: &BoxedStrategy<Option<StrikeR
 fn sweeps(model: &Model) -> Choices {
     let ends = model.taste.ends;
     let error = any::<u8>();
-    let which = prop_oneof![3 => Just(Rescue::Expired), 1 => Just(Rescue::All)];
-    let rescue = (which, error).prop_map(|(which, error)| Act::Rescue { which, error });
+    let which = prop_oneof![3 => Just(Reclaim::Expired), 1 => Just(Reclaim::All)];
+    let rescue = (which, error).prop_map(|(which, error)| Act::Reclaim { which, error });
     let mut choices = vec![(5, rescue.boxed())];
     if !model.grants.is_empty() {
         choices.push((4, Just(Act::Lapse).boxed()));

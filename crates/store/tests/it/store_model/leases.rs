@@ -6,7 +6,7 @@ use std::time::Duration;
 use tintype_domain::event::EventType;
 use tintype_domain::model::{FailureCause, Id, Status, TaskFailure};
 use tintype_store::{
-    Claim, Ended, LONGEST_DELAY, LONGEST_LEASE, Lease, LeaseWrite, MAX_LOST_LEASES, Refusal, Rescue, Rescued, Retry,
+    Claim, Ended, LONGEST_DELAY, LONGEST_LEASE, Lease, LeaseWrite, MAX_LOST_LEASES, Reclaim, Reclaimed, Refusal, Retry,
     StrikeRule,
 };
 use tintype_system::clock::Timestamp;
@@ -162,24 +162,24 @@ impl Model {
         all
     }
 
-    pub fn rescue(&mut self, which: Rescue, error: u8) -> Outcome {
+    pub fn reclaim(&mut self, which: Reclaim, error: u8) -> Outcome {
         let now = self.now();
-        let is_lost = |until| which == Rescue::All || until <= now || until > now.saturating_add(LONGEST_LEASE);
-        let mut rescued = Rescued::default();
+        let is_lost = |until| which == Reclaim::All || until <= now || until > now.saturating_add(LONGEST_LEASE);
+        let mut rescued = Reclaimed::default();
         for index in self.unfinished(|task| task.lease_until.is_some_and(is_lost)) {
             match self.lose(index, Duration::ZERO, error) {
                 Retry::Failed => rescued.failed.push(self.ended(index)),
                 _ => rescued.queued += 1,
             }
         }
-        Outcome::Rescued(rescued)
+        Outcome::Reclaimed(rescued)
     }
 
     pub fn expire(&mut self, cutoff: Timestamp, error: u8) -> Outcome {
         self.fail_all(self.unfinished(|task| task.id.timestamp() <= cutoff), FailureCause::Expired, error)
     }
 
-    pub fn fail_beyond(&mut self, max_references: u32, error: u8) -> Outcome {
+    pub fn fail_over_reference_limit(&mut self, max_references: u32, error: u8) -> Outcome {
         let is_beyond = |task: &Ticket| task.request.reference_images.len() > max_references as usize;
         let beyond = self.unfinished(|task| task.lease_until.is_none() && is_beyond(task));
         self.fail_all(beyond, FailureCause::TooManyReferences(max_references), error)

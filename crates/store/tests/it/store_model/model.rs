@@ -122,9 +122,9 @@ impl Model {
             Act::Fail { lease, error } => self.fail(lease, error),
             Act::Refuse { lease, error, rule } => self.refuse(lease, error, rule),
             Act::FailUnleased { task, error } => self.fail_unleased(task, error),
-            Act::Rescue { which, error } => self.rescue(which, error),
+            Act::Reclaim { which, error } => self.reclaim(which, error),
             Act::Expire { cutoff, error } => self.expire(cutoff, error),
-            Act::FailBeyond { max_references, error } => self.fail_beyond(max_references, error),
+            Act::FailBeyond { max_references, error } => self.fail_over_reference_limit(max_references, error),
             Act::SetClock { to } => {
                 self.processes[self.by].set_clock(to);
                 Outcome::Quiet

@@ -3,7 +3,7 @@
 use tintype_domain::key::ApiKey;
 use tintype_domain::model::{Account, Id};
 use tintype_store::{
-    AccountCreation, Claim, Ended, Lease, LeaseWrite, Refusal, Rescued, Retry, StoreError, Submission, TakeOutcome,
+    AccountCreation, Claim, Ended, Lease, LeaseWrite, Reclaimed, Refusal, Retry, StoreError, Submission, TakeOutcome,
 };
 
 /// Defines the outcomes, each with the answer of a driver that becomes it.
@@ -41,7 +41,7 @@ outcomes! {
     Retry(Retry),
     Refusal(Refusal),
     Failed(Option<Ended>),
-    Rescued(Rescued),
+    Reclaimed(Reclaimed),
     Expired(Vec<Ended>),
 }
 
@@ -77,7 +77,7 @@ impl Outcome {
     /// Sorts what a driver returns in any order: the tasks that a sweep ended, and the answers to submits at once.
     pub fn sorted(mut self) -> Self {
         match &mut self {
-            Self::Rescued(Rescued { failed: ended, .. }) | Self::Expired(ended) => {
+            Self::Reclaimed(Reclaimed { failed: ended, .. }) | Self::Expired(ended) => {
                 ended.sort_by_key(|ended| ended.task_id);
             }
             Self::Submissions(submissions) => submissions.sort_by_key(|submission| match submission {

@@ -88,9 +88,11 @@ async fn work(store: &Store, model: &Model, act: Act) -> Outcome {
         Act::FailUnleased { task, error } => {
             store.fail_unleased(model.task_id(task), FailureCause::Operator, &message(error)).await.into()
         }
-        Act::Rescue { which, error } => store.rescue(which, &message(error)).await.into(),
+        Act::Reclaim { which, error } => store.reclaim(which, &message(error)).await.into(),
         Act::Expire { cutoff, error } => store.expire(cutoff, &message(error)).await.into(),
-        Act::FailBeyond { max_references, error } => store.fail_beyond(max_references, &message(error)).await.into(),
+        Act::FailBeyond { max_references, error } => {
+            store.fail_over_reference_limit(max_references, &message(error)).await.into()
+        }
         act => administer(store, model, act).await,
     }
 }
@@ -124,7 +126,7 @@ async fn administer(store: &Store, model: &Model, act: Act) -> Outcome {
             store.grant(model.account_id(account), amount, note.as_deref(), expires_at).await.into()
         }
         Act::Take { account, amount } => store.take(model.account_id(account), amount, TAKEN).await.into(),
-        Act::Lapse => store.lapse_grants().await.into(),
+        Act::Lapse => store.expire_grants().await.into(),
         act => unreachable!("{act:?} is taken by the process"),
     }
 }

@@ -12,25 +12,25 @@ pub struct UnknownWord {
 }
 
 /// Defines an enum and the word of each of its variants, such as `enum Role: "role" { Viewer = "viewer", … }`. The
-/// words are displayed, serialised and read. Another text is an [`UnknownWord`](crate::words::UnknownWord) or, in an
-/// enum such as `Action or Unknown`, this variant.
+/// words are displayed, serialised and read. Another text is an [`UnknownWord`](crate::string_enum::UnknownWord) or, in
+/// an enum such as `Action or Unknown`, this variant.
 #[macro_export]
-macro_rules! words {
+macro_rules! string_enum {
     ($(#[$about:meta])* $vis:vis enum $name:ident: $what:literal { $($variants:tt)+ }) => {
-        $crate::words! { @enum $(#[$about])* $vis $name { $($variants)+ } }
+        $crate::string_enum! { @enum $(#[$about])* $vis $name { $($variants)+ } }
 
         impl std::str::FromStr for $name {
-            type Err = $crate::words::UnknownWord;
+            type Err = $crate::string_enum::UnknownWord;
 
             fn from_str(text: &str) -> std::result::Result<Self, Self::Err> {
-                let unknown = || $crate::words::UnknownWord { what: $what, text: text.to_owned() };
+                let unknown = || $crate::string_enum::UnknownWord { what: $what, text: text.to_owned() };
                 Self::ALL.into_iter().find(|one| one.as_str() == text).ok_or_else(unknown)
             }
         }
     };
 
     ($(#[$about:meta])* $vis:vis enum $name:ident or $unknown:ident { $($variants:tt)+ }) => {
-        $crate::words! { @enum $(#[$about])* $vis $name { $($variants)+ } }
+        $crate::string_enum! { @enum $(#[$about])* $vis $name { $($variants)+ } }
 
         impl std::str::FromStr for $name {
             type Err = std::convert::Infallible;
@@ -76,7 +76,7 @@ macro_rules! words {
 
 #[cfg(test)]
 mod tests {
-    words! {
+    string_enum! {
         /// How fast something goes.
         enum Speed: "speed" {
             /// A walk.
@@ -86,7 +86,7 @@ mod tests {
         }
     }
 
-    words! {
+    string_enum! {
         /// The colour of something.
         enum Colour or Other {
             /// Like blood.

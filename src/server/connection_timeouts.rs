@@ -24,7 +24,7 @@ const EXCHANGE: u8 = 3;
 
 /// State of a connection, shared by its stream and its service.
 #[derive(Debug)]
-pub(super) struct Stage {
+pub(super) struct ConnectionPhase {
     now: AtomicU8,
     ambiguous: AtomicBool,
     begun: Instant,
@@ -32,7 +32,7 @@ pub(super) struct Stage {
     answered: AtomicU64,
 }
 
-impl Stage {
+impl ConnectionPhase {
     pub(super) fn new() -> Self {
         Self {
             now: AtomicU8::new(FRESH),
@@ -67,7 +67,7 @@ impl Stage {
 
 /// An exchange in progress; dropping it completes the exchange.
 #[derive(Debug)]
-pub(super) struct Exchange(pub(super) Arc<Stage>);
+pub(super) struct Exchange(pub(super) Arc<ConnectionPhase>);
 
 impl Drop for Exchange {
     fn drop(&mut self) {
@@ -79,7 +79,7 @@ impl Drop for Exchange {
 #[derive(Debug)]
 pub(super) struct TimedStream<S> {
     stream: S,
-    stage: Arc<Stage>,
+    phase: Arc<ConnectionPhase>,
     limits: ConnectionLimits,
     /// Start of the header in progress.
     header_since: Option<Instant>,
@@ -92,20 +92,20 @@ pub(super) struct TimedStream<S> {
 }
 
 impl<S> TimedStream<S> {
-    pub(super) fn new(stream: S, stage: Arc<Stage>, limits: ConnectionLimits) -> Self {
-        let fired_at = stage.begun;
-        Self { stream, stage, limits, header_since: None, timer: None, fired_at, head: HeadCheck::default() }
+    pub(super) fn new(stream: S, phase: Arc<ConnectionPhase>, limits: ConnectionLimits) -> Self {
+        let fired_at = phase.begun;
+        Self { stream, phase, limits, header_since: None, timer: None, fired_at, head: HeadCheck::default() }
     }
 
     /// The next deadline, and whether it applies to the peer or only wakes this stream.
     fn deadline(&mut self) -> (Instant, bool) {
-        match self.stage.now.load(Ordering::Acquire) {
-            FRESH => (self.stage.idle_since() + self.limits.first_byte, true),
-            KEPT => (self.stage.idle_since() + self.limits.keep_alive, true),
+        match self.phase.now.load(Ordering::Acquire) {
+            FRESH => (self.phase.idle_since() + self.limits.first_byte, true),
+            KEPT => (self.phase.idle_since() + self.limits.keep_alive, true),
             HEADER => (*self.header_since.get_or_insert_with(Instant::now) + self.limits.header, true),
             // Bodies have their own limits where they are read. No wake-up follows the response, so the timer must
             // fire before the next request is due.
-            _ => (self.stage.idle_since().max(self.fired_at) + self.limits.keep_alive, false),
+            _ => (self.phase.idle_since().max(self.fired_at) + self.limits.keep_alive, false),
         }
     }
 
@@ -128,14 +128,14 @@ impl<S> TimedStream<S> {
 
     /// Updates the state with the bytes that arrived.
     fn note(&mut self, bytes: &[u8]) {
-        let stage = self.stage.now.load(Ordering::Acquire);
-        if matches!(stage, FRESH | KEPT) {
-            self.stage.now.store(HEADER, Ordering::Relaxed);
+        let phase = self.phase.now.load(Ordering::Acquire);
+        if matches!(phase, FRESH | KEPT) {
+            self.phase.now.store(HEADER, Ordering::Relaxed);
             self.head = HeadCheck::default();
             self.header_since = None;
         }
-        if stage != EXCHANGE && self.head.is_ambiguous_with(bytes) {
-            self.stage.ambiguous.store(true, Ordering::Relaxed);
+        if phase != EXCHANGE && self.head.is_ambiguous_with(bytes) {
+            self.phase.ambiguous.store(true, Ordering::Relaxed);
         }
     }
 }
@@ -148,7 +148,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for TimedStream<S> {
     ) -> Poll<io::Result<()>> {
         let this = &mut *self;
         // A slow header misses its deadline although there is always something to read.
-        let trickles = this.stage.now.load(Ordering::Relaxed) == HEADER;
+        let trickles = this.phase.now.load(Ordering::Relaxed) == HEADER;
         if trickles && this.poll_late(context).is_ready() {
             return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
         }
@@ -160,7 +160,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for TimedStream<S> {
             return Poll::Ready(read);
         }
         // An idle connection ends as if its peer had closed it: in order, since nothing is owed.
-        let idle = this.stage.now.load(Ordering::Relaxed) == KEPT;
+        let idle = this.phase.now.load(Ordering::Relaxed) == KEPT;
         this.poll_late(context).map(|()| if idle { Ok(()) } else { Err(io::ErrorKind::TimedOut.into()) })
     }
 }
