@@ -18,8 +18,11 @@ pub(super) fn failure(t: &Texts, failure: &TaskFailure) -> String {
     let text = match failure.cause {
         FailureCause::Policy => "failure-policy",
         FailureCause::Reference(index, problem) => {
-            let word = if problem == ReferenceProblem::Unknown { "unusable" } else { problem.as_str() };
-            return t.count(&format!("reference-{word}"), index as u64 + 1).into_owned();
+            let text = match problem {
+                ReferenceProblem::Unknown => "reference-unusable".to_owned(),
+                known => format!("reference-{}", known.as_str()),
+            };
+            return t.count(&text, index as u64 + 1).into_owned();
         }
         FailureCause::TooManyReferences(most) => return t.count("failure-references", most).into_owned(),
         FailureCause::NoEngine => "failure-no-engine",
