@@ -70,7 +70,7 @@ impl Service {
         tokio::spawn(api.studio.clone().run(stop.clone()));
         tokio::spawn(server::serve(
             vec![listener.into()],
-            router(api, Readiness::new()),
+            router(api, Readiness::default()),
             ListenerSettings::default(),
             stop.clone(),
         ));

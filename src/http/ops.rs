@@ -15,15 +15,10 @@ use crate::metrics;
 use crate::service::ServiceContext;
 
 /// Whether the server is ready for new requests. It stops being ready some time before it closes its listener.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub struct Readiness(CancellationToken);
 
 impl Readiness {
-    /// Ready.
-    pub fn new() -> Self {
-        Self(CancellationToken::new())
-    }
-
     /// Makes `/readyz` fail, ends every wait for a task, and makes each answer the last of its connection, so that a
     /// balancer sends the next request to another server.
     pub fn stop(&self) {
@@ -45,12 +40,6 @@ impl Readiness {
             response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
         }
         response
-    }
-}
-
-impl Default for Readiness {
-    fn default() -> Self {
-        Self::new()
     }
 }
 

@@ -78,15 +78,9 @@ impl Finished {
 }
 
 /// Tasks that ended before this time may have been removed. It never moves back.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct RemovedBefore {
     millis: AtomicI64,
-}
-
-impl Default for RemovedBefore {
-    fn default() -> Self {
-        Self { millis: AtomicI64::new(i64::MIN) }
-    }
 }
 
 impl RemovedBefore {

@@ -376,7 +376,7 @@ async fn work(
     logging: Logging,
 ) -> Result<(), Failure> {
     let alive = tokio::spawn(systemd::keep_alive(listeners.addresses()?.first().copied()));
-    let (stop, close, readiness) = (CancellationToken::new(), CancellationToken::new(), Readiness::new());
+    let (stop, close, readiness) = (CancellationToken::new(), CancellationToken::new(), Readiness::default());
     let Parts { shared, sweeper, api, deliverer, rendering } = parts;
     let delay = if api.is_some() { delay } else { Duration::ZERO };
     let mut running = JoinSet::new();

@@ -319,7 +319,7 @@ impl Service {
         let directories = vec![directory.path().to_owned()];
         let shared = ServiceContext::new(&settings, clock.clone(), store, files, directories);
         let process = Process::build(settings, api, shared).await;
-        let readiness = Readiness::new();
+        let readiness = Readiness::default();
         let stop = CancellationToken::new();
         let certificate = match (&process.settings.tls_cert, &process.settings.tls_key) {
             (Some(cert), Some(key)) => Some(Certificate::read(cert, key).expect("a certificate")),
