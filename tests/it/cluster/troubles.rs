@@ -53,7 +53,7 @@ enum Trouble {
     /// SIGSTOP and, a while later, SIGCONT.
     Freeze(Part),
     /// SIGSTOP with a file written and its task not completed; SIGCONT when others have taken over.
-    Zombie,
+    StaleWorker,
     /// The relay of a process passes only this for a while.
     Network(Part, Passage),
     /// The server terminates some connections.
@@ -64,7 +64,7 @@ enum Trouble {
 }
 
 use Part::{Api, Worker};
-use Trouble::{BucketAway, Freeze, Kill, KillAtPoint, Network, Restart, Stop, Terminate, Zombie};
+use Trouble::{BucketAway, Freeze, Kill, KillAtPoint, Network, Restart, StaleWorker, Stop, Terminate};
 
 /// One round: each trouble once. The suite runs one round.
 const TROUBLES: [Trouble; 21] = [
@@ -76,7 +76,7 @@ const TROUBLES: [Trouble; 21] = [
     Stop(Worker),
     Freeze(Api),
     Freeze(Worker),
-    Zombie,
+    StaleWorker,
     Network(Api, Passage::Held),
     Network(Api, Passage::Deaf),
     Network(Api, Passage::Late),
@@ -97,8 +97,8 @@ struct Tally {
     kills_at_points: u32,
     stops: u32,
     freezes: u32,
-    zombies: u32,
-    zombie_writes_refused: u32,
+    stale_workers: u32,
+    stale_writes_refused: u32,
     cuts: u32,
     terminated: i64,
     fast_restarts: u32,
@@ -146,7 +146,7 @@ async fn no_failure_of_a_cluster_loses_a_task_or_charges_it_twice() {
         node.stop().await;
     }
     verdict.settle(&crew.site.installation, &recorded).await.print_and_assert(&crew.tally);
-    assert_eq!(crew.tally.zombies, crew.tally.zombie_writes_refused);
+    assert_eq!(crew.tally.stale_workers, crew.tally.stale_writes_refused);
 }
 
 /// The processes, their relays, and the installation.
@@ -241,7 +241,7 @@ impl Crew {
                 self.nodes[one].server.signal("CONT");
                 self.tally.freezes += 1;
             }
-            Zombie => self.haunt(clients).await,
+            StaleWorker => self.resume_stale(clients).await,
             Network(part, passage) => {
                 let relay = usize::from(part == Worker);
                 self.relays[relay].set(passage);
@@ -271,7 +271,7 @@ impl Crew {
 
     /// Stops a worker with a file written and its task not completed, and resumes it when another worker owns that
     /// task.
-    async fn haunt(&mut self, clients: &Clients) {
+    async fn resume_stale(&mut self, clients: &Clients) {
         for name in ACCOUNTS {
             self.site.installation.json(&["credits", "grant", name, "100"]);
         }
@@ -288,9 +288,9 @@ impl Crew {
         let refused = |node: &Node| node.logged("lease lost") + node.logged("its lease was already lost");
         let before = refused(&self.nodes[one]);
         self.nodes[one].server.signal("CONT");
-        self.tally.zombies += 1;
+        self.tally.stale_workers += 1;
         until(async || refused(&self.nodes[one]) > before).await;
-        self.tally.zombie_writes_refused += 1;
+        self.tally.stale_writes_refused += 1;
     }
 }
 
@@ -300,8 +300,8 @@ impl Display for Tally {
         writeln!(f, "SIGKILL at named points          {}", self.kills_at_points)?;
         writeln!(f, "SIGTERM under load               {}", self.stops)?;
         writeln!(f, "stopped for a while, resumed     {}", self.freezes)?;
-        writeln!(f, "stopped past the lease, resumed  {}", self.zombies)?;
-        writeln!(f, "zombie writes refused            {}", self.zombie_writes_refused)?;
+        writeln!(f, "stopped past the lease, resumed  {}", self.stale_workers)?;
+        writeln!(f, "stale writes refused             {}", self.stale_writes_refused)?;
         writeln!(f, "cut off, held up, deaf or late   {}", self.cuts)?;
         writeln!(f, "connections terminated           {}", self.terminated)?;
         writeln!(f, "PostgreSQL restarted, fast       {}", self.fast_restarts)?;

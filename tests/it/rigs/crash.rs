@@ -32,7 +32,7 @@ pub struct Tally {
     /// SIGTERM under load.
     pub stops: u32,
     /// Stopped until its lease expired, then resumed.
-    pub zombies: u32,
+    pub stale_workers: u32,
     /// Times from the start of a process to its first claim.
     pub recoveries: Vec<Duration>,
     pub stale_writes_attempted: u32,
@@ -61,7 +61,7 @@ impl Display for Tally {
         writeln!(f, "SIGKILL at random moments        {}", self.kills)?;
         writeln!(f, "SIGKILL at named points          {}", self.kills_at_points)?;
         writeln!(f, "SIGTERM under load               {}", self.stops)?;
-        writeln!(f, "stopped past the lease, resumed  {}", self.zombies)?;
+        writeln!(f, "stopped past the lease, resumed  {}", self.stale_workers)?;
         writeln!(f, "stale writes attempted           {}", self.stale_writes_attempted)?;
         writeln!(f, "stale writes refused             {}", self.stale_writes_refused)?;
         write!(f, "from restart to first claim      median {:?}, 99% {:?}, longest {:?}", at(50), at(99), at(100))

@@ -54,7 +54,7 @@ pub enum Survivors {
 }
 
 pub struct Disk {
-    platter: Arc<Mutex<VolatileDisk>>,
+    volatile: Arc<Mutex<VolatileDisk>>,
     mount: Option<BackgroundSession>,
     directory: TempDir,
 }
@@ -62,7 +62,7 @@ pub struct Disk {
 impl Disk {
     pub fn new() -> Self {
         let directory = TempDir::new().expect("a temporary directory");
-        let mut disk = Self { platter: Arc::new(Mutex::new(VolatileDisk::new())), mount: None, directory };
+        let mut disk = Self { volatile: Arc::new(Mutex::new(VolatileDisk::new())), mount: None, directory };
         disk.mount();
         disk
     }
@@ -87,7 +87,7 @@ impl Disk {
     fn mount(&mut self) {
         let mut config = Config::default();
         config.mount_options = vec![MountOption::FSName("faulty".into())];
-        let mount = fuser::spawn_mount(Mounted(self.platter.clone()), self.path(), &config);
+        let mount = fuser::spawn_mount(Mounted(self.volatile.clone()), self.path(), &config);
         self.mount = Some(mount.unwrap_or_else(|error| {
             panic!(
                 "cannot mount a file system of this test: {error}. It needs the device /dev/fuse, readable and \
@@ -101,12 +101,12 @@ impl Disk {
         device(self.path()) != device(self.path().parent().expect("a parent"))
     }
 
-    fn platter(&self) -> MutexGuard<'_, VolatileDisk> {
-        self.platter.lock().unwrap_or_else(PoisonError::into_inner)
+    fn volatile(&self) -> MutexGuard<'_, VolatileDisk> {
+        self.volatile.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub fn set(&self, faults: Faults) {
-        self.platter().faults = faults;
+        self.volatile().faults = faults;
     }
 
     pub fn heal(&self) {
@@ -115,26 +115,26 @@ impl Disk {
 
     /// Number of faults that the selected files met.
     pub fn met(&self, chosen: Names) -> usize {
-        self.platter().met.iter().filter(|name| chosen(name)).count()
+        self.volatile().met.iter().filter(|name| chosen(name)).count()
     }
 
     /// Number of changes and syncs so far.
     pub fn changes(&self) -> u64 {
-        self.platter().changes
+        self.volatile().changes
     }
 
     /// Names of the selected files.
     pub fn names(&self, chosen: Names) -> Vec<String> {
-        self.platter().names(chosen)
+        self.volatile().names(chosen)
     }
 
     pub fn is_powered(&self) -> bool {
-        self.platter().powered
+        self.volatile().powered
     }
 
     /// Turns the power off. From now on nothing is read, written or synced.
     pub fn power_off(&self) {
-        self.platter().powered = false;
+        self.volatile().powered = false;
     }
 
     /// Turns the power on again with the data that survived. No process may have files open on the disk.
@@ -152,7 +152,7 @@ impl Disk {
             Survivors::None => None,
             Survivors::Some(seed) => Some(StdRng::seed_from_u64(seed)),
         };
-        self.platter().cut(dice);
+        self.volatile().cut(dice);
         self.mount();
     }
 }

@@ -64,7 +64,7 @@ pub enum Ending {
     /// SIGTERM after some time.
     Stop(Duration),
     /// SIGSTOP with files written and the task not completed; others take over; SIGCONT; then SIGKILL.
-    Zombie,
+    StaleWorker,
 }
 
 /// Lines that a process wrote, each with its time.
@@ -92,7 +92,7 @@ impl ProcessRun {
                 let point = POINTS[rand::random_range(0..POINTS.len())];
                 Ending::KillAt(format!("{point}=kill@{}", rand::random_range(1..4)))
             }
-            85..93 => Ending::Zombie,
+            85..93 => Ending::StaleWorker,
             _ => Ending::Stop(some_time),
         };
         Self::start(data, listen, clock, ending)
@@ -113,7 +113,7 @@ impl ProcessRun {
         command.args(["--log", "warn,tintype::worker=debug"]).arg("--data").arg(data);
         match &ending {
             Ending::KillAt(fault) => drop(command.args(["--test-fault", fault])),
-            Ending::Zombie => {
+            Ending::StaleWorker => {
                 let turn = rand::random_range(1..4);
                 command.args(["--test-fault", &format!("after-write-file=stop@{turn}")]);
             }
@@ -148,7 +148,7 @@ impl ProcessRun {
     /// Sends the callers to it, unless it will be stopped: no process can take over a database that a stopped writer
     /// has locked.
     pub fn meet(&self, clients: &Clients) {
-        if !matches!(self.ending, Ending::Zombie) {
+        if !matches!(self.ending, Ending::StaleWorker) {
             clients.meet(self.address());
         }
     }
@@ -166,7 +166,7 @@ impl ProcessRun {
             Ending::KillAt(_) => {
                 self.wait_until(POINT_PATIENCE, |run| run.state().is_none_or(|state| state == 'Z')).await
             }
-            Ending::Zombie => {
+            Ending::StaleWorker => {
                 self.wait_until(POINT_PATIENCE, |run| run.state() == Some('T')).await;
                 if self.state() == Some('T') {
                     stale_worker::resume(&self, tally).await;

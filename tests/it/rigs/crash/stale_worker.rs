@@ -29,7 +29,7 @@ pub async fn resume(run: &ProcessRun, tally: &mut Tally) {
     let later = Clock::system().now().saturating_add(2 * LEASE);
     let taken = take_over(&run.data, later).await;
     run.signal("CONT");
-    tally.zombies += 1;
+    tally.stale_workers += 1;
     match taken {
         Ok(taken) if taken > 0 => {
             tally.stale_writes_attempted += 1;

@@ -1,4 +1,4 @@
-//! The FUSE file system on top of the platter.
+//! The FUSE file system on top of the volatile disk.
 
 use std::ffi::OsStr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -20,13 +20,13 @@ const MANY_PAGES: u64 = 1 << 24;
 pub struct Mounted(pub Arc<Mutex<VolatileDisk>>);
 
 impl Mounted {
-    fn platter(&self) -> MutexGuard<'_, VolatileDisk> {
+    fn volatile(&self) -> MutexGuard<'_, VolatileDisk> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-fn attributes(platter: &mut VolatileDisk, number: u64, request: &Request) -> Result<FileAttr, Errno> {
-    let inode = platter.inode(number)?;
+fn attributes(volatile: &mut VolatileDisk, number: u64, request: &Request) -> Result<FileAttr, Errno> {
+    let inode = volatile.inode(number)?;
     let kind = if inode.is_directory() { FileType::Directory } else { FileType::RegularFile };
     Ok(FileAttr {
         ino: INodeNo(number),
@@ -47,8 +47,8 @@ fn attributes(platter: &mut VolatileDisk, number: u64, request: &Request) -> Res
     })
 }
 
-fn opened(platter: &VolatileDisk) -> FopenFlags {
-    if platter.faults.unmapped { FopenFlags::FOPEN_DIRECT_IO } else { FopenFlags::FOPEN_KEEP_CACHE }
+fn opened(volatile: &VolatileDisk) -> FopenFlags {
+    if volatile.faults.unmapped { FopenFlags::FOPEN_DIRECT_IO } else { FopenFlags::FOPEN_KEEP_CACHE }
 }
 
 fn text(name: &OsStr) -> &str {
@@ -72,13 +72,13 @@ fn entry(outcome: Result<FileAttr, Errno>, reply: ReplyEntry) {
 
 impl Filesystem for Mounted {
     fn lookup(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
-        let mut platter = self.platter();
-        let found = platter.find(parent.0, text(name)).and_then(|number| attributes(&mut platter, number, request));
+        let mut volatile = self.volatile();
+        let found = volatile.find(parent.0, text(name)).and_then(|number| attributes(&mut volatile, number, request));
         entry(found, reply);
     }
 
     fn getattr(&self, request: &Request, number: INodeNo, _: Option<FileHandle>, reply: ReplyAttr) {
-        match attributes(&mut self.platter(), number.0, request) {
+        match attributes(&mut self.volatile(), number.0, request) {
             Ok(attributes) => reply.attr(&FOREVER, &attributes),
             Err(error) => reply.error(error),
         }
@@ -102,15 +102,15 @@ impl Filesystem for Mounted {
         _flags: Option<BsdFileFlags>,
         reply: ReplyAttr,
     ) {
-        let mut platter = self.platter();
-        let resized = size.map_or(Ok(()), |size| platter.resize(number.0, size));
+        let mut volatile = self.volatile();
+        let resized = size.map_or(Ok(()), |size| volatile.resize(number.0, size));
         let outcome = resized.and_then(|()| {
             if let Some(mode) = mode
-                && !platter.faults.foreign
+                && !volatile.faults.foreign
             {
-                platter.inode(number.0)?.mode = mode & 0o7777;
+                volatile.inode(number.0)?.mode = mode & 0o7777;
             }
-            attributes(&mut platter, number.0, request)
+            attributes(&mut volatile, number.0, request)
         });
         match outcome {
             Ok(attributes) => reply.attr(&FOREVER, &attributes),
@@ -119,9 +119,9 @@ impl Filesystem for Mounted {
     }
 
     fn mkdir(&self, request: &Request, parent: INodeNo, name: &OsStr, mode: u32, umask: u32, reply: ReplyEntry) {
-        let mut platter = self.platter();
-        let made = platter.make(parent.0, text(name), mode & !umask, true);
-        entry(made.and_then(|number| attributes(&mut platter, number, request)), reply);
+        let mut volatile = self.volatile();
+        let made = volatile.make(parent.0, text(name), mode & !umask, true);
+        entry(made.and_then(|number| attributes(&mut volatile, number, request)), reply);
     }
 
     fn create(
@@ -134,26 +134,26 @@ impl Filesystem for Mounted {
         _flags: i32,
         reply: ReplyCreate,
     ) {
-        let mut platter = self.platter();
-        let made = platter.make(parent.0, text(name), mode & !umask, false);
-        match made.and_then(|number| attributes(&mut platter, number, request)) {
-            Ok(made) => reply.created(&FOREVER, &made, Generation(0), FileHandle(0), opened(&platter)),
+        let mut volatile = self.volatile();
+        let made = volatile.make(parent.0, text(name), mode & !umask, false);
+        match made.and_then(|number| attributes(&mut volatile, number, request)) {
+            Ok(made) => reply.created(&FOREVER, &made, Generation(0), FileHandle(0), opened(&volatile)),
             Err(error) => reply.error(error),
         }
     }
 
     fn link(&self, request: &Request, number: INodeNo, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
-        let mut platter = self.platter();
-        let linked = platter.link(number.0, parent.0, text(name));
-        entry(linked.and_then(|()| attributes(&mut platter, number.0, request)), reply);
+        let mut volatile = self.volatile();
+        let linked = volatile.link(number.0, parent.0, text(name));
+        entry(linked.and_then(|()| attributes(&mut volatile, number.0, request)), reply);
     }
 
     fn unlink(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        done(self.platter().remove(parent.0, text(name)), reply);
+        done(self.volatile().remove(parent.0, text(name)), reply);
     }
 
     fn rmdir(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        done(self.platter().remove(parent.0, text(name)), reply);
+        done(self.volatile().remove(parent.0, text(name)), reply);
     }
 
     fn rename(
@@ -169,13 +169,13 @@ impl Filesystem for Mounted {
         if !flags.is_empty() {
             return reply.error(Errno::EINVAL);
         }
-        done(self.platter().rename((from.0, text(name)), (to.0, text(new_name))), reply);
+        done(self.volatile().rename((from.0, text(name)), (to.0, text(new_name))), reply);
     }
 
     fn open(&self, _: &Request, _: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
-        let mut platter = self.platter();
-        match platter.open(flags.acc_mode() != OpenAccMode::O_RDONLY) {
-            Ok(()) => reply.opened(FileHandle(0), opened(&platter)),
+        let mut volatile = self.volatile();
+        match volatile.open(flags.acc_mode() != OpenAccMode::O_RDONLY) {
+            Ok(()) => reply.opened(FileHandle(0), opened(&volatile)),
             Err(error) => reply.error(error),
         }
     }
@@ -191,7 +191,7 @@ impl Filesystem for Mounted {
         _: Option<LockOwner>,
         reply: ReplyData,
     ) {
-        match self.platter().read(number.0, offset, length as usize) {
+        match self.volatile().read(number.0, offset, length as usize) {
             Ok(bytes) => reply.data(&bytes),
             Err(error) => reply.error(error),
         }
@@ -209,7 +209,7 @@ impl Filesystem for Mounted {
         _: Option<LockOwner>,
         reply: ReplyWrite,
     ) {
-        match self.platter().write(number.0, offset, bytes, flags.contains(WriteFlags::FUSE_WRITE_CACHE)) {
+        match self.volatile().write(number.0, offset, bytes, flags.contains(WriteFlags::FUSE_WRITE_CACHE)) {
             Ok(()) => reply.written(bytes.len() as u32),
             Err(error) => reply.error(error),
         }
@@ -220,11 +220,11 @@ impl Filesystem for Mounted {
     }
 
     fn fsync(&self, _: &Request, number: INodeNo, _: FileHandle, _: bool, reply: ReplyEmpty) {
-        done(self.platter().sync(number.0), reply);
+        done(self.volatile().sync(number.0), reply);
     }
 
     fn fsyncdir(&self, _: &Request, number: INodeNo, _: FileHandle, _: bool, reply: ReplyEmpty) {
-        done(self.platter().sync(number.0), reply);
+        done(self.volatile().sync(number.0), reply);
     }
 
     fn fallocate(
@@ -240,18 +240,18 @@ impl Filesystem for Mounted {
         if mode != 0 {
             return reply.error(Errno::EOPNOTSUPP);
         }
-        done(self.platter().allocate(number.0, start, length), reply);
+        done(self.volatile().allocate(number.0, start, length), reply);
     }
 
     fn readdir(&self, _: &Request, directory: INodeNo, _: FileHandle, offset: u64, mut reply: ReplyDirectory) {
-        let mut platter = self.platter();
-        let entries = match platter.entries(directory.0) {
+        let mut volatile = self.volatile();
+        let entries = match volatile.entries(directory.0) {
             Ok(entries) => entries.clone(),
             Err(error) => return reply.error(error),
         };
         let dots = [".", ".."].map(|name| (name.to_owned(), directory.0));
         for (place, (name, number)) in dots.into_iter().chain(entries).enumerate().skip(offset as usize) {
-            let is_directory = platter.inode(number).is_ok_and(|inode| inode.is_directory());
+            let is_directory = volatile.inode(number).is_ok_and(|inode| inode.is_directory());
             let kind = if is_directory { FileType::Directory } else { FileType::RegularFile };
             if reply.add(INodeNo(number), place as u64 + 1, kind, name) {
                 break;
@@ -261,7 +261,7 @@ impl Filesystem for Mounted {
     }
 
     fn statfs(&self, _: &Request, _: INodeNo, reply: ReplyStatfs) {
-        let free = self.platter().faults.free_pages.unwrap_or(MANY_PAGES);
+        let free = self.volatile().faults.free_pages.unwrap_or(MANY_PAGES);
         reply.statfs(MANY_PAGES, free, free, MANY_PAGES, MANY_PAGES, PAGE as u32, 255, PAGE as u32);
     }
 }
