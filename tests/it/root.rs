@@ -355,6 +355,11 @@ fn commands_that_stay_root_trust_no_config_file_of_the_service_user() {
         assert!(said.contains("belongs to user 65534"), "{command:?}: {said}");
     }
     assert!(!ran.exists(), "a program of the service user ran as root");
+    let of_root = places.create("of-root");
+    fs::rename(&file, of_root.join("tintype.toml")).expect("a free name");
+    let said = tintype().args(["account", "list", "--data"]).arg(&of_root).ran().failed();
+    assert!(said.contains("belongs to nobody, and the data to root"), "{said}");
+    fs::rename(of_root.join("tintype.toml"), &file).expect("a free name");
     chown(&file, Some(0), Some(0)).expect("root may take files");
     let output = tintype().args(["engine", "list", "--data"]).arg(places.data()).ran();
     assert!(output.status.success(), "{}", output.errors());
@@ -370,8 +375,6 @@ fn root_uses_the_config_file_of_the_service_user_only_to_become_that_user() {
         let said = tintype().args(command).arg("--data").arg(places.data()).ran().errors();
         assert!(said.contains("running as nobody, who owns"), "{command:?}: {said}");
     }
-    let said = tintype().args(["account", "list", "--data"]).arg(places.data()).ran().errors();
-    assert!(said.contains("belongs to nobody, and the data to root"), "{said}");
     // Every command refuses the file, rejects its content or never reads it.
     fs::write(&file, "nonsense = 1").expect("a file");
     let pages = places.create("pages");
