@@ -454,12 +454,12 @@ mod tests {
         for (text, reason) in [
             ("sketch:http://a.example", "takes no URL"),
             ("diffusion:klein-4b", "takes no URL"),
-            ("openai:", "is not valid"),
-            ("openai:api.example.com", "is not valid"),
+            ("openai:", "begins with neither"),
+            ("openai:api.example.com", "begins with neither"),
             ("comfyui:ws://a.example", "begins with ws://"),
             ("openai:http://ada:hunter2@a.example", "user name or a password"),
             ("openai:http://a.example/v1?key=hunter2", "query or a fragment"),
-            ("openai:http://a.example,", "is not valid"),
+            ("openai:http://a.example,", "begins with neither"),
             (&format!("openai:{}", vec!["http://a.example"; 65].join(",")), "too many"),
         ] {
             let refusal = text.parse::<EngineTarget>().expect_err(text);

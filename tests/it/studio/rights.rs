@@ -148,7 +148,7 @@ impl<'a> Scene<'a> {
         let added = webhooks::add(store, owner.account, "https://hooks.example/", AddedBy::Owner).await;
         let endpoint = added.expect("a store").0.id;
         let delivery = store.test_endpoint(endpoint).await.expect("a store").expect("a delivery");
-        store.create_board(owner.account, None, "harbour", 10).await.expect("a store");
+        store.create_board(owner.account, None, "quayside", 10).await.expect("a store");
         let board = store.boards(owner.account, owner.person.id).await.expect("a store")[0].id;
         let end = store.now().saturating_add(Duration::from_secs(600));
         let session = NewSession { hash: Token::random().hash(), expires_at: end, agent: String::new() };
@@ -381,7 +381,7 @@ async fn nobody_sees_or_changes_anything_of_another_account() {
         assert!(!of_ada(&path) || matches!(answer.status.as_u16(), 403 | 404), "{path}: {answer:?}");
         let shown = String::from_utf8_lossy(&answer.body);
         let secrets =
-            scene.ids.values().map(String::as_str).chain(["a boat", "harbour", "hooks.example", "ada-colleague"]);
+            scene.ids.values().map(String::as_str).chain(["a boat", "quayside", "hooks.example", "ada-colleague"]);
         let seen: Vec<_> = secrets.filter(|secret| !path.contains(secret) && shown.contains(secret)).collect();
         assert!(seen.is_empty(), "{path}: {seen:?}");
     }
