@@ -1,7 +1,7 @@
 //! Enums whose variants are words that are stored, sent and displayed.
 
-/// The text is not a word of an enum that [`words!`](crate::words!) defines: another release wrote it, or someone typed
-/// it.
+/// The text is not a word of an enum that [`string_enum!`](crate::string_enum!) defines: another release wrote it, or
+/// someone typed it.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("unknown {what}: {text:?}")]
 pub struct UnknownWord {

@@ -1,7 +1,7 @@
 //! The store: accounts, keys, credits and tasks in a database.
 //!
 //! Each method is a verb of the domain and exactly one transaction, durable when the method returns; only the sweeper's
-//! methods, such as [`Store::rescue`], use several. Lookups return `Option`; a refusal by a rule is an outcome, not an
+//! methods, such as [`Store::reclaim`], use several. Lookups return `Option`; a refusal by a rule is an outcome, not an
 //! error. An error means that nothing was changed, unless it is [`StoreError::Unknown`].
 
 // A unit test includes a file of the black-box tests.

@@ -78,7 +78,7 @@ fn previews_of(elements: &str) -> String {
 
 impl Store {
     /// Saves attempts' progress, separately from the tasks. A report has no effect if its attempt has lost the lease.
-    /// [`Store::poll_task`] shows a report until the lease ends, and [`Store::rescue`] deletes it afterwards. A report
+    /// [`Store::poll_task`] shows a report until the lease ends, and [`Store::reclaim`] deletes it afterwards. A report
     /// can get lost: backups and other databases don't include it, and a database crash can erase it.
     pub async fn report_progress(&self, mut attempts: Vec<(Lease, AttemptProgress)>) -> Result<()> {
         attempts.sort_unstable_by_key(|(lease, _)| lease.task_id);
