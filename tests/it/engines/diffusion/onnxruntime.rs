@@ -63,7 +63,8 @@ async fn models_in_8_and_16_bits_render_almost_the_same_as_in_32_bits() {
         let gaps = pictures[0].as_rgb().iter().zip(wide.as_rgb()).map(|(a, b)| f64::from(a.abs_diff(*b)));
         let mean = gaps.sum::<f64>() / wide.as_rgb().len() as f64;
         // All layers of the model in 8 bits are so small that they stay in 32 bits.
-        assert!(mean < 8.0 && (mean > 0.0 || precision == "w8a8"), "{name}: {mean}");
+        let most = if precision == "w8a8" { 0.05 } else { 1.0 };
+        assert!(mean < most && (mean > 0.0 || precision == "w8a8"), "{name}: {mean}");
         let processor = rig.engine.measured().expect("measured").processor;
         assert!(processor.contains(runtime) && processor.ends_with(&format!(", {bits}")), "{processor}");
     }
