@@ -6,11 +6,10 @@ use std::time::Duration;
 use argon2::password_hash::phc::PasswordHash;
 use argon2::{Argon2, PasswordHasher as _, PasswordVerifier as _};
 use tokio::sync::Semaphore;
-use unicode_normalization::UnicodeNormalization as _;
 
 use tintype_domain::identity::Identity;
 use tintype_domain::names::{self, new_person_name};
-use tintype_domain::passwords::{InvalidPassword, MAX_PASSWORD_BYTES, check_password};
+use tintype_domain::passwords::{InvalidPassword, MAX_PASSWORD_BYTES, check_password, composed};
 use tintype_domain::person::{Person, Session, Token};
 use tintype_domain::text::MAX_NAME_CHARS;
 use tintype_domain::timestamp::Timestamp;
@@ -186,7 +185,6 @@ impl People {
     /// turn.
     pub async fn sign_up(&self, new: NewPerson, terms: SignUpTerms, agent: &str) -> Result<SignUpOutcome> {
         let NewPerson { name, password, source } = new;
-        let password = composed(&password);
         if let Err(invalid) = check_password(&password, &[&name]) {
             return Ok(SignUpOutcome::Invalid(invalid));
         }
@@ -267,7 +265,7 @@ impl People {
 
     async fn check(&self, person: &Person, password: &str) -> Result<std::result::Result<(), InvalidPassword>> {
         let account = self.store.find_account(person.account_id.as_str()).await?.map(|account| account.name);
-        Ok(check_password(&composed(password), &[&person.name, &account.unwrap_or_default()]))
+        Ok(check_password(password, &[&person.name, &account.unwrap_or_default()]))
     }
 
     /// Sets a person's password, recorded by `store`. The person must give the current password if there is one. All of
@@ -328,11 +326,6 @@ impl People {
     }
 }
 
-/// The password with each letter and its accent as one character: devices differ in that (RFC 8265, 4.2.2).
-fn composed(password: &str) -> String {
-    password.nfc().collect()
-}
-
 /// Hashes with Argon2id and the parameters of the crate: 19 MiB, two passes, one lane, as OWASP's Password Storage
 /// Cheat Sheet recommends.
 fn hash(password: &str) -> Result<String> {
@@ -343,11 +336,12 @@ fn hash(password: &str) -> Result<String> {
 /// Whether a password matches a hash. Without a hash it is hashed all the same, so that the time does not reveal
 /// whether a person exists.
 fn verify(password: &str, hash: Option<&str>) -> bool {
+    let password = composed(password);
     if password.len() > MAX_PASSWORD_BYTES {
         return false;
     }
     match hash.map(PasswordHash::new) {
-        Some(Ok(hash)) => Argon2::default().verify_password(composed(password).as_bytes(), &hash).is_ok(),
+        Some(Ok(hash)) => Argon2::default().verify_password(password.as_bytes(), &hash).is_ok(),
         Some(Err(_)) | None => {
             drop(Argon2::default().hash_password(password.as_bytes()));
             false

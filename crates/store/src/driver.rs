@@ -437,14 +437,15 @@ pub struct Store {
 /// The health checks of a database. They may come from anywhere, so all that arrive during one share the next.
 #[derive(Debug)]
 pub(crate) struct Pings {
-    tx: AtomicU64,
+    /// Checks that have started.
+    started: AtomicU64,
     /// The number of the last check that ended, and its result. Locked during a check.
     last: tokio::sync::Mutex<(u64, Result<()>)>,
 }
 
 impl From<Driver> for Store {
     fn from(driver: Driver) -> Self {
-        let pings = Pings { tx: AtomicU64::new(0), last: tokio::sync::Mutex::new((0, Ok(()))) };
+        let pings = Pings { started: AtomicU64::new(0), last: tokio::sync::Mutex::new((0, Ok(()))) };
         Self { driver, actor: None, right: None, pings: Arc::new(pings) }
     }
 }
@@ -452,10 +453,10 @@ impl From<Driver> for Store {
 impl Store {
     /// Succeeds if the database accepts writes. The check began after the call.
     pub async fn ping(&self) -> Result<()> {
-        let before = self.pings.tx.load(Ordering::SeqCst);
+        let before = self.pings.started.load(Ordering::SeqCst);
         let mut last = self.pings.last.lock().await;
         if last.0 <= before {
-            let number = self.pings.tx.fetch_add(1, Ordering::SeqCst) + 1;
+            let number = self.pings.started.fetch_add(1, Ordering::SeqCst) + 1;
             *last = (number, with_store!(self.driver, store => store.check_writes().await));
         }
         last.1.clone()
