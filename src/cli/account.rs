@@ -126,10 +126,10 @@ async fn create(args: CreateArgs, data: &DataSettings) -> Outcome {
     }
     let store = open_or_create_store(data).await?;
     let rank = if args.admin { Rank::Administrator } else { Rank::Ordinary };
-    if let Some(looks) = names::confusable_skeleton(&args.name) {
+    if let Some(skeleton) = names::confusable_skeleton(&args.name) {
         let known = store.list_accounts().await?;
         if let Some(known) =
-            known.iter().find(|known| known.name != args.name && names::is_confusable(&known.name, &looks))
+            known.iter().find(|known| known.name != args.name && names::is_confusable(&known.name, &skeleton))
         {
             return Err(Failure(format!("this name looks like the account {:?}", known.name)));
         }

@@ -1,6 +1,5 @@
 //! The rules of the service, independent of its callers: submits, the endings of tasks, limits and sweeps.
 
-pub mod backlog;
 pub mod concurrency_limit;
 pub mod encoder;
 pub mod endings;
@@ -29,6 +28,7 @@ pub mod tasks;
 pub mod thumbnails;
 pub mod uploads;
 pub mod usage;
+pub mod wait_estimator;
 pub mod waiters;
 pub mod webhooks;
 

@@ -223,9 +223,9 @@ impl People {
 
     /// The existing name that a new name looks like, or else the new name. A look-alike counts as taken.
     pub async fn known_as(&self, new: String) -> Result<String> {
-        let Some(looks) = names::confusable_skeleton(&new) else { return Ok(new) };
+        let Some(skeleton) = names::confusable_skeleton(&new) else { return Ok(new) };
         let mut known = self.store.list_people(None).await?.into_iter().map(|person| person.name);
-        Ok(known.find(|known| names::is_confusable(known, &looks)).unwrap_or(new))
+        Ok(known.find(|known| names::is_confusable(known, &skeleton)).unwrap_or(new))
     }
 
     async fn open_account(

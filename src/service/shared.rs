@@ -7,11 +7,11 @@ use tokio::sync::watch;
 
 use crate::files::Files;
 use crate::metrics::Metrics;
-use crate::service::backlog::WaitEstimator;
 use crate::service::endings::Endings;
 use crate::service::finished::RemovedBefore;
 use crate::service::presets::Presets;
 use crate::service::task_ages::TaskAges;
+use crate::service::wait_estimator::WaitEstimator;
 use tintype_config::ServerSettings;
 use tintype_store::{Store, StoreError};
 use tintype_system::clock::Clock;
@@ -31,7 +31,7 @@ pub struct ServiceContext {
     /// Free space on the disks that hold the data.
     pub disk: Disk,
     /// Estimates how long a task that is accepted now would wait.
-    pub backlog: WaitEstimator,
+    pub wait_estimator: WaitEstimator,
     /// Counters and gauges.
     pub metrics: Arc<Metrics>,
     /// The presets in force.
@@ -57,7 +57,7 @@ impl ServiceContext {
         let metrics = Arc::new(Metrics::new(clock.now()));
         Arc::new(Self {
             disk: Disk::new(directories, settings.space.min_free_space, clock.clone()),
-            backlog: WaitEstimator::new(clock.clone()),
+            wait_estimator: WaitEstimator::new(clock.clone()),
             ages: TaskAges::new(store.clone(), clock.clone()),
             endings: Endings::new(store.clone(), metrics.clone()),
             presets: Arc::new(Presets::new(&settings.presets)),

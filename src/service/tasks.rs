@@ -122,7 +122,7 @@ impl Tasks {
         if let Some(wait) = self.failed.wait(store, account_id).await? {
             return Ok(Submission::TooManyFailed { wait });
         }
-        if let Some(excess) = self.shared.backlog.excess(store, account_id, references, engine).await {
+        if let Some(excess) = self.shared.wait_estimator.excess(store, account_id, references, engine).await {
             return Ok(Submission::Overloaded { excess });
         }
         let (shared, max_unfinished) = (self.shared.clone(), self.max_unfinished);
@@ -132,7 +132,7 @@ impl Tasks {
                 shared.store.submit_before(start, account_id, origin, surface, request, max_unfinished).await?;
             if let Submission::Accepted(task) = &submission {
                 shared.queued.send_replace(());
-                shared.backlog.grow(QueuedTask { id: task.id, account_id, surface }, references);
+                shared.wait_estimator.grow(QueuedTask { id: task.id, account_id, surface }, references);
                 shared.metrics.submitted.inc();
                 shared.metrics.credits_charged.inc_by(cost.unsigned_abs());
                 let surface = surface.as_str();
@@ -175,7 +175,8 @@ impl Tasks {
         image_to_image: bool,
         attempt: Option<AttemptProgress>,
     ) -> QueuePosition {
-        let position = self.shared.backlog.queue_position(&self.shared.store, task, image_to_image, attempt).await;
+        let position =
+            self.shared.wait_estimator.queue_position(&self.shared.store, task, image_to_image, attempt).await;
         let left = TASK_TIME_LIMIT.saturating_sub(self.shared.ages.of(task.id));
         QueuePosition { wait: position.wait.map(|wait| wait.min(left)), ..position }
     }

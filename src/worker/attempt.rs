@@ -159,7 +159,7 @@ impl Worker {
                     Err(RenderError::Retry(_) | RenderError::NotAvailable(_) | RenderError::TurnedAway { .. })
                 ) {
                     let took = self.shared.clock.elapsed().saturating_sub(slot_since);
-                    self.pace.observe(took, claim.request.n.into());
+                    self.throughput.observe(took, claim.request.n.into());
                 }
                 Attempt::Ended(rendered, Some(slot))
             }

@@ -24,7 +24,7 @@ use tracing::{Instrument as _, Span};
 
 use crate::policy::Policy;
 use crate::service::ServiceContext;
-use crate::service::backlog::WorkerThroughput;
+use crate::service::wait_estimator::WorkerThroughput;
 use crate::worker::render::Renderer;
 use tintype_config::{POLL_EVERY, PROBE_EVERY, PROGRESS_EVERY, WORKER_REPORT_EVERY, WorkerSettings};
 use tintype_store::{Claim, Lease, LeaseWrite, StoreError};
@@ -51,7 +51,7 @@ pub struct Worker {
     renderer: Arc<dyn Renderer>,
     engine: String,
     slot_count: usize,
-    pace: Arc<WorkerThroughput>,
+    throughput: Arc<WorkerThroughput>,
     reference_slots: Arc<ReferenceSlots>,
     held: RunningAttempts,
     turned_away: TurnedAway,
@@ -79,7 +79,12 @@ impl Worker {
             policy,
             engine: engine.to_owned(),
             slot_count,
-            pace: shared.backlog.add_worker(engine, renderer.max_references(), renderer.masks(), slot_count),
+            throughput: shared.wait_estimator.add_worker(
+                engine,
+                renderer.max_references(),
+                renderer.masks(),
+                slot_count,
+            ),
             renderer,
             reference_slots,
             held: RunningAttempts::default(),
@@ -91,8 +96,8 @@ impl Worker {
     }
 
     /// How fast it renders.
-    pub fn pace(&self) -> &WorkerThroughput {
-        &self.pace
+    pub fn throughput(&self) -> &WorkerThroughput {
+        &self.throughput
     }
 
     /// Works until `stop`. Then releases the tasks that have no render slot, lets running renders finish for the drain
@@ -191,7 +196,7 @@ impl Worker {
         match self.probe_engine().await {
             Ok(()) => {
                 self.engine_is_down.store(false, Ordering::SeqCst);
-                self.pace.report_soon();
+                self.throughput.report_soon();
                 tracing::info!(engine = self.engine, "the engine is available again; claiming tasks");
                 true
             }
@@ -219,7 +224,7 @@ impl Worker {
     /// Notes that the engine is not available.
     fn suspend(&self, cause: &str) {
         if !self.engine_is_down.swap(true, Ordering::SeqCst) {
-            self.pace.report_soon();
+            self.throughput.report_soon();
             tracing::error!(
                 engine = self.engine,
                 cause,
@@ -411,7 +416,7 @@ impl Worker {
             self.report().await;
             tokio::select! {
                 () = working.cancelled() => break,
-                () = self.pace.news() => {}
+                () = self.throughput.news() => {}
                 () = tokio::time::sleep(WORKER_REPORT_EVERY) => {}
             }
         }
@@ -426,7 +431,7 @@ impl Worker {
     /// Makes the engine known to all processes, before the first task is claimed: none may fail a task that only this
     /// engine can do.
     pub async fn register(&self) -> Result<(), StoreError> {
-        self.shared.store.report_worker(self.pace.report(false)).await
+        self.shared.store.report_worker(self.throughput.report(false)).await
     }
 
     /// Reports the state of the worker once.
@@ -435,7 +440,7 @@ impl Worker {
     }
 
     async fn report_that_it_is(&self, available: bool) {
-        if let Err(error) = self.shared.store.report_worker(self.pace.report(available)).await {
+        if let Err(error) = self.shared.store.report_worker(self.throughput.report(available)).await {
             tracing::warn!(engine = self.engine, %error, "could not report this worker's state to other processes");
         }
     }

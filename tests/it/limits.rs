@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use tintype::service::backlog::MIN_SAMPLES;
+use tintype::service::wait_estimator::MIN_SAMPLES;
 use tintype::worker::render::{RenderControl, RenderError, Renderer, Sources};
 use tintype_domain::key::KeySecret;
 use tintype_domain::model::{FailureCause, TaskFailure};
@@ -83,7 +83,7 @@ async fn a_key_may_have_rates_of_its_own() {
 
 /// As many attempts as an estimate takes, of a minute each.
 pub fn observe_attempts_of_a_minute(service: &Service) {
-    (0..MIN_SAMPLES).for_each(|_| service.worker.pace().observe(Duration::from_secs(60), 1));
+    (0..MIN_SAMPLES).for_each(|_| service.worker.throughput().observe(Duration::from_secs(60), 1));
 }
 
 /// A renderer whose renders hang, or end after a time of the service's clock.
@@ -139,7 +139,7 @@ async fn an_api_without_a_worker_estimates_the_wait_from_the_workers_in_the_data
     api.clock.advance(Duration::from_secs(1));
     caller.submit_prompt("a boat").await;
     // The second worker ends, and the queue is too long again.
-    api.shared.store.report_worker(second.worker.pace().report(false)).await.expect("a store");
+    api.shared.store.report_worker(second.worker.throughput().report(false)).await.expect("a store");
     api.clock.advance(Duration::from_secs(1));
     let refused = caller.post(r#"{"prompt": "a boat"}"#).await;
     refused.assert_error(429, "RATE_LIMITED");

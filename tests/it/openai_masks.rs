@@ -162,7 +162,7 @@ async fn a_mask_finds_an_engine_that_takes_it_with_all_images() {
     let engines = [("narrow", true, 1), ("plain", false, 4), ("wide", true, 2), ("sketch", false, 4)];
     for (number, (engine, masks, max_references)) in engines.into_iter().enumerate() {
         let id = format!("FAAAAAAAAAAAAAAAAAAA{number}").parse().expect("an id");
-        let usual = service.worker.pace().report(true);
+        let usual = service.worker.throughput().report(true);
         let report = WorkerReport { engine: engine.into(), max_references, masks, id, ..usual };
         service.shared.store.report_worker(report).await.expect("a store");
     }

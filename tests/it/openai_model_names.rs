@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use tintype::service::backlog::MIN_SAMPLES;
+use tintype::service::wait_estimator::MIN_SAMPLES;
 use tintype::worker::Worker;
 
 use crate::rigs::binary::{Ran as _, Run as _, Server, data_with, run, tintype};
@@ -71,10 +71,10 @@ async fn the_expected_wait_is_that_of_the_workers_with_the_engine() {
         waits
     };
     // Two workers have a slot each. Nothing is known of those with the engine.
-    (0..MIN_SAMPLES).for_each(|_| service.worker.pace().observe(Duration::from_secs(10), 1));
+    (0..MIN_SAMPLES).for_each(|_| service.worker.throughput().observe(Duration::from_secs(10), 1));
     comfy.report().await;
     assert_eq!(waits().await, [None, Some(20), None, Some(30)]);
-    (0..MIN_SAMPLES).for_each(|_| comfy.pace().observe(Duration::from_secs(100), 1));
+    (0..MIN_SAMPLES).for_each(|_| comfy.throughput().observe(Duration::from_secs(100), 1));
     let after = waits().await;
     assert_eq!([after[0], after[2]], [Some(200), Some(300)], "the one before each, or in the works, and its own");
     assert!(after[1].max(after[3]) < Some(100), "they need not wait for this engine: {after:?}");

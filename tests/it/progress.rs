@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::Value;
-use tintype::service::backlog::MIN_SAMPLES;
+use tintype::service::wait_estimator::MIN_SAMPLES;
 use tintype::worker::Worker;
 use tintype_engine::{CancellationToken, Stage};
 use tokio::task::JoinHandle;
@@ -66,7 +66,7 @@ fn times(answer: &Answer) -> (Option<&str>, Option<&str>) {
 }
 
 fn measure_ten_seconds(service: &Service) {
-    (0..MIN_SAMPLES).for_each(|_| service.worker.pace().observe(SECOND * 10, 1));
+    (0..MIN_SAMPLES).for_each(|_| service.worker.throughput().observe(SECOND * 10, 1));
 }
 
 #[tokio::test]
@@ -242,7 +242,7 @@ async fn the_hint_after_a_submit_follows_the_measured_time_and_the_queue() {
     let submit = async || caller.post(r#"{"prompt": "a boat"}"#).await;
     assert_eq!(times(&submit().await), (Some("0.30"), None), "the engine's own word");
     service.work().await;
-    (0..64).for_each(|_| service.worker.pace().observe(SECOND * 4, 1));
+    (0..64).for_each(|_| service.worker.throughput().observe(SECOND * 4, 1));
     service.clock.advance(SECOND);
     let mut hints = Vec::new();
     for _ in 0..5 {

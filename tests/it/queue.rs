@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use tempfile::TempDir;
-use tintype::service::backlog::MIN_SAMPLES;
+use tintype::service::wait_estimator::MIN_SAMPLES;
 use tintype_domain::model::{FailureCause, TaskId};
 
 use crate::rigs::binary::{self, Ran as _, Server, refused, tintype};
@@ -51,7 +51,7 @@ async fn a_task_that_waits_through_a_pause_of_9_minutes_is_refunded() {
 async fn no_submit_is_refused_because_a_paused_queue_is_long() {
     let service = Service::start_with(&["--renders", "1", "--submit-rate", "0"]).await;
     let caller = service.caller("ada", 100).await;
-    (0..MIN_SAMPLES).for_each(|_| service.worker.pace().observe(Duration::from_secs(60), 1));
+    (0..MIN_SAMPLES).for_each(|_| service.worker.throughput().observe(Duration::from_secs(60), 1));
     service.shared.store.pause_queue().await.expect("a store");
     for _ in 0..20 {
         caller.submit_prompt("a boat").await;
@@ -138,7 +138,7 @@ async fn a_poll_of_a_processing_task_shows_its_place_and_expected_wait() {
 
     // One is claimed, and the others move up a second later.
     let lease = service.shared.store.claim(1, SECOND * 60).await.expect("a store").remove(0).lease;
-    (0..MIN_SAMPLES).for_each(|_| service.worker.pace().observe(SECOND * 10, 1));
+    (0..MIN_SAMPLES).for_each(|_| service.worker.throughput().observe(SECOND * 10, 1));
     assert_eq!(place(&poll(&ada, &tasks[1].1).await), (Some("2"), Some("40")), "the queue was read a moment ago");
     service.clock.advance(SECOND);
     assert_eq!(positions().await, ["0", "1", "2", "1"].map(|place| Some(place.to_owned())));
@@ -150,7 +150,7 @@ async fn a_poll_of_a_processing_task_shows_its_place_and_expected_wait() {
     let last = submitted.json()["data"]["task_id"].as_str().expect("a task_id").to_owned();
     assert_eq!(place(&submitted), (None, Some("50")), "all slots are taken");
     assert_eq!(place(&poll(&ada, &last).await), (Some("3"), Some("50")));
-    (0..64).for_each(|_| service.worker.pace().observe(SECOND * 300, 1));
+    (0..64).for_each(|_| service.worker.throughput().observe(SECOND * 300, 1));
     assert_eq!(place(&poll(&ada, &last).await), (Some("3"), Some("540")));
 
     let TaskId(id) = tasks[0].1.parse().expect("a task_id");

@@ -131,7 +131,7 @@ async fn a_start_takes_no_lease_away_for_the_time_of_a_lease() {
 
 #[tokio::test]
 async fn a_failed_sweep_is_followed_by_the_time_of_a_lease_for_workers_to_renew() {
-    for sweep in ["expire", "rescue"] {
+    for sweep in ["expire", "reclaim"] {
         let first = if sweep == "expire" { 1 } else { LEASE.as_secs() };
         let turns = LEASE.as_secs() * 2 - first + 1;
         let service = Service::start_with(&["--test-fault", &format!("before-{sweep}=error@{turns}")]).await;

@@ -34,9 +34,9 @@ pub fn confusable_skeleton(name: &str) -> Option<String> {
     (!name.is_ascii()).then(|| skeleton(name))
 }
 
-/// Whether a name looks like the one with these [`confusable_skeleton`].
-pub fn is_confusable(name: &str, looks: &str) -> bool {
-    skeleton(name) == looks
+/// Whether a name looks like the one whose [`confusable_skeleton`] is `other`.
+pub fn is_confusable(name: &str, other: &str) -> bool {
+    skeleton(name) == other
 }
 
 /// The skeleton of a name by Unicode Technical Standard #39.
@@ -126,8 +126,10 @@ mod tests {
 
     #[test]
     fn a_name_in_another_script_may_look_like_one_that_exists() {
-        let looks = confusable_skeleton("сосо").expect("not ASCII");
-        assert!(is_confusable("coco", &looks) && is_confusable("Coco", &looks) && !is_confusable("cocoa", &looks));
+        let skeleton = confusable_skeleton("сосо").expect("not ASCII");
+        assert!(
+            is_confusable("coco", &skeleton) && is_confusable("Coco", &skeleton) && !is_confusable("cocoa", &skeleton)
+        );
         assert_eq!(super::confusable_skeleton("coco"), None);
     }
 }

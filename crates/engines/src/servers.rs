@@ -160,23 +160,23 @@ impl<S: Server> Servers<S> {
     {
         let mut tried = HashMap::new();
         loop {
-            let seat = match self.seat(work, &tried).await {
-                Ok(seat) => seat,
+            let permit = match self.permit(work, &tried).await {
+                Ok(permit) => permit,
                 Err(cause) if tried.is_empty() => return Err(EngineError::NotAvailable(cause)),
                 Err(cause) => {
                     let pause = tried.values().filter_map(|rejection: &Rejection| rejection.pause).min();
                     return Err(EngineError::TurnedAway { cause, pause });
                 }
             };
-            match by(self.shared.servers[seat.index].clone()).await {
+            match by(self.shared.servers[permit.index].clone()).await {
                 Ok(done) => {
-                    self.shared.states.locked()[seat.index].rejected.clear();
+                    self.shared.states.locked()[permit.index].rejected.clear();
                     return Ok(done);
                 }
                 Err(Fault { error: EngineError::NotAvailable(cause), pause, .. }) => {
                     let rejection = Rejection { cause, pause };
-                    if let Some(rejection) = self.judge(seat.index, work, rejection).await {
-                        tried.insert(seat.index, rejection);
+                    if let Some(rejection) = self.judge(permit.index, work, rejection).await {
+                        tried.insert(permit.index, rejection);
                     }
                 }
                 Err(fault) => return Err(fault.error),
@@ -237,7 +237,7 @@ impl<S: Server> Servers<S> {
     }
 
     /// A place at an untried server, or why none is left.
-    async fn seat(&self, work: BriefHash, tried: &HashMap<usize, Rejection>) -> Result<ServerPermit<'_, S>, String> {
+    async fn permit(&self, work: BriefHash, tried: &HashMap<usize, Rejection>) -> Result<ServerPermit<'_, S>, String> {
         loop {
             let mut changed = pin!(self.shared.changed.notified());
             changed.as_mut().enable();

@@ -177,7 +177,7 @@ impl Loss {
     pub(super) async fn give_up_rows(&self, tx: &Transaction<'_>, rows: &[Row]) -> Done<Reclaimed> {
         let lost = rows.iter().map(lost).collect::<Result<Vec<_>>>()?;
         let (queued, last): (Vec<_>, Vec<_>) = lost.into_iter().partition(|lost| lost.lost_leases + 1 < self.most);
-        let mut rescued = Reclaimed { queued: queued.len(), failed: Vec::new() };
+        let mut reclaimed = Reclaimed { queued: queued.len(), failed: Vec::new() };
         if !queued.is_empty() {
             let tasks: Vec<Id> = queued.iter().map(|lost| lost.task_id).collect();
             let queue = format!(
@@ -187,9 +187,9 @@ impl Loss {
             tx.execute(&queue, &[&list(&tasks), &ready_after(tx.now(), self.delay)]).await?;
         }
         for lost in last {
-            rescued.failed.extend(lost.fail(tx, &self.failure).await?);
+            reclaimed.failed.extend(lost.fail(tx, &self.failure).await?);
         }
-        Ok(rescued)
+        Ok(reclaimed)
     }
 }
 

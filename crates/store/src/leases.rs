@@ -165,7 +165,7 @@ pub struct Reclaimed {
 }
 
 impl Reclaimed {
-    /// Adds the tasks that another rescue changed.
+    /// Adds the tasks that another reclaim changed.
     pub fn add(&mut self, other: Self) {
         self.queued += other.queued;
         self.failed.extend(other.failed);

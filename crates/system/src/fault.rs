@@ -105,7 +105,7 @@ string_enum! {
         /// A waiting task is failed and refunded by its owner.
         Cancel = "cancel",
         /// Expired leases are reclaimed.
-        Reclaim = "rescue",
+        Reclaim = "reclaim",
         /// Overdue tasks are failed and refunded.
         Expire = "expire",
         /// Tasks that no engine can do are failed and refunded.

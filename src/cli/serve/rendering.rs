@@ -297,7 +297,7 @@ impl Rendering {
         }
         for Running { member: Member { worker, info, model, engine: _ }, task, .. } in old {
             drop(task.await);
-            self.ended.push(Ended { id: worker.pace().id(), engine: model.engine, info });
+            self.ended.push(Ended { id: worker.throughput().id(), engine: model.engine, info });
         }
         // The old engines are gone now, and so is the memory that they took.
         self.refused.clear();
@@ -330,7 +330,7 @@ impl Rendering {
         let runs = |engine: &String| running.iter().any(|running| running.member.model.engine == *engine);
         let is_over = |ended: &mut Ended| runs(&ended.engine) || !configured.contains(&ended.engine);
         for Ended { id, .. } in self.ended.extract_if(.., is_over) {
-            self.shared.backlog.remove_worker(id);
+            self.shared.wait_estimator.remove_worker(id);
             if let Err(error) = self.shared.store.withdraw_worker(id).await {
                 tracing::warn!(%error, "could not withdraw the report of a worker that has ended; it expires soon");
             }

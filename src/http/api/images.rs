@@ -258,7 +258,7 @@ async fn accepted(
 }
 
 fn created(task: &Task, api: &ApiState) -> Response {
-    with_poll_hint(success(CreatedTask::new(task)), api, task.id, api.shared.backlog.last_wait(task))
+    with_poll_hint(success(CreatedTask::new(task)), api, task.id, api.shared.wait_estimator.last_wait(task))
 }
 
 /// Names the ignored fields of a submit, which are often misspelled ones.

@@ -127,11 +127,11 @@ impl Sweeper {
         if expired.is_ok() {
             self.grace.locked().answered = answered;
         }
-        let may_rescue = answered >= self.grace.locked().ends;
-        if may_rescue && self.reclaim(Reclaim::Expired).await.is_err() {
+        let may_reclaim = answered >= self.grace.locked().ends;
+        if may_reclaim && self.reclaim(Reclaim::Expired).await.is_err() {
             self.start_grace();
         }
-        // Afterwards, because nothing may wait for the database between a look at the clock and the rescue.
+        // Afterwards, because nothing may wait for the database between a look at the clock and the reclaim.
         self.match_engines().await;
         self.expire_grants().await;
         self.index_prompts().await;

@@ -25,7 +25,7 @@ const LEASE: Duration = Duration::from_secs(2);
 const MOST_TERMINATED: u32 = 8;
 
 /// Fault points at which APIs and workers are killed: before and after each durable effect.
-const API_POINTS: [&str; 5] = ["before-commit", "after-commit", "before-submit", "after-submit", "after-rescue"];
+const API_POINTS: [&str; 5] = ["before-commit", "after-commit", "before-submit", "after-submit", "after-reclaim"];
 const WORKER_POINTS: [&str; 13] = [
     "before-claim",
     "after-claim",
@@ -39,7 +39,7 @@ const WORKER_POINTS: [&str; 13] = [
     "after-fail",
     "before-retry",
     "after-retry",
-    "after-rescue",
+    "after-reclaim",
 ];
 
 #[derive(Debug, Clone, Copy)]

@@ -74,7 +74,7 @@ async fn a_task_that_no_engine_can_do_fails_and_is_refunded_even_if_all_engines_
     let caller = service.caller("ada", 100).await;
     let [text, edit] = text_and_edit(&service).await;
     for worker in [&text, &edit] {
-        service.shared.store.report_worker(worker.pace().report(false)).await.expect("a store");
+        service.shared.store.report_worker(worker.throughput().report(false)).await.expect("a store");
     }
     let (too_many, possible) = (edit_task(&caller, 3).await, edit_task(&caller, 2).await);
     assert_eq!(caller.credits().await, 96);

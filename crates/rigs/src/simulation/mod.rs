@@ -329,9 +329,9 @@ impl Run<'_> {
         let overdue = self.store.expire(self.clock.now().saturating_sub(TIME_LIMIT), "too late").await?;
         self.end_all(overdue);
         if second >= self.grace {
-            let rescued = self.store.reclaim(Reclaim::Expired, "the worker died").await?;
-            self.report.requeued += rescued.queued;
-            self.end_all(rescued.failed);
+            let reclaimed = self.store.reclaim(Reclaim::Expired, "the worker died").await?;
+            self.report.requeued += reclaimed.queued;
+            self.end_all(reclaimed.failed);
         }
         self.store.expire_grants().await?;
         Ok(())

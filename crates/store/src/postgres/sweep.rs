@@ -30,9 +30,9 @@ fn unless_refused<T>(account: &str, what: &str, swept: Done<T>) -> Result<Option
 
 impl PostgresStore {
     pub(crate) async fn sweep(&self, effect: Effect, sweep: &Sweep, loss: &Loss) -> Result<Reclaimed> {
-        let rescued = self.write(effect, self.give_up(sweep, loss)).await?;
+        let reclaimed = self.write(effect, self.give_up(sweep, loss)).await?;
         if let Sweep::Leases(_) = sweep {
-            // The tasks are rescued all the same.
+            // The tasks are reclaimed all the same.
             let forget = async |tx: &Transaction<'_>| progress::forget_ended(tx).await;
             if let Err(failure) = self.database.transaction(None, forget).await {
                 let error = StoreError::from(failure);
@@ -40,7 +40,7 @@ impl PostgresStore {
                     the next sweep tries again");
             }
         }
-        Ok(rescued)
+        Ok(reclaimed)
     }
 
     /// The condition for the rows `q` of the queue that a sweep looks for, and its parameter $1.
@@ -88,11 +88,11 @@ impl PostgresStore {
                 let rows = tx.query(&lost, &[&*bound, &horizon, &account]).await?;
                 Ok((rows.len(), loss.give_up_rows(tx, &rows).await?))
             };
-            while let Some((found, rescued)) =
+            while let Some((found, reclaimed)) =
                 unless_refused(account, "end or requeue tasks", self.database.transaction(None, some).await)?
             {
-                let ended = rescued.queued + rescued.failed.len();
-                all.add(rescued);
+                let ended = reclaimed.queued + reclaimed.failed.len();
+                all.add(reclaimed);
                 if found > ended {
                     let tasks = found - ended;
                     tracing::error!(account, tasks, "could not end or requeue tasks; see `tintype credits audit`");

@@ -124,11 +124,11 @@ fn give_up(writing: &mut Writing, loss: &Loss, task_id: Id) -> Result<Reclaimed>
     let give_up = |writing: &mut Writing| {
         on_sqlite(writing, async |tx: &Transaction<'_>| loss.give_up(tx, "q.task_id = $1", &[&task_id]).await)
     };
-    let rescued = in_savepoint(writing, give_up).and_then(|rescued| {
+    let reclaimed = in_savepoint(writing, give_up).and_then(|reclaimed| {
         let damaged = || StoreError::other("its row in the queue has no task that is processing");
-        if rescued == Reclaimed::default() { Err(damaged()) } else { Ok(rescued) }
+        if reclaimed == Reclaimed::default() { Err(damaged()) } else { Ok(reclaimed) }
     });
-    match rescued {
+    match reclaimed {
         Err(error) if !writing.connection.is_autocommit() => {
             tracing::error!(task = %task_id, %error, "could not end or requeue a task; the next sweep tries again");
             Ok(Reclaimed::default())

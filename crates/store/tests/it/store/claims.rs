@@ -181,7 +181,7 @@ case!(a_leased_task_is_not_claimed_again, async |fx| {
     fx.leased().await?;
     assert_eq!(claimed(fx, 10).await?, []);
     fx.clock.advance(2 * LEASE);
-    assert_eq!(claimed(fx, 10).await?, [], "only a rescue takes a lease away");
+    assert_eq!(claimed(fx, 10).await?, [], "only a reclaim takes a lease away");
     assert!(fx.another_process().claim(10, LEASE).await?.is_empty());
     Ok(())
 });
@@ -210,7 +210,7 @@ case!(a_requeued_task_is_claimable_by_a_process_whose_clock_is_behind, async |fx
     fx.store.release(lease, Duration::ZERO).await?;
     claimed().await?.expect("claimable after a release");
     fx.store.reclaim(Reclaim::All, "the worker died").await?;
-    claimed().await?.expect("claimable after a rescue");
+    claimed().await?.expect("claimable after a reclaim");
     Ok(())
 });
 
@@ -276,7 +276,7 @@ case!(every_claim_raises_the_lease_epoch, async |fx| {
     Ok(())
 });
 
-case!(a_rescue_does_not_reset_the_lease_epoch, async |fx| {
+case!(a_reclaim_does_not_reset_the_lease_epoch, async |fx| {
     let first = fx.leased().await?;
     fx.store.reclaim(Reclaim::All, "the worker died").await?;
     let second = fx.claim().await?;

@@ -18,11 +18,11 @@ case!(an_unreadable_task_does_not_block_claims_of_other_tasks, async |fx| {
     for lost in 1..=MAX_LOST_LEASES {
         assert_eq!(fx.store.queue_depth().await?.leased, 1);
         fx.clock.advance(LEASE);
-        let rescued = match lost {
+        let reclaimed = match lost {
             MAX_LOST_LEASES => Reclaimed { queued: 0, failed: vec![ended] },
             _ => Reclaimed { queued: 1, failed: Vec::new() },
         };
-        assert_eq!(fx.store.reclaim(Reclaim::Expired, "gave up").await?, rescued);
+        assert_eq!(fx.store.reclaim(Reclaim::Expired, "gave up").await?, reclaimed);
         assert!(fx.store.claim(2, LEASE).await?.is_empty());
     }
     let found = fx.store.find_task(ada, Surface::Api, damaged).await?.expect("the task exists");

@@ -115,7 +115,7 @@ case!(a_refund_goes_back_to_its_grants, async |fx| {
     let ada = fx.account("ada", 4).await?;
     grant(fx, ada, 3, 1).await?;
     grant(fx, ada, 3, 2).await?;
-    for end in ["fail", "cancel", "fail_unleased", "expire", "refuse", "rescue"] {
+    for end in ["fail", "cancel", "fail_unleased", "expire", "refuse", "reclaim"] {
         let task = fx.submit_request(ada, Surface::Api, images(4)).await?;
         assert_eq!((fx.credits(ada).await?, left(fx, ada).await?), (2, vec![0, 0]), "{end}");
         match end {

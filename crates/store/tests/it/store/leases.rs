@@ -42,7 +42,7 @@ async fn assert_lost_to_the_next_worker(fx: &Fixture, old: Lease) -> Result<()> 
     Ok(())
 }
 
-case!(a_write_under_a_rescued_lease_is_refused, async |fx| {
+case!(a_write_under_a_reclaimed_lease_is_refused, async |fx| {
     let lease = fx.leased().await?;
     assert_eq!(fx.store.reclaim(Reclaim::All, "the worker died").await?, QUEUED);
     assert_lost(fx, lease).await?;
@@ -106,7 +106,7 @@ case!(renew_returns_exactly_the_lost_leases, async |fx| {
     Ok(())
 });
 
-case!(an_expired_lease_is_held_until_a_rescue_takes_it, async |fx| {
+case!(an_expired_lease_is_held_until_a_reclaim_takes_it, async |fx| {
     let lease = fx.leased().await?;
     fx.clock.advance(2 * LEASE);
     assert_eq!(fx.store.renew(vec![lease], LEASE).await?, []);
@@ -149,7 +149,7 @@ case!(the_last_retry_fails_and_refunds_the_task_with_its_error, async |fx| {
     assert_failed(fx, lease, "that was it").await
 });
 
-case!(the_last_rescue_fails_and_refunds_the_task_with_its_error, async |fx| {
+case!(the_last_reclaim_fails_and_refunds_the_task_with_its_error, async |fx| {
     let mut lease = fx.leased().await?;
     for lost in 1..MAX_LOST_LEASES {
         assert_eq!(fx.store.reclaim(Reclaim::All, "not yet").await?, QUEUED);
@@ -162,7 +162,7 @@ case!(the_last_rescue_fails_and_refunds_the_task_with_its_error, async |fx| {
     assert_failed(fx, lease, "that was it").await
 });
 
-case!(retries_and_rescues_count_toward_one_limit_of_lost_leases, async |fx| {
+case!(retries_and_reclaims_count_toward_one_limit_of_lost_leases, async |fx| {
     let mut lease = fx.leased().await?;
     for lost in 1..MAX_LOST_LEASES {
         fx.store.release(lease, Duration::ZERO).await?;
@@ -178,7 +178,7 @@ case!(retries_and_rescues_count_toward_one_limit_of_lost_leases, async |fx| {
     assert_failed(fx, lease, "that was it").await
 });
 
-case!(a_rescue_takes_exactly_the_expired_leases, async |fx| {
+case!(a_reclaim_takes_exactly_the_expired_leases, async |fx| {
     let ada = fx.account("ada", 100).await?;
     let mut leases = Vec::new();
     for seconds in [10, 20, 30] {
@@ -198,7 +198,7 @@ case!(a_rescue_takes_exactly_the_expired_leases, async |fx| {
     Ok(())
 });
 
-case!(a_rescue_of_all_takes_every_lease_and_leaves_waiting_tasks, async |fx| {
+case!(a_reclaim_of_all_takes_every_lease_and_leaves_waiting_tasks, async |fx| {
     let ada = fx.account("ada", 100).await?;
     for _ in 0..4 {
         fx.submit(ada).await?;
@@ -219,7 +219,7 @@ case!(a_rescue_of_all_takes_every_lease_and_leaves_waiting_tasks, async |fx| {
     Ok(())
 });
 
-case!(a_rescue_takes_a_lease_that_ends_later_than_the_longest_lease, async |fx| {
+case!(a_reclaim_takes_a_lease_that_ends_later_than_the_longest_lease, async |fx| {
     fx.leased().await?;
     // Sets the clock back, so that the lease ends later than a lease claimed now could.
     fx.clock.set(fx.clock.now().saturating_sub(LONGEST_LEASE - LEASE));

@@ -461,7 +461,7 @@ async fn tasks_that_have_ended_count_although_the_next_of_their_account_cannot_e
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_damaged_account_does_not_block_a_rescue() -> Result<()> {
+async fn a_damaged_account_does_not_block_a_reclaim() -> Result<()> {
     let fx = fixture_with("");
     let (ada, bob) = (fx.account("ada", 10).await?, fx.account("bob", 10).await?);
     let (of_ada, of_bob) = (fx.submit(ada).await?, fx.submit(bob).await?);

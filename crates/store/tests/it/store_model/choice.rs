@@ -336,13 +336,13 @@ fn lease_acts(leases: &[usize], weight: u32, rule: &BoxedStrategy<Option<StrikeR
     ]
 }
 
-/// Steps of the operator and the sweeper: rescues, failures, expiry.
+/// Steps of the operator and the sweeper: reclaims, failures, expiry.
 fn sweeps(model: &Model) -> Choices {
     let ends = model.taste.ends;
     let error = any::<u8>();
     let which = prop_oneof![3 => Just(Reclaim::Expired), 1 => Just(Reclaim::All)];
-    let rescue = (which, error).prop_map(|(which, error)| Act::Reclaim { which, error });
-    let mut choices = vec![(5, rescue.boxed())];
+    let reclaim = (which, error).prop_map(|(which, error)| Act::Reclaim { which, error });
+    let mut choices = vec![(5, reclaim.boxed())];
     if !model.grants.is_empty() {
         choices.push((4, Just(Act::Lapse).boxed()));
     }

@@ -165,14 +165,14 @@ impl Model {
     pub fn reclaim(&mut self, which: Reclaim, error: u8) -> Outcome {
         let now = self.now();
         let is_lost = |until| which == Reclaim::All || until <= now || until > now.saturating_add(LONGEST_LEASE);
-        let mut rescued = Reclaimed::default();
+        let mut reclaimed = Reclaimed::default();
         for index in self.unfinished(|task| task.lease_until.is_some_and(is_lost)) {
             match self.lose(index, Duration::ZERO, error) {
-                Retry::Failed => rescued.failed.push(self.ended(index)),
-                _ => rescued.queued += 1,
+                Retry::Failed => reclaimed.failed.push(self.ended(index)),
+                _ => reclaimed.queued += 1,
             }
         }
-        Outcome::Reclaimed(rescued)
+        Outcome::Reclaimed(reclaimed)
     }
 
     pub fn expire(&mut self, cutoff: Timestamp, error: u8) -> Outcome {

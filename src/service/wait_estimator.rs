@@ -194,7 +194,7 @@ impl WorkerThroughput {
 }
 
 impl WaitEstimator {
-    /// Creates the backlog of a process without workers.
+    /// Creates the estimator for a process without workers.
     pub fn new(clock: Clock) -> Self {
         Self {
             refresh: Refresh::new(clock.clone()),
@@ -209,7 +209,7 @@ impl WaitEstimator {
 
     /// Adds a worker of this process, which counts from its first report or observation on.
     pub fn add_worker(&self, engine: &str, max_references: u32, masks: bool, slots: usize) -> Arc<WorkerThroughput> {
-        let pace = Arc::new(WorkerThroughput {
+        let throughput = Arc::new(WorkerThroughput {
             id: self.ids.next(self.clock.now()),
             engine: engine.to_owned(),
             max_references,
@@ -218,13 +218,13 @@ impl WaitEstimator {
             measured: Mutex::default(),
             news: Notify::new(),
         });
-        self.own.locked().push(pace.clone());
-        pace
+        self.own.locked().push(throughput.clone());
+        throughput
     }
 
     /// Removes a worker that has ended.
     pub fn remove_worker(&self, id: Id) {
-        self.own.locked().retain(|pace| pace.id != id);
+        self.own.locked().retain(|throughput| throughput.id != id);
     }
 
     /// Counts a task that was just accepted, with this many references.
@@ -333,17 +333,19 @@ impl WaitEstimator {
         for other in known.others.iter().filter(|other| takes(&other.engine, other.max_references)) {
             all = all.with(other.slots, other.mean);
         }
-        for pace in self.own.locked().iter().filter(|pace| takes(&pace.engine, pace.max_references)) {
-            let measured = pace.measured.locked();
+        for throughput in
+            self.own.locked().iter().filter(|throughput| takes(&throughput.engine, throughput.max_references))
+        {
+            let measured = throughput.measured.locked();
             if measured.renders {
-                all = all.with(pace.slots, measured.mean());
+                all = all.with(throughput.slots, measured.mean());
             }
         }
         all
     }
 
     async fn measure(&self, store: &Store) {
-        let own: Vec<Id> = self.own.locked().iter().map(|pace| pace.id).collect();
+        let own: Vec<Id> = self.own.locked().iter().map(|throughput| throughput.id).collect();
         let others = async { store.other_workers(&own).await };
         self.refresh(async { Ok((others.await?, store.queue_depth().await?, store.waiting_for_engines().await?)) })
             .await;
@@ -369,7 +371,7 @@ mod tests {
 
     const SECOND: Duration = Duration::from_secs(1);
 
-    fn backlog() -> (WaitEstimator, Clock) {
+    fn estimator() -> (WaitEstimator, Clock) {
         let clock = Clock::manual(Timestamp::from_millis(1_795_262_400_000));
         (WaitEstimator::new(clock.clone()), clock)
     }
@@ -380,7 +382,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_slow_refresh_is_repeated_less_often() {
-        let (backlog, clock) = backlog();
+        let (estimator, clock) = estimator();
         let refreshes = Cell::new(0);
         let refresh = async |takes: Duration| {
             let query = async {
@@ -388,7 +390,7 @@ mod tests {
                 clock.advance(takes);
                 Ok((Vec::new(), depth(0), Vec::new()))
             };
-            backlog.refresh(query).await;
+            estimator.refresh(query).await;
             refreshes.get()
         };
         assert_eq!(refresh(SECOND / 20).await, 1);
@@ -406,37 +408,37 @@ mod tests {
 
     #[tokio::test]
     async fn a_refresh_does_not_block_other_callers() {
-        let (backlog, clock) = backlog();
+        let (estimator, clock) = estimator();
         let (started, release) = (Notify::new(), Notify::new());
-        let slow = backlog.refresh(async {
+        let slow = estimator.refresh(async {
             started.notify_one();
             release.notified().await;
             Ok((Vec::new(), depth(7), Vec::new()))
         });
         let meanwhile = async {
             started.notified().await;
-            backlog.refresh(async { panic!("a refresh is already running") }).await;
+            estimator.refresh(async { panic!("a refresh is already running") }).await;
             let id = IdSource::default().next(clock.now());
-            backlog.grow(QueuedTask { id, account_id: id, surface: Surface::Api }, 0);
-            assert_eq!(backlog.known.locked().waiting, 1);
+            estimator.grow(QueuedTask { id, account_id: id, surface: Surface::Api }, 0);
+            assert_eq!(estimator.known.locked().waiting, 1);
             release.notify_one();
         };
         tokio::join!(slow, meanwhile);
-        assert_eq!(backlog.known.locked().waiting, 7);
+        assert_eq!(estimator.known.locked().waiting, 7);
     }
 
     #[tokio::test]
     async fn a_cancelled_refresh_is_repeated_by_the_next_caller() {
-        let (backlog, _) = backlog();
-        drop(tokio::time::timeout(Duration::ZERO, backlog.refresh(std::future::pending())).await);
-        backlog.refresh(async { Ok((Vec::new(), depth(7), Vec::new())) }).await;
-        assert_eq!(backlog.known.locked().waiting, 7);
+        let (estimator, _) = estimator();
+        drop(tokio::time::timeout(Duration::ZERO, estimator.refresh(std::future::pending())).await);
+        estimator.refresh(async { Ok((Vec::new(), depth(7), Vec::new())) }).await;
+        assert_eq!(estimator.known.locked().waiting, 7);
     }
 
     #[test]
     fn an_outlier_and_a_single_attempt_do_not_decide_the_mean() {
-        let (backlog, _) = backlog();
-        let worker = backlog.add_worker("sketch", 4, false, 2);
+        let (estimator, _) = estimator();
+        let worker = estimator.add_worker("sketch", 4, false, 2);
         let mean = |took: Duration| {
             worker.observe(took, 1);
             worker.measured.locked().mean()
@@ -456,21 +458,21 @@ mod tests {
 
     #[tokio::test]
     async fn a_task_with_references_waits_for_the_workers_that_take_them() {
-        let (backlog, _) = backlog();
-        let text = backlog.add_worker("text", 0, false, 100);
-        let edit = backlog.add_worker("edit", 2, false, 1);
+        let (estimator, _) = estimator();
+        let text = estimator.add_worker("text", 0, false, 100);
+        let edit = estimator.add_worker("edit", 2, false, 1);
         for _ in 0..MIN_SAMPLES {
             text.observe(SECOND, 1);
             edit.observe(SECOND, 1);
         }
         let waiting = |waiting, needing| {
-            *backlog.known.locked() = Known { waiting, needing, ..Known::default() };
-            [backlog.wait(waiting, 0, None), backlog.wait(needing[0], 1, None), backlog.wait(needing[2], 3, None)]
+            *estimator.known.locked() = Known { waiting, needing, ..Known::default() };
+            [estimator.wait(waiting, 0, None), estimator.wait(needing[0], 1, None), estimator.wait(needing[2], 3, None)]
         };
         assert_eq!(waiting(101, [50, 0, 0, 0]), [Some(SECOND * 2), Some(SECOND * 51), None]);
         text.report(false);
         assert_eq!(waiting(10, [5, 0, 0, 0])[..2], [Some(SECOND * 11), Some(SECOND * 6)], "its engine is down");
-        let takeable = || backlog.takeable(&backlog.known.locked());
+        let takeable = || estimator.takeable(&estimator.known.locked());
         waiting(1_000, [900, 800, 700, 600]);
         assert_eq!(takeable(), 300, "one worker takes two references");
         text.report(true);
@@ -480,20 +482,20 @@ mod tests {
 
     #[tokio::test]
     async fn a_task_that_names_an_engine_waits_for_its_workers_and_delays_nobody_without_one() {
-        let (backlog, _) = backlog();
-        let (quick, slow) = (backlog.add_worker("quick", 4, false, 10), backlog.add_worker("slow", 4, false, 1));
+        let (estimator, _) = estimator();
+        let (quick, slow) = (estimator.add_worker("quick", 4, false, 10), estimator.add_worker("slow", 4, false, 1));
         for _ in 0..MIN_SAMPLES {
             quick.observe(SECOND, 1);
             slow.observe(SECOND * 10, 1);
         }
         let named = |engine: &str, tasks| WaitingForEngine { engine: engine.into(), tasks, references: 0 };
         let all = vec![named("gone", 1_000), named("slow", 60)];
-        *backlog.known.locked() = Known { waiting: 1_100, named: all, ..Known::default() };
-        assert_eq!(backlog.takeable(&backlog.known.locked()), 100);
-        assert_eq!(backlog.wait(60, 0, Some("slow")), Some(SECOND * 610));
-        assert_eq!(backlog.wait(1_000, 0, Some("gone")), None, "nobody has it");
+        *estimator.known.locked() = Known { waiting: 1_100, named: all, ..Known::default() };
+        assert_eq!(estimator.takeable(&estimator.known.locked()), 100);
+        assert_eq!(estimator.wait(60, 0, Some("slow")), Some(SECOND * 610));
+        assert_eq!(estimator.wait(1_000, 0, Some("gone")), None, "nobody has it");
         slow.report(false);
-        assert_eq!(backlog.takeable(&backlog.known.locked()), 40, "its engine is down");
+        assert_eq!(estimator.takeable(&estimator.known.locked()), 40, "its engine is down");
     }
 
     #[test]
