@@ -6,9 +6,10 @@ use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, ready};
 
 use axum::body::{Body, Bytes, HttpBody};
+use axum::response::Response;
 use hyper::body::{Frame, SizeHint};
 
-use super::hold::Hold;
+use crate::service::call_hold::Hold;
 use tintype_system::locked::Locked as _;
 
 /// Bytes of a part of an answer. The connection takes a part when it has sent most of those before it.
@@ -47,6 +48,13 @@ impl AnswerMemory {
     pub(super) fn with(self, body: Body) -> ReservedBody {
         ReservedBody { body, rest: Bytes::new(), memory: self }
     }
+}
+
+/// `response`, which ends the hold when the connection takes its last part.
+pub(super) fn deliver(hold: Hold, response: Response) -> Response {
+    let memory = AnswerMemory::default();
+    memory.end_with(hold);
+    response.map(|body| Body::new(memory.with(body)))
 }
 
 /// Takes the next part of what is left of an answer.

@@ -6,7 +6,6 @@ mod compression;
 pub mod docs;
 mod files;
 mod fresh;
-mod hold;
 mod mcp;
 mod openai;
 mod ops;

@@ -8,6 +8,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::Instrument as _;
 
 use crate::service::ServiceContext;
+use crate::service::call_hold::Hold;
 use crate::service::failed_tasks::FailedTasks;
 use crate::service::finished::Finished;
 use crate::service::queue_positions::{QueuePosition, QueuedTask};
@@ -17,7 +18,9 @@ use tintype_domain::cursor::CursorSigner;
 use tintype_domain::model::{Id, Status, Surface, Task, TaskId};
 use tintype_domain::request::GenerateRequest;
 use tintype_domain::stored_reference::StoredReference;
-use tintype_store::{AttemptProgress, Cause, Origin, Result, START_WITHIN, StartLimit, StoreError, Submission};
+use tintype_store::{
+    Attachment, AttemptProgress, Call, Cause, Origin, Result, Right, START_WITHIN, StartLimit, StoreError, Submission,
+};
 
 /// Default page size.
 pub const DEFAULT_PAGE: u32 = 20;
@@ -125,12 +128,14 @@ impl Tasks {
         if let Some(excess) = self.shared.wait_estimator.excess(store, account_id, references, engine).await {
             return Ok(Submission::Overloaded { excess });
         }
-        let (shared, max_unfinished) = (self.shared.clone(), self.max_unfinished);
+        let (shared, max_unfinished, call) = (self.shared.clone(), self.max_unfinished, origin.call);
         let submitting = async move {
             let cost = request.cost();
+            let mut hold = None;
             let submission =
                 shared.store.submit_before(start, account_id, origin, surface, request, max_unfinished).await?;
             if let Submission::Accepted(task) = &submission {
+                hold = call.and_then(|call| Hold::of(&call, task.id, &shared));
                 shared.queued.send_replace(());
                 shared.wait_estimator.grow(QueuedTask { id: task.id, account_id, surface }, references);
                 shared.metrics.submitted.inc();
@@ -138,10 +143,27 @@ impl Tasks {
                 let surface = surface.as_str();
                 tracing::info!(task = %task.id, account = %account_id, surface, cost, "task accepted");
             }
-            Ok(submission)
+            Ok((submission, hold))
         };
-        let submitting = tokio::spawn(submitting.in_current_span());
-        submitting.await.unwrap_or_else(|error| Err(StoreError::Unknown(Cause::new(error))))
+        to_its_end(submitting).await
+    }
+
+    /// Looks for the task of an earlier attempt at a call. If the caller drops this future, the hold of an attempt that
+    /// found a task ends.
+    ///
+    /// # Errors
+    /// [`StoreError`]: no task is known.
+    pub async fn attach(&self, right: Right, key_id: Id, call: Call) -> Result<Attachment> {
+        let shared = self.shared.clone();
+        to_its_end(async move {
+            let attachment = shared.store.with_right(right).attach_call(key_id, call).await?;
+            let hold = match attachment {
+                Attachment::Task(task_id) => Hold::of(&call, task_id, &shared),
+                Attachment::None | Attachment::OtherChoices => None,
+            };
+            Ok((attachment, hold))
+        })
+        .await
     }
 
     /// The task, if this account created it on this surface.
@@ -254,4 +276,17 @@ impl Tasks {
         }
         Ok(tasks)
     }
+}
+
+/// Runs a write to its end, even if the caller hangs up. The hold that comes with its outcome ends unless the caller
+/// hears of it.
+async fn to_its_end<T: Send + 'static>(
+    write: impl Future<Output = Result<(T, Option<Hold>)>> + Send + 'static,
+) -> Result<T> {
+    let written = tokio::spawn(write.in_current_span()).await;
+    let (outcome, hold) = written.unwrap_or_else(|error| Err(StoreError::Unknown(Cause::new(error))))?;
+    if let Some(hold) = hold {
+        hold.hand_over();
+    }
+    Ok(outcome)
 }

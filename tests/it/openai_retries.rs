@@ -3,6 +3,7 @@
 use bytes::Bytes;
 use http_body_util::Full;
 use hyper::Request;
+use rusqlite::Connection;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tintype_store::KeyChange;
@@ -12,6 +13,7 @@ use crate::openai_edits::task_of;
 use crate::rigs::binary::{self, Server};
 use crate::rigs::http::{Answer, GENERATIONS, exchange, try_send};
 use crate::rigs::service::{Caller, Service};
+use crate::rigs::wait::until;
 
 const BODY: &str = r#"{"prompt": "a boat"}"#;
 
@@ -79,6 +81,22 @@ async fn a_client_that_counts_nothing_is_charged_once_for_a_call_that_it_gave_up
     let new = service.worked(caller.generations(&[], BODY)).await;
     assert_ne!(task_of(&new), task_of(&again), "the answer of the first was delivered");
     assert_eq!(caller.credits().await, 94);
+}
+
+/// The caller hangs up after the commit, before the handler hears of the task.
+#[tokio::test]
+async fn a_call_given_up_during_its_submit_is_charged_once_when_it_is_repeated() {
+    let service = Service::start_on_sqlite(&["--test-fault", "after-submit=delay"]).await;
+    let caller = service.caller("ada", 100).await;
+    tokio::select! {
+        answer = caller.generations(&[], BODY) => panic!("answered: {answer:?}"),
+        () = until(async || service.faults.all_happened()) => {}
+    }
+    let database = Connection::open(service.directory.path().join("tintype.db")).expect("the database");
+    let held = "SELECT count(*) FROM calls WHERE holder IS NOT NULL";
+    until(async || database.query_row(held, [], |row| row.get::<_, i64>(0)).expect("a count") == 0).await;
+    service.worked(caller.generations(&[], BODY)).await;
+    assert_eq!(caller.credits().await, 98);
 }
 
 #[tokio::test]
@@ -183,18 +201,26 @@ async fn an_idempotency_key_whose_task_was_removed_is_answered_at_once_and_costs
 
 #[tokio::test]
 async fn a_call_whose_process_is_killed_after_the_charge_is_repeated_at_the_next_process() {
+    repeated_after_a_kill(Some("1")).await;
+    // Most clients don't count their attempts.
+    repeated_after_a_kill(None).await;
+}
+
+async fn repeated_after_a_kill(count: Option<&str>) {
     let data = TempDir::new().expect("a directory");
     let mut server = Server::start(data.path(), &["--test-fault", "after-submit=kill"]);
     let key = server.first_key().expect("a key");
     assert!(try_send(server.address, "POST", GENERATIONS, &key, BODY).await.is_none());
     assert!(!server.until_ended().await.success());
     let server = Server::start(data.path(), &[]);
-    let request = Request::post(GENERATIONS)
+    let mut request = Request::post(GENERATIONS)
         .header("host", server.address.to_string())
         .header("authorization", format!("Bearer {key}"))
-        .header("content-type", "application/json")
-        .header("x-stainless-retry-count", "1")
-        .body(Full::new(Bytes::from(BODY)));
+        .header("content-type", "application/json");
+    if let Some(count) = count {
+        request = request.header("x-stainless-retry-count", count);
+    }
+    let request = request.body(Full::new(Bytes::from(BODY)));
     let stream = TcpStream::connect(server.address).await.expect("the server listens");
     let answer = exchange(stream, request.expect("a request")).await;
     assert!(answer.json()["data"][0]["b64_json"].is_string(), "{answer:?}");

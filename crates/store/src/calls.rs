@@ -171,6 +171,12 @@ impl Store {
         Ok(!ended.is_empty())
     }
 
+    /// Ends the holds of all calls, as if their callers had hung up: a process that was killed could not.
+    pub async fn release_calls(&self) -> Result<usize> {
+        let sql = "UPDATE calls SET holder = NULL WHERE holder IS NOT NULL RETURNING task_id";
+        Ok(self.statement(Effect::EndCall, sql, &[]).await?.len())
+    }
+
     /// Deletes calls whose tasks were submitted before `cutoff`. Returns their number.
     pub async fn delete_calls(&self, cutoff: Timestamp) -> Result<usize> {
         let sql = "DELETE FROM calls WHERE task_id < $1 RETURNING task_id";

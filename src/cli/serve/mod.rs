@@ -282,6 +282,10 @@ async fn open_parts(
     let store = open_store(database, data, &clock, server).await?;
     let files = open_files(data, server.files.files.as_deref()).await?.with_faults(server.test_fault.clone());
     file_store::open(&store, &files).await?;
+    if !store.is_shared() {
+        // No other process answers calls.
+        store.release_calls().await?;
+    }
     let mut directories: Vec<_> = files.directory().map(Path::to_owned).into_iter().collect();
     if let DatabaseUrl::Sqlite(path) = database {
         directories.push(data_dir::directory_of(path).to_owned());

@@ -25,12 +25,12 @@ use tintype_engine::{Setting, Stage};
 use super::AnswerMemory;
 use super::definitions::{CREDITS, GENERATE, GET, INSTRUCTIONS, LIST, MAX_WAIT, TOOLS, USUAL_WAIT, offering};
 use crate::http::api::{account, images};
-use crate::http::hold::Hold;
 use crate::http::ops::Readiness;
 use crate::http::pipeline::auth::Caller;
 use crate::http::pipeline::error::ApiError;
 use crate::http::pipeline::observe::RequestId;
 use crate::http::state::ApiState;
+use crate::service::call_hold::Hold;
 use crate::service::encoder::Encoded;
 use crate::service::limits::RateLimit;
 use crate::service::tasks::PolledTask;
@@ -174,7 +174,7 @@ impl Tools {
             None => self.create(arguments, chosen?, attempt).await?,
         };
         // If the client hangs up before it has the answer, the same call gets this task.
-        let hold = Hold::of(&attempt, task_id.0, &self.api);
+        let hold = Hold::of(&attempt, task_id.0, &self.api.shared);
         // The task is charged, so whatever goes wrong from here on names it.
         let named = |_| format!("The task {task_id} is charged, but could not be shown: call get_task.");
         self.wait(task_id, wait, context).await.map_err(named)?;
@@ -202,8 +202,7 @@ impl Tools {
 
     /// The task of the same call, if its client has hung up.
     async fn earlier(&self, attempt: Call) -> Result<Option<TaskId>, String> {
-        let store = self.api.shared.store.with_right(self.caller.right());
-        let found = store.attach_call(self.caller.key_id, attempt).await;
+        let found = self.api.tasks.attach(self.caller.right(), self.caller.key_id, attempt).await;
         match found.map_err(|error| message_of(error.into()))? {
             Attachment::Task(id) => Ok(Some(TaskId(id))),
             Attachment::None | Attachment::OtherChoices => Ok(None),

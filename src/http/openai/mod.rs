@@ -8,6 +8,7 @@ use axum::extract::{Request, State};
 use axum::http::header::{HeaderName, HeaderValue};
 use axum::response::{IntoResponse as _, Response};
 
+use super::answer_memory::deliver;
 use super::api::body::read_json;
 use super::api::images::{naming, task_with_slot};
 use super::ops::Readiness;
@@ -17,6 +18,7 @@ use super::pipeline::observe::RequestId;
 use super::pipeline::repeats::RetryHeaders;
 use super::state::ApiState;
 use super::submitted;
+use crate::service::call_hold::Hold;
 use crate::service::limits::RateLimit;
 use crate::service::presets::NoEngineForMask;
 use crate::service::waiters::WaitSlot;
@@ -29,7 +31,6 @@ use tintype_domain::text::counted;
 use tintype_store::{Attachment, Call, CallEnd, EngineState, Origin, StoreError, Submission};
 
 use self::pictures::Pictures;
-use super::hold::Hold;
 
 mod answer;
 pub(super) mod background;
@@ -165,12 +166,10 @@ async fn answer_call(
         ignored.note(setting.as_str());
     }
     call.request.request_id = Some(request_id.to_string());
-    let Some(task_id) = task_of(&mut call, pictures, (attempt, chosen), &api, &caller, arrived).await? else {
-        return Ok(NoAnswer.into_response());
-    };
+    let found = task_of(&mut call, pictures, (attempt, chosen), &api, &caller, arrived).await?;
+    let Some((task_id, mut hold)) = found else { return Ok(NoAnswer.into_response()) };
     let options = AnswerOptions::of(&call);
     drop(call);
-    let mut hold = Hold::of(&attempt, task_id, &api);
     let awaited = |slot| PendingCall { task_id, api: api.clone(), readiness, caller, slot: Arc::new(slot) };
     let answered = match slot.map(awaited) {
         Some(awaited) if options.stream.is_some() => events::begin(options, awaited, &mut hold).await,
@@ -231,7 +230,7 @@ async fn settled(answered: Result<Response, ApiError>, hold: Option<Hold>) -> Re
         return NoAnswer.into_response();
     }
     match (answered, hold) {
-        (Ok(response), Some(hold)) => hold.deliver(response),
+        (Ok(response), Some(hold)) => deliver(hold, response),
         (Ok(response), None) => response,
         (Err(error), hold) => {
             if let Some(hold) = hold {
@@ -244,8 +243,8 @@ async fn settled(answered: Result<Response, ApiError>, hold: Option<Hold>) -> Re
     }
 }
 
-/// The task of a call: the task of an earlier attempt, or a new one; `None` if it is unknown whether one exists. Pictures
-/// are decoded and stored only for a new task.
+/// The task of a call and this attempt's hold on it: the task of an earlier attempt, or a new one; `None` if it is unknown
+/// whether one exists. Pictures are decoded and stored only for a new task.
 async fn task_of(
     call: &mut ImagesCall,
     mut pictures: Pictures,
@@ -253,23 +252,26 @@ async fn task_of(
     api: &ApiState,
     caller: &Caller,
     mut arrived: Duration,
-) -> Result<Option<Id>, ApiError> {
+) -> Result<Option<(Id, Option<Hold>)>, ApiError> {
+    let hold = |id| (id, Hold::of(&attempt, id, &api.shared));
     let mut origin = Origin { call: Some(attempt), ..caller.origin() };
     let mut chosen = Some(chosen);
     let mut counted = !attempt.may_repeat();
     let mut looks = 0;
     loop {
         if attempt.may_repeat() || !(attempt.counted || looks > 0) {
-            match api.shared.store.with_right(caller.right()).attach_call(caller.key_id, attempt).await? {
+            match api.tasks.attach(caller.right(), caller.key_id, attempt).await? {
                 Attachment::Task(id) => {
+                    let held = hold(id);
                     pictures.remove().await;
                     if call.auto_size {
                         // Its picture has been decoded for the attempt before, and not for this one.
-                        let record = api.shared.store.find_record(caller.account_id, Surface::Api, id).await?;
+                        let record = api.shared.store.find_record(caller.account_id, Surface::Api, id).await;
+                        let record = record.map_err(|error| ApiError::from(error).after_the_charge())?;
                         call.request.aspect_ratio =
                             record.map_or(call.request.aspect_ratio, |record| record.request.aspect_ratio);
                     }
-                    return Ok(Some(id));
+                    return Ok(Some(held));
                 }
                 Attachment::OtherChoices => return Err(ApiError::reused_idempotency_key()),
                 Attachment::None => {}
@@ -295,11 +297,14 @@ async fn task_of(
         if matches!(submission, Ok(Submission::Repeated)) && looks < MAX_LOOKS {
             continue;
         }
-        if !matches!(submission, Err(StoreError::Unknown(_))) {
+        let may_exist = matches!(submission, Err(StoreError::Unknown(_)));
+        let task = submitted::task(submission, call.request.cost(), api, caller);
+        // Before the next wait, so that the hold ends if the caller hangs up during it.
+        let held = task.map(|task| task.map(|task| hold(task.id)));
+        if !may_exist {
             pictures.remove().await;
         }
-        let task = submitted::task(submission, call.request.cost(), api, caller)?;
-        return Ok(task.map(|task| task.id));
+        return held;
     }
 }
 

@@ -106,6 +106,9 @@ case!(a_call_of_a_client_that_does_not_count_takes_what_was_given_up_for_a_short
     );
     assert!(fx.store.end_call(task, 4, CallEnd::Delivered).await?);
     assert_eq!(fx.store.attach_call(key, uncounted(5)).await?, Attachment::None, "its answer was delivered");
+    let killed = fx.called(ada, key, uncounted(9)).await?;
+    assert_eq!(fx.store.release_calls().await?, 1, "at the next start of its process");
+    assert_eq!(fx.store.attach_call(key, uncounted(10)).await?, Attachment::Task(killed));
     let late = fx.called(ada, key, uncounted(6)).await?;
     assert!(fx.store.end_call(late, 6, CallEnd::HungUp).await?);
     let other = Call { digest: [8; 32], ..uncounted(7) };
