@@ -39,6 +39,9 @@ pub const UPLOAD_LIFE: Duration = Duration::from_secs(30 * 24 * 60 * 60);
 pub const UPLOAD_TIME_LIMIT: Duration = Duration::from_secs(5 * 60);
 /// An upload that hasn't finished this long after its start never will.
 pub const UPLOAD_ABANDONED: Duration = Duration::from_secs(60 * 60);
+/// How long a removed upload is remembered: sweeps look for orphaned files of recent days every hour, once they are
+/// [`ORPHAN_AGE`] old.
+pub const REMOVED_UPLOAD_LIFE: Duration = Duration::from_secs(3 * 24 * 60 * 60);
 /// Shortest `--retention`.
 pub const MIN_RETENTION: Duration = Duration::from_secs(60 * 60);
 /// Shortest `--audit-retention`.

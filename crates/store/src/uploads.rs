@@ -166,9 +166,16 @@ impl Store {
         self.driver.list(&sql, &[&cutoff, &i64::from(limit)], upload).await
     }
 
-    /// Deletes a removed upload whose file is gone.
-    pub async fn forget_upload(&self, id: Id) -> Result<()> {
-        let sql = "DELETE FROM uploads WHERE id = $1 AND removed_at IS NOT NULL";
+    /// Records that the file of a removed upload is gone.
+    pub async fn forget_upload_file(&self, id: Id) -> Result<()> {
+        let sql = "UPDATE uploads SET name = NULL WHERE id = $1 AND removed_at IS NOT NULL";
         self.statement(Effect::RemoveUploads, sql, &[&id]).await.map(drop)
+    }
+
+    /// Deletes uploads without a file that were removed before `cutoff`. Returns their number. Until then, the sweep of
+    /// orphaned files knows them: a write to a bucket whose answer was lost may have left another copy.
+    pub async fn delete_uploads(&self, cutoff: Timestamp) -> Result<usize> {
+        let sql = "DELETE FROM uploads WHERE removed_at < $1 AND name IS NULL RETURNING id";
+        Ok(self.statement(Effect::RemoveUploads, sql, &[&cutoff]).await?.len())
     }
 }

@@ -1,7 +1,7 @@
 //! Removes old uploads, and the files of removed ones.
 
 use super::{Sweeper, failed, report};
-use tintype_config::{UPLOAD_ABANDONED, UPLOAD_LIFE};
+use tintype_config::{REMOVED_UPLOAD_LIFE, UPLOAD_ABANDONED, UPLOAD_LIFE};
 
 /// Uploads whose files are removed in one round.
 const BATCH: u32 = 256;
@@ -15,6 +15,8 @@ impl Sweeper {
         let life = self.retention.map_or(UPLOAD_LIFE, |retention| retention.min(UPLOAD_LIFE));
         let removed = store.remove_uploads(now.saturating_sub(life), now.saturating_sub(UPLOAD_ABANDONED)).await;
         report(removed, |removed| tracing::info!(uploads = removed, "old uploads removed"));
+        let deleted = store.delete_uploads(now.saturating_sub(REMOVED_UPLOAD_LIFE)).await;
+        report(deleted, |deleted| tracing::debug!(deleted, "removed uploads deleted"));
         let mut gone = 0;
         while let (Some(_removing), Some(before)) = (self.lock_for_removal(), self.may_remove_files().await) {
             let removed = match store.removed_uploads(before, BATCH).await {
@@ -32,8 +34,8 @@ impl Sweeper {
                     tracing::error!(%error, upload = %upload.id, "could not remove the file of an upload; the next sweep tries again");
                     return gone;
                 }
-                // The row goes last, so that no file is left without one.
-                if let Err(error) = store.forget_upload(upload.id).await {
+                // After the file, so that no file is left unknown.
+                if let Err(error) = store.forget_upload_file(upload.id).await {
                     failed(&error);
                     return gone;
                 }

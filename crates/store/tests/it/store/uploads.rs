@@ -1,7 +1,7 @@
 //! Uploads.
 
 use tintype_domain::model::{Id, Surface};
-use tintype_store::{AccountChange, Action, Actor, CompletedTask, NewUpload, Result, TaskFiles, Upload};
+use tintype_store::{AccountChange, Action, Actor, CompletedTask, NewUpload, Result, StoreError, TaskFiles, Upload};
 use tintype_store::{UploadedPicture, Via};
 use tintype_system::clock::Timestamp;
 
@@ -118,8 +118,11 @@ case!(an_upload_keeps_its_author_and_others_remove_it_on_the_record, async |fixt
 case!(a_removed_upload_is_held_until_its_file_is_gone, async |fixture| {
     let ada = fixture.account("ada", 0).await?;
     let upload = fixture.upload(ada, Surface::Web, "a.png").await?;
-    fixture.store.forget_upload(upload.id).await?;
-    assert!(fixture.store.find_upload(ada, Surface::Web, upload.id).await?.is_some(), "only a removed one is deleted");
+    fixture.store.forget_upload_file(upload.id).await?;
+    assert!(
+        fixture.store.find_upload(ada, Surface::Web, upload.id).await?.is_some(),
+        "only a removed one loses its file"
+    );
     assert!(fixture.store.remove_upload(ada, Surface::Web, upload.id, None).await?);
     assert!(!fixture.store.remove_upload(ada, Surface::Web, upload.id, None).await?);
     let removed = Upload { removed_at: Some(fixture.store.now()), ..upload };
@@ -129,9 +132,14 @@ case!(a_removed_upload_is_held_until_its_file_is_gone, async |fixture| {
     assert_eq!(fixture.store.removed_uploads(fixture.store.now(), 10).await?, []);
     fixture.clock.advance(MILLISECOND);
     assert_eq!(fixture.store.removed_uploads(fixture.store.now(), 10).await?, std::slice::from_ref(&removed));
-    fixture.store.forget_upload(removed.id).await?;
+    fixture.store.forget_upload_file(removed.id).await?;
     assert_eq!(fixture.store.held_upload(ada, Surface::Web, removed.id).await?, None);
     assert_eq!(fixture.store.removed_uploads(Timestamp::MAX, 10).await?, []);
+    let known = async || Ok::<_, StoreError>(fixture.store.task_files(&[removed.id]).await?.len());
+    assert_eq!(fixture.store.delete_uploads(fixture.store.now().saturating_sub(MILLISECOND)).await?, 0);
+    assert_eq!(known().await?, 1, "a sweep finds other copies of its file");
+    assert_eq!(fixture.store.delete_uploads(fixture.store.now()).await?, 1);
+    assert_eq!(known().await?, 0);
     Ok(())
 });
 
@@ -145,6 +153,8 @@ case!(old_uploads_are_removed_and_unfinished_ones_sooner, async |fixture| {
     assert_eq!(fixture.store.remove_uploads(old.id.timestamp(), unfinished.timestamp()).await?, 0);
     assert_eq!(fixture.store.remove_uploads(old.id.timestamp(), now).await?, 1);
     assert!(!fixture.store.finish_upload(unfinished, picture("late.png")).await?);
+    fixture.clock.advance(MILLISECOND);
+    assert_eq!(fixture.store.delete_uploads(fixture.store.now()).await?, 1, "it never had a file");
     assert_eq!(fixture.store.remove_uploads(young.id.timestamp(), now).await?, 1);
     assert_eq!(fixture.store.list_uploads(ada, Surface::Web, None, 10).await?, [young]);
     let of_call = fixture.upload(ada, Surface::Api, "of a call.png").await?;
