@@ -7,7 +7,7 @@ use base64::Engine as _;
 use base64::prelude::BASE64_URL_SAFE_NO_PAD;
 
 use super::{HOME, RequestContext, SIGN_OUT};
-use crate::service::people::SESSION_LIFE;
+use crate::service::people::LONGEST_SESSION;
 
 /// Holds the token of a session.
 pub(super) const SESSION: Cookie = Cookie { name: "__Host-tintype", path: "/" };
@@ -87,7 +87,7 @@ pub(super) fn value<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
 /// Remembers the ID token of a session, unless it is so long that proxies might reject the headers: nginx takes 4 KiB.
 pub(super) fn with_id_token(response: Response<Body>, context: &RequestContext, id_token: &str) -> Response<Body> {
     match id_token.len() {
-        0..=MAX_ID_TOKEN => ID_TOKEN.set(response, context, id_token, SESSION_LIFE.as_secs()),
+        0..=MAX_ID_TOKEN => ID_TOKEN.set(response, context, id_token, LONGEST_SESSION.as_secs()),
         _ => ID_TOKEN.remove(response, context),
     }
 }

@@ -17,7 +17,7 @@ use super::error::PageError;
 use super::page::DAY;
 use super::texts::Texts;
 use super::{RequestContext, Studio};
-use crate::service::people::SESSION_LIFE;
+use crate::service::people::LONGEST_SESSION;
 use tintype_config::{MAX_BODY, RequiredFor};
 use tintype_domain::model::{Account, Id, Surface};
 use tintype_domain::person::{Person, Role, Session, Token, TokenHash};
@@ -391,8 +391,9 @@ pub(super) fn same(one: &str, other: &str) -> bool {
     one.len() == other.len() && differences == 0
 }
 
+/// The cookie of a session. The database knows when the session ends, which moves with its use.
 pub(super) fn with_session(response: Response<Body>, context: &RequestContext, token: &Token) -> Response<Body> {
-    SESSION.set(response, context, token.reveal(), SESSION_LIFE.as_secs())
+    SESSION.set(response, context, token.reveal(), LONGEST_SESSION.as_secs())
 }
 
 /// Rejects a request without TLS where cookies need it.

@@ -105,7 +105,7 @@ async fn a_link_signs_in_once_and_only_by_its_button() {
     let used = service.call("POST", &link, &[("user-agent", "Browser/1")], "").await;
     assert_eq!(used.status, StatusCode::SEE_OTHER);
     let cookie = used.header("set-cookie");
-    for attribute in ["tintype=", "; Path=/", "; HttpOnly", "; SameSite=Lax", "; Max-Age=2592000"] {
+    for attribute in ["tintype=", "; Path=/", "; HttpOnly", "; SameSite=Lax", "; Max-Age=7776000"] {
         assert!(cookie.contains(attribute), "{cookie}");
     }
     assert!(!cookie.contains("Secure") && !cookie.contains("__Host-"), "{cookie}");
