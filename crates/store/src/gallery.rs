@@ -103,6 +103,9 @@ pub enum BoardWrite {
 /// Tasks that are indexed or erased in one transaction.
 pub const GALLERY_BATCH: u32 = 256;
 
+/// Most transactions of one call that index prompts on SQLite. Other writes happen between them.
+const INDEX_COMMITS: usize = 8;
+
 /// A page of up to `limit` of these ids, and the id before which the next page begins, or `unseen` if there are fewer.
 pub(super) fn cut(mut found: Vec<Id>, unseen: Option<Id>, limit: u32) -> (Vec<Id>, Option<Id>) {
     if found.len() <= limit as usize {
@@ -522,9 +525,16 @@ impl Store {
     /// Indexes the prompts of up to some hundred new tasks for the search. Returns their number.
     pub async fn index_prompts(&self) -> Result<usize> {
         match &self.driver {
-            Driver::Sqlite(_) if self.driver.read_one("SELECT 1 FROM unindexed LIMIT 1", &[]).await?.is_none() => Ok(0),
             Driver::Sqlite(_) => {
-                self.write(Effect::IndexPrompts, async |tx| super::sqlite::index_prompts(tx).await).await
+                let mut indexed = 0;
+                for _ in 0..INDEX_COMMITS {
+                    if self.driver.read_one("SELECT 1 FROM unindexed LIMIT 1", &[]).await?.is_none() {
+                        break;
+                    }
+                    indexed +=
+                        self.write(Effect::IndexPrompts, async |tx| super::sqlite::index_prompts(tx).await).await?;
+                }
+                Ok(indexed)
             }
             Driver::Postgres(store) => store.index_prompts().await,
         }

@@ -84,8 +84,8 @@ fn search(
     Ok((found, older))
 }
 
-/// Terms that one commit overwrites in the word index, not counting its last task's. Each takes the only writer some 20
-/// µs, and a prompt can have ten thousand.
+/// Terms that one commit adds to the word index or overwrites there, not counting its last task's. Each takes the only
+/// writer some 20 µs, and a prompt can have ten thousand.
 const TERMS_AT_A_TIME: usize = 2_000;
 
 /// Overwrites the words of tasks in the index, which needs the words to find them. Returns the tasks, or only the first
@@ -118,24 +118,29 @@ async fn free_number(tx: &Transaction<'_>, first: i64) -> Done<i64> {
     Ok(number)
 }
 
-/// Indexes the oldest tasks first, so that those that share a rank have numbers in the order of their ids.
+/// Indexes the oldest tasks first, or only some of them if they have many words. Oldest first, so that those that share a rank have numbers in the order of their ids.
 pub(crate) async fn index_prompts(tx: &Transaction<'_>) -> Done<usize> {
     let due = "SELECT t.id, t.account_id, t.prompt FROM unindexed u CROSS JOIN tasks t ON t.id = u.task_id
         ORDER BY u.task_id LIMIT $1";
     let due = tx.query(due, &[&i64::from(GALLERY_BATCH)]).await?;
     // The number of a task is its rank, or the next free one, so that a search reads the newest tasks first, also after
     // the clock was set back. From the rank of a task to its number all are taken.
-    let mut free = 0;
+    let (mut free, mut indexed, mut done) = (0, 0, 0);
     for row in &due {
+        if indexed >= TERMS_AT_A_TIME {
+            break;
+        }
+        done += 1;
         let (task, words): (Id, _) = (row.get("id")?, terms(row.get("account_id")?, &row.get::<String>("prompt")?));
         let number = free_number(tx, task.rank().max(free)).await?;
         free = number + 1;
+        indexed += words.len();
         tx.execute("INSERT INTO prompts (number, task_id) VALUES ($1, $2)", &[&number, &task]).await?;
         let sql = "INSERT INTO prompt_words (rowid, words) VALUES ($1, $2)";
         tx.execute(sql, &[&number, &words.join(" ")]).await?;
         tx.execute("DELETE FROM unindexed WHERE task_id = $1", &[&task]).await?;
     }
-    Ok(due.len())
+    Ok(done)
 }
 
 impl SqliteStore {
