@@ -1,7 +1,6 @@
 //! What the owners of an account may do with its keys. The operator may do everything.
 
 use crate::service::limits::RateLimits;
-use tintype_domain::budget::{Budget, Period};
 use tintype_domain::model::Id;
 use tintype_store::{NewKey, Result, Store};
 
@@ -66,11 +65,4 @@ impl<'a> AccountKeys<'a> {
         }
         self.may_add()
     }
-}
-
-/// Whether owners may replace the budget of a key: the new one allows no more than the present one in any time.
-pub fn may_set_budget(new: Option<Budget>, present: Option<Budget>) -> bool {
-    let Some(present) = present else { return true };
-    let length = |budget: Budget| Period::ALL.iter().position(|period| *period == budget.period);
-    new.is_some_and(|new| new.credits <= present.credits && length(new) >= length(present))
 }

@@ -64,6 +64,15 @@ pub struct Budget {
     pub period: Period,
 }
 
+impl Budget {
+    /// Whether an owner may replace the budget of a key: the new one allows no more than the present one in any time.
+    pub fn may_replace(present: Option<Self>, new: Option<Self>) -> bool {
+        let Some(present) = present else { return true };
+        let length = |budget: Self| Period::ALL.iter().position(|period| *period == budget.period);
+        new.is_some_and(|new| new.credits <= present.credits && length(new) >= length(present))
+    }
+}
+
 impl fmt::Display for Budget {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}/{}", self.credits, self.period)

@@ -208,6 +208,8 @@ impl Store {
     /// one that has unfinished tasks and would be deleted.
     pub async fn change_account(&self, id: Id, new: AccountChange) -> Result<Option<Account>> {
         self.write(Effect::ChangeAccount, async move |tx| {
+            let sql = format!("SELECT {} FROM accounts WHERE id = $1", tx.either(ON_SQLITE, ON_POSTGRES));
+            let before = tx.find(&sql, &[&id], account).await?;
             if let AccountChange::LowBalance(threshold) = new {
                 let set = "UPDATE accounts SET low_balance = $2 WHERE id = $1 AND deleted_at IS NULL";
                 tx.execute(set, &[&id, &threshold]).await?;
@@ -223,11 +225,9 @@ impl Store {
                     _ => {}
                 }
             }
-            let sql = format!("SELECT {} FROM accounts WHERE id = $1", tx.either(ON_SQLITE, ON_POSTGRES));
             let account = tx.find(&sql, &[&id], account).await?;
-            if let Some(account) = &account
-                && account.deleted_at.is_some() == (new == AccountChange::Delete)
-            {
+            let state = |account: &Account| (account.low_balance, account.disabled_at, account.deleted_at);
+            if before.as_ref().map(state) != account.as_ref().map(state) {
                 let of = |action| AuditedChange::of(action, id);
                 let audited = match new {
                     AccountChange::Enable => of(Action::EnableAccount),

@@ -46,18 +46,24 @@ pub(crate) async fn allowance_within(tx: &Transaction<'_>, key_id: Id, at: Times
     Ok(found(tx.query_opt(ALLOWANCE, &parameters(&key_id, &bounds(at))).await?.as_ref(), at)?)
 }
 
-/// Sets the budget of a key and all others of its line, locking keys in the same order as other statements. A rotation
-/// also locks the first key of the line, so it cannot add a key meanwhile.
-pub(crate) async fn set(tx: &Transaction<'_>, key_id: Id, budget: Option<Budget>, by_operator: bool) -> Done {
+/// Sets the budget of a key and all others of its line, unless an owner may not replace the present one. Returns whether it
+/// did. Locks keys in the same order as other statements. A rotation also locks the first key of the line, so it cannot add
+/// a key meanwhile.
+pub(crate) async fn set(tx: &Transaction<'_>, key_id: Id, budget: Option<Budget>, by_operator: bool) -> Done<bool> {
     let line = "first_id = (SELECT first_id FROM api_keys WHERE id = $1)";
     // After the lock, the second statement sees a key that a rotation has added before.
     tx.lock(&format!("SELECT 1 FROM api_keys WHERE {line} ORDER BY id"), &[&key_id]).await?;
+    let present = "SELECT budget, budget_period FROM api_keys WHERE id = $1";
+    let Some(present) = tx.query_opt(present, &[&key_id]).await? else { return Ok(false) };
+    if !by_operator && !Budget::may_replace(self::budget(&present)?, budget) {
+        return Ok(false);
+    }
     let set = format!(
         "UPDATE api_keys SET budget = $2, budget_period = $3,
              operator_budget = CASE WHEN $4 THEN CAST($2 AS bigint) IS NOT NULL ELSE operator_budget END WHERE {line}"
     );
     let (credits, period) = budget.map(|budget| (budget.credits, budget.period.as_str())).unzip();
-    tx.execute(&set, &[&key_id, &credits, &period, &by_operator]).await.map(drop)
+    Ok(tx.execute(&set, &[&key_id, &credits, &period, &by_operator]).await? > 0)
 }
 
 impl Store {

@@ -110,6 +110,7 @@ async fn refusal(tx: &Transaction<'_>, account_id: Id, most: Option<u32>) -> Don
     Ok(full.map(|_| KeyCreation::TooMany))
 }
 
+/// Adds a key to an account. The audit log records it.
 pub(crate) async fn create(
     tx: &Transaction<'_>,
     account_id: Id,
@@ -143,8 +144,11 @@ pub(crate) async fn create(
         &made_by,
         &of_operator,
     ];
-    let added = tx.find(&sql, &parameters, api_key).await?;
-    Ok(added.map_or(KeyCreation::NotPossible, |added| KeyCreation::Created(Box::new(added))))
+    let Some(added) = tx.find(&sql, &parameters, api_key).await? else { return Ok(KeyCreation::NotPossible) };
+    let budget = added.budget.map(|budget| budget.to_string()).unwrap_or_default();
+    let detail = format!("{} {budget}", added.name);
+    tx.audit(AuditedChange::of_key(Action::CreateKey, &added).with(detail.trim())).await?;
+    Ok(KeyCreation::Created(Box::new(added)))
 }
 
 /// The expiry of a key that replaces `old`. A key that was rotated before has only the end of its overlap left; the key
@@ -189,11 +193,17 @@ async fn rotate(
     Ok(KeyCreation::Created(Box::new(added)))
 }
 
-async fn change(tx: &Transaction<'_>, id: Id, change: KeyChange, by_operator: bool) -> Done<Option<ApiKey>> {
+/// The key after a change, and whether the change made a difference.
+async fn change(tx: &Transaction<'_>, id: Id, change: KeyChange, by_operator: bool) -> Done<Option<(ApiKey, bool)>> {
+    let find = format!("SELECT {KEY} FROM api_keys WHERE id = $1");
+    let before = tx.find(&find, &[&id], api_key).await?;
     let set = match change {
         KeyChange::Budget(budget) => {
-            budgets::set(tx, id, budget, by_operator).await?;
-            return tx.find(&format!("SELECT {KEY} FROM api_keys WHERE id = $1"), &[&id], api_key).await;
+            if !budgets::set(tx, id, budget, by_operator).await? {
+                return Ok(None);
+            }
+            let changed = tx.find(&find, &[&id], api_key).await?;
+            return Ok(changed.map(|changed| (changed.clone(), before != Some(changed))));
         }
         KeyChange::Enable => "disabled = FALSE, suspended_at = NULL, suspended_for = NULL",
         KeyChange::Lift => "suspended_at = NULL, suspended_for = NULL",
@@ -208,14 +218,15 @@ async fn change(tx: &Transaction<'_>, id: Id, change: KeyChange, by_operator: bo
     }
     let sql = format!("UPDATE api_keys SET {set} WHERE id = $1 AND CAST($2 AS bigint) IS NOT NULL RETURNING {KEY}");
     let changed = tx.find(&sql, &[&id, &tx.now()], api_key).await?;
+    let mut differs = before != changed;
     if lifts {
         // After locking the line, so that no concurrent strike is missed. Its maker's strikes are cleared, too.
         let of_maker =
             format!("DELETE FROM person_strikes WHERE task_id IN (SELECT task_id FROM strikes WHERE {OF_LINE})");
         tx.execute(&of_maker, &[&id]).await?;
-        tx.execute(&format!("DELETE FROM strikes WHERE {OF_LINE}"), &[&id]).await?;
+        differs |= tx.execute(&format!("DELETE FROM strikes WHERE {OF_LINE}"), &[&id]).await? > 0;
     }
-    Ok(changed)
+    Ok(changed.map(|changed| (changed, differs)))
 }
 
 impl Store {
@@ -229,13 +240,7 @@ impl Store {
         let by_operator = self.right.is_none();
         self.write(Effect::CreateKey, async move |tx| {
             let made_by = tx.actor().and_then(|actor| actor.person_id);
-            let creation = create(tx, account_id, &key, made_by, by_operator, most).await?;
-            if let KeyCreation::Created(key) = &creation {
-                let budget = key.budget.map(|budget| budget.to_string()).unwrap_or_default();
-                let detail = format!("{} {budget}", key.name);
-                tx.audit(AuditedChange::of_key(Action::CreateKey, key).with(detail.trim())).await?;
-            }
-            Ok(creation)
+            create(tx, account_id, &key, made_by, by_operator, most).await
         })
         .await
     }
@@ -258,12 +263,14 @@ impl Store {
         self.driver.list(&sql, &[&account_id], api_key).await
     }
 
-    /// Changes a key and returns its new state. A revoked key stays revoked.
+    /// Changes a key and returns its new state. A revoked key stays revoked. `None` if there is no such key, or if a right
+    /// sets a budget that [`Budget::may_replace`] rejects.
     pub async fn change_key(&self, id: Id, new: KeyChange) -> Result<Option<ApiKey>> {
         let by_operator = self.right.is_none();
         self.write(Effect::ChangeKey, async move |tx| {
-            let changed = change(tx, id, new, by_operator).await?;
-            if let Some(key) = &changed {
+            let Some((changed, differs)) = change(tx, id, new, by_operator).await? else { return Ok(None) };
+            if differs {
+                let key = &changed;
                 let of = |action| AuditedChange::of_key(action, key).with(&key.name);
                 let of_budget = AuditedChange::of_key(Action::ChangeBudget, key);
                 let audited = match new {
@@ -275,11 +282,11 @@ impl Store {
                     KeyChange::Budget(None) => of_budget.with("none"),
                     KeyChange::Budget(Some(budget)) => of_budget.with(budget),
                     // The service itself does that.
-                    KeyChange::FlagLeaked => return Ok(changed),
+                    KeyChange::FlagLeaked => return Ok(Some(changed)),
                 };
                 tx.audit(audited).await?;
             }
-            Ok(changed)
+            Ok(Some(changed))
         })
         .await
     }

@@ -261,6 +261,8 @@ pub(crate) async fn create(
 }
 
 async fn change(tx: &Transaction<'_>, id: Id, change: &PersonChange) -> Done<Option<Person>> {
+    let before = tx.find(&format!("SELECT {PERSON} FROM people WHERE id = $1"), &[&id], person).await?;
+    let mut has_strikes = false;
     let changed = match change {
         PersonChange::Role(role) => {
             let sql = format!("UPDATE people SET role = $2 WHERE id = $1 RETURNING {PERSON}");
@@ -284,6 +286,9 @@ async fn change(tx: &Transaction<'_>, id: Id, change: &PersonChange) -> Done<Opt
                 format!("UPDATE people SET password = $2, sessions_ended_at = $3 WHERE id = $1 RETURNING {PERSON}");
             let changed = tx.find(&sql, &[&id, &password, &tx.now()], person).await?;
             second_factor::end_sessions(tx, id, None).await?;
+            if matches!(change, PersonChange::ShutOut) {
+                tx.execute("DELETE FROM invitations WHERE person_id = $1", &[&id]).await?;
+            }
             changed
         }
         PersonChange::Lift => {
@@ -291,11 +296,15 @@ async fn change(tx: &Transaction<'_>, id: Id, change: &PersonChange) -> Done<Opt
                 format!("UPDATE people SET suspended_at = NULL, suspended_for = NULL WHERE id = $1 RETURNING {PERSON}");
             let changed = tx.find(&sql, &[&id], person).await?;
             // After the lock on the person, so that no concurrent strike is missed.
-            tx.execute("DELETE FROM person_strikes WHERE person_id = $1", &[&id]).await?;
+            has_strikes = tx.execute("DELETE FROM person_strikes WHERE person_id = $1", &[&id]).await? > 0;
             changed
         }
     };
-    if let Some(person) = &changed {
+    // The person does not show every password and session.
+    let ends_sessions = matches!(change, PersonChange::Password(_) | PersonChange::ShutOut);
+    if let Some(person) = &changed
+        && (ends_sessions || has_strikes || before != changed)
+    {
         let of = |action| AuditedChange::of_person(action, person);
         let audited = match change {
             PersonChange::Role(role) | PersonChange::RoleByRule(role) => of(Action::ChangeRole).with(role),

@@ -8,7 +8,7 @@ use axum::extract::{Path, State};
 
 use super::overlap::Overlap;
 use super::secret::{self, Secret};
-use crate::service::keys::{AccountKeys, KeyRefusal, MAX_KEYS, may_set_budget};
+use crate::service::keys::{AccountKeys, KeyRefusal, MAX_KEYS};
 use crate::studio::Studio;
 use crate::studio::action::{KeyAction, action};
 use crate::studio::error::{PageError, PageResult};
@@ -26,6 +26,8 @@ const KEYS: &str = "/studio/keys";
 
 /// The key of the text for an account with as many keys as its owners can create.
 const TOO_MANY: &str = "key-too-many";
+/// The key of the text for a budget that would allow more than the present one.
+const RAISED: &str = "key-budget-raised";
 
 #[derive(Template)]
 #[template(path = "keys.html")]
@@ -230,7 +232,7 @@ pub async fn change(
         KeyAction::Enable => KeyChange::Undisable,
         KeyAction::Disable => KeyChange::Disable,
         KeyAction::Budget => match budget(&fields) {
-            Ok(budget) if !may_set_budget(budget, key.budget) => return refused(&visitor, "key-budget-raised").await,
+            Ok(budget) if !Budget::may_replace(key.budget, budget) => return refused(&visitor, RAISED).await,
             Ok(budget) => KeyChange::Budget(budget),
             Err(refusal) => return refused(&visitor, refusal).await,
         },
@@ -244,7 +246,10 @@ pub async fn change(
         _ => true,
     };
     if changes {
-        visitor.store().change_key(id, change).await?;
+        if visitor.store().change_key(id, change).await?.is_none() {
+            // The operator has set a lower budget meanwhile.
+            return refused(&visitor, RAISED).await;
+        }
         tracing::info!(key = %id, ?change, %person, "a key was changed in the studio");
     }
     Ok(redirect(KEYS))

@@ -140,6 +140,17 @@ case!(nothing_is_recorded_of_a_change_that_did_not_happen_or_without_an_actor, a
     // It has an unfinished task, so it is not deleted.
     store.change_account(account, AccountChange::Delete).await?;
     fixture.store.grant(account, 1, None, None).await?;
+    let key = fixture.store.create_key(account, NewKey::new(&KeySecret::random())).await?.expect("a key");
+    for change in [KeyChange::Undisable, KeyChange::Enable, KeyChange::Lift, KeyChange::Budget(None)] {
+        store.change_key(key.id, change).await?;
+    }
+    let person = fixture.person(account, "ada").await?;
+    for change in [PersonChange::Lift, PersonChange::Role(person.role)] {
+        store.change_person(person.id, change).await?;
+    }
+    for change in [AccountChange::Enable, AccountChange::LowBalance(None)] {
+        store.change_account(account, change).await?;
+    }
     assert_eq!(fixture.actions().await?, []);
     assert_eq!(fixture.store.count_unfinished(account, Surface::Api).await?, 1);
     Ok(())

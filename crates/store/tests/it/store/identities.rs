@@ -128,11 +128,13 @@ case!(somebody_who_is_shut_out_has_no_way_in_but_a_new_one, async |fixture| {
     let (token, link) = (Token::random(), Token::random());
     assert!(fixture.store.begin_session(ada.id, None, session(&token)).await?.is_some());
     assert!(fixture.store.create_link(ada.id, link.hash(), session(&link).expires_at).await?);
+    let (_, invitation) = fixture.invite(account, ada.id, 2).await?.expect("an invitation");
     fixture.clock.advance(Duration::from_millis(1));
     let person = fixture.store.change_person(ada.id, PersonChange::ShutOut).await?.expect("a person");
     assert!(!person.has_password && person.role == Role::Owner);
     assert!(fixture.store.find_session(token.hash()).await?.is_none());
     assert!(fixture.store.find_link(link.hash()).await?.is_none());
+    assert!(fixture.store.find_invitation(invitation).await?.is_none(), "it would let the same person in again");
     for proof in [Proof::Password("hash".into()), Proof::Identity(identity("ada"), began_at)] {
         assert!(fixture.store.begin_session(ada.id, Some(proof), session(&token)).await?.is_none());
     }

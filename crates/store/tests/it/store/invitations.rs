@@ -20,7 +20,7 @@ impl Fixture {
     }
 
     /// An invitation of a day, with its token; `None` if it is refused.
-    async fn invite(&self, account_id: Id, person_id: Id, places: i64) -> Result<Option<(Id, TokenHash)>> {
+    pub(super) async fn invite(&self, account_id: Id, person_id: Id, places: i64) -> Result<Option<(Id, TokenHash)>> {
         let (hash, expires_at) = (Token::random().hash(), self.store.now().saturating_add(DAY));
         let new = NewInvitation { account_id, person_id, hash, role: Role::Member, places, expires_at };
         Ok(self.store.create_invitation(new, MOST).await?.map(|id| (id, hash)))

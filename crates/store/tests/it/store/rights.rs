@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use tintype_domain::budget::{Budget, Period};
 use tintype_domain::identity::Identity;
 use tintype_domain::key::KeySecret;
 use tintype_domain::model::{FailureCause, Id, Surface};
@@ -13,7 +14,7 @@ use tintype_store::{
 };
 use tintype_system::clock::Timestamp;
 
-use super::fixture::{Fixture, HOUR, LEASE, MILLISECOND, UNLIMITED, images};
+use super::fixture::{Fixture, HOUR, LEASE, MILLISECOND, UNLIMITED, images, new_key};
 
 /// An owner with a session.
 struct Owner {
@@ -259,5 +260,19 @@ case!(a_new_password_and_the_end_of_all_sessions_end_sign_in_links, async |fixtu
     fixture.store.change_person(ada.person.id, PersonChange::Password("new".into())).await?;
     assert_eq!(fixture.store.find_link(of_ada).await?, None);
     assert!(fixture.store.find_link(of_eve).await?.is_some());
+    Ok(())
+});
+
+case!(an_owner_cannot_raise_a_budget_even_if_the_key_had_none_a_moment_ago, async |fixture| {
+    let owner = fixture.owner("ada").await?;
+    let key = fixture.store.create_key(owner.account, new_key("")).await?.expect("an account").id;
+    let daily = |credits| KeyChange::Budget(Some(Budget { credits, period: Period::Day }));
+    fixture.store.change_key(key, daily(10)).await?.expect("a key");
+    let store = fixture.store.with_right(owner.right(false));
+    for raised in [KeyChange::Budget(None), daily(11)] {
+        assert_eq!(store.change_key(key, raised).await?, None);
+    }
+    let lowered = store.change_key(key, daily(9)).await?.expect("a key");
+    assert_eq!(lowered.budget, Some(Budget { credits: 9, period: Period::Day }));
     Ok(())
 });
