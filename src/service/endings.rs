@@ -116,7 +116,7 @@ impl Endings {
     pub async fn complete(&self, claim: &Claim, images: &[String], took: Duration) -> Result<LeaseWrite> {
         let lease = claim.lease;
         let complete = || self.store.complete(lease, images.to_vec());
-        let outcome = retried(lease, "complete", complete, |outcome| *outcome == LeaseWrite::Lost).await?;
+        let outcome = self.retried(lease, "complete", complete, |outcome| *outcome == LeaseWrite::Lost).await?;
         match outcome {
             LeaseWrite::Done => {
                 self.metrics.rendered(took);
@@ -132,7 +132,7 @@ impl Endings {
     pub async fn fail(&self, claim: &Claim, failure: &TaskFailure) {
         let (lease, task, TaskFailure { cause, message }) = (claim.lease, claim.lease.task_id, failure);
         let fail = || self.store.fail(lease, *cause, message);
-        match retried(lease, "fail", fail, |outcome| *outcome == LeaseWrite::Lost).await {
+        match self.retried(lease, "fail", fail, |outcome| *outcome == LeaseWrite::Lost).await {
             Ok(LeaseWrite::Done) => self.failed(claim.ended(), message),
             Ok(LeaseWrite::Lost) => tracing::warn!(%task, "lease lost; failure discarded"),
             Err(error) => {
@@ -146,7 +146,7 @@ impl Endings {
     pub async fn refuse(&self, claim: &Claim, violation: Violation, strikes: Option<StrikeRule>) {
         let (lease, task, kind) = (claim.lease, claim.lease.task_id, violation.as_str());
         let refuse = || self.store.refuse(lease, REFUSED, strikes);
-        match retried(lease, "refuse", refuse, |outcome| *outcome == Refusal::Lost).await {
+        match self.retried(lease, "refuse", refuse, |outcome| *outcome == Refusal::Lost).await {
             Ok(Refusal::SuspendedPerson { person, key }) => {
                 self.refused(claim, kind);
                 self.suspended(key);
@@ -289,28 +289,38 @@ impl Endings {
         self.metrics.task_ended(kind.as_str());
         // An error means that there is no subscriber.
         drop(self.sender.send(Ending { task_id, account_id, surface, kind }));
+        self.wake(task_id);
+    }
+
+    /// Makes everyone who waits for a task look at it, here and in other processes.
+    fn wake(&self, task_id: Id) {
         self.waiters.wake(task_id);
         self.store.announce_ending(task_id);
     }
-}
 
-/// Tries a write that ends a task several times, because repeating it costs less than repeating the attempt. If a try
-/// fails and the next one finds the lease lost, the failed try may have ended the task, so its error is returned.
-async fn retried<T, W: Future<Output = Result<T>>>(
-    lease: Lease,
-    verb: &str,
-    write: impl Fn() -> W,
-    is_lost: impl Fn(&T) -> bool,
-) -> Result<T> {
-    let mut outcome = write().await;
-    for _ in 1..TRIES {
-        let Err(error) = outcome else { break };
-        tracing::warn!(task = %lease.task_id, %error, "could not {verb} the task; retrying");
-        tokio::time::sleep(RETRY_DELAY).await;
-        outcome = match write().await {
-            Ok(outcome) if is_lost(&outcome) => return Err(error),
-            again => again,
-        };
+    /// Tries a write that ends a task several times, because repeating it costs less than repeating the attempt. If a try
+    /// fails and the next one finds the lease lost, the failed try may have ended the task: whoever waits for it looks, and
+    /// the error is returned.
+    async fn retried<T, W: Future<Output = Result<T>>>(
+        &self,
+        lease: Lease,
+        verb: &str,
+        write: impl Fn() -> W,
+        is_lost: impl Fn(&T) -> bool,
+    ) -> Result<T> {
+        let mut outcome = write().await;
+        for _ in 1..TRIES {
+            let Err(error) = outcome else { break };
+            tracing::warn!(task = %lease.task_id, %error, "could not {verb} the task; retrying");
+            tokio::time::sleep(RETRY_DELAY).await;
+            outcome = match write().await {
+                Ok(outcome) if is_lost(&outcome) => {
+                    self.wake(lease.task_id);
+                    return Err(error);
+                }
+                again => again,
+            };
+        }
+        outcome
     }
-    outcome
 }

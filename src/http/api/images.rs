@@ -206,8 +206,10 @@ async fn task_after_wait(
     task_at_end(api, readiness, caller, task_id, wait.limit()).await
 }
 
-/// The task when it has ended, or after `limit`; `None` if too many callers are already waiting, or there is no such
-/// task.
+/// The task when it has ended, or after `limit`; `None` if too many callers are already waiting.
+///
+/// # Errors
+/// [`ApiError::no_such_task`] if it was removed meanwhile; [`ApiError`] of the caller's key or of the store.
 pub(in crate::http) async fn task_at_end(
     api: &ApiState,
     readiness: &Readiness,
@@ -216,7 +218,8 @@ pub(in crate::http) async fn task_at_end(
     limit: Duration,
 ) -> Result<Option<PolledTask>, ApiError> {
     let Ok(slot) = api.shared.endings.waiters.slot(caller.account_id) else { return Ok(None) };
-    task_with_slot(&slot, api, readiness, caller, task_id, limit).await
+    let found = task_with_slot(&slot, api, readiness, caller, task_id, limit).await?;
+    found.map(Some).ok_or_else(ApiError::no_such_task)
 }
 
 /// The task at its end, or after `limit`, for a caller who has room to wait.
