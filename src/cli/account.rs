@@ -5,6 +5,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
+use serde::Serialize;
 
 use super::person::{ShownLinkArgs, show_link_of_account};
 use super::printing::{JsonArgs, quoted};
@@ -149,9 +150,24 @@ async fn create(args: CreateArgs, data: &DataSettings) -> Outcome {
     }
 }
 
+/// An account with its state.
+#[derive(Debug, Serialize)]
+struct ShownAccount<'a> {
+    #[serde(flatten)]
+    account: &'a Account,
+    admin: bool,
+    state: &'static str,
+}
+
+impl<'a> From<&'a Account> for ShownAccount<'a> {
+    fn from(account: &'a Account) -> Self {
+        Self { account, admin: account.admin, state: state(account) }
+    }
+}
+
 async fn list(args: JsonArgs, data: &DataSettings) -> Outcome {
     let accounts = open_store(data).await?.list_accounts().await?;
-    show(args, &accounts, || {
+    show(args, &accounts.iter().map(ShownAccount::from).collect::<Vec<_>>(), || {
         let rows = accounts.iter().map(|account| {
             let rank = if account.admin { "admin" } else { "-" };
             let credits = account.credits.to_string();
@@ -174,12 +190,12 @@ async fn change(args: OneAccountArgs, change: AccountChange, data: &DataSettings
     let account = existing(&store, &args.account).await?;
     let account = store.change_account(account.id, change).await?.ok_or("the account no longer exists")?;
     let name = &account.name;
-    show(args.json, &account, || match (change, account.low_balance) {
+    show(args.json, &ShownAccount::from(&account), || match (change, account.low_balance) {
         (AccountChange::LowBalance(_), Some(threshold)) => {
             let threshold = counted(threshold, "credit", "credits");
             format!("Webhooks of {name} fire when its balance drops below {threshold}.")
         }
-        (AccountChange::LowBalance(_), None) => format!("Webhooks of {name} do not fire for a low balance."),
+        (AccountChange::LowBalance(_), None) => format!("Low-balance webhooks for {name} are off."),
         _ => format!("Account {name} is {}.", state(&account)),
     })
 }
@@ -201,9 +217,7 @@ async fn delete(args: DeleteArgs, data: &DataSettings) -> Outcome {
     let name = &account.name;
     if account.deleted_at.is_none() {
         if !args.yes && !confirmed(name, json)? {
-            return Err(Failure(format!(
-                "nothing was changed: confirm with the name of the account, or --yes, to delete {name}"
-            )));
+            return Err(Failure(format!("{name} was not deleted: type its name to confirm, or pass --yes")));
         }
         // Without valid keys the account soon gets no new tasks.
         store.change_account(account.id, AccountChange::Disable).await?;
@@ -219,10 +233,15 @@ async fn delete(args: DeleteArgs, data: &DataSettings) -> Outcome {
         )));
     }
     let removed = store.remove_tasks_of(account.id, store.now().saturating_add(MILLISECOND)).await?;
-    show(json, &deleted, || {
+    let has_admin = store.list_accounts().await?.iter().any(|other| other.admin && other.deleted_at.is_none());
+    show(json, &ShownAccount::from(&deleted), || {
+        let tasks = counted(removed as u64, "task", "tasks");
+        let hint = match has_admin {
+            true => "",
+            false => "\nNo admin account is left. New one: tintype account create NAME --admin",
+        };
         format!(
-            "Deleted account {name} and {}. The server removes their images within a week; the ledger stays.",
-            counted(removed as u64, "task", "tasks")
+            "Deleted account {name} and {tasks}. The server removes their images within a week; the ledger stays.{hint}"
         )
     })
 }

@@ -51,7 +51,7 @@ pub(super) struct GenerateArgs {
 
 /// The server says how many images a task may have.
 fn count(text: &str) -> Result<i64, String> {
-    text.parse().map_err(|_| "not a whole number, in digits alone".to_owned())
+    text.parse().map_err(|_| "must be a whole number".to_owned())
 }
 
 pub(super) async fn run(args: GenerateArgs) -> ExitCode {

@@ -288,9 +288,17 @@ async fn rotate(args: RotateArgs, data: &DataSettings) -> Outcome {
     let key =
         store.rotate_key(id, secret.hash(), &secret.hint(), args.overlap).await.map_err(|error| unused(&error))?;
     let key = key.ok_or_else(|| unused(&revoked().0))?;
-    let rest = serde_json::to_string_pretty(&new_json(&key, store.now()))?;
+    let old = store.find_key(id).await?.ok_or_else(|| no_such_key(id))?;
+    let mut shown = new_json(&key, store.now());
+    shown["replaces"] = json!(id);
+    shown["old_key_expires_at"] = json!(old.expires_at);
+    let rest = serde_json::to_string_pretty(&shown)?;
     let rest = rest.strip_prefix("{\n").unwrap_or(&rest);
-    print_line(&if json { terminal::visible_json(rest) } else { format!("\n{}", introduction(&key)) });
+    let text = || {
+        let end = old.expires_at.map_or_else(String::new, |at| format!("\nThe old key {id} works until {at}."));
+        format!("\n{}{end}", introduction(&key))
+    };
+    print_line(&if json { terminal::visible_json(rest) } else { text() });
     Ok(ExitCode::SUCCESS)
 }
 

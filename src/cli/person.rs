@@ -16,7 +16,7 @@ use super::{Failure, Outcome, find_account, open_store, table};
 use crate::service::people::People;
 use tintype_config::{DataSettings, StudioUrl, secret_in};
 use tintype_domain::key::Suspension;
-use tintype_domain::model::Account;
+use tintype_domain::model::{Account, Id};
 use tintype_domain::names::new_person_name;
 use tintype_domain::passwords::{MAX_PASSWORD_BYTES, check_password};
 use tintype_domain::person::{Person, Role, person_name};
@@ -233,9 +233,10 @@ async fn change(args: OnePersonArgs, change: PersonChange, data: &DataSettings) 
     let (store, person) = open_person(data, &args.person).await?;
     let is_lift = matches!(change, PersonChange::Lift);
     let person = store.change_person(person.id, change).await?.ok_or("the person was just removed")?;
+    let hint = owner_hint(&store, person.account_id).await?;
     show_person(&store, args.json, &person, || match is_lift {
         true => format!("{} has no strikes and is not suspended.", person.name),
-        false => format!("{} now has the role {}.", person.name, person.role),
+        false => format!("{} now has the role {}.{hint}", person.name, person.role),
     })
     .await
 }
@@ -276,7 +277,15 @@ fn typed_password() -> Result<String, Failure> {
 async fn remove(args: OnePersonArgs, data: &DataSettings) -> Outcome {
     let (store, person) = open_person(data, &args.person).await?;
     store.remove_person(person.id).await?;
-    show_person(&store, args.json, &person, || format!("Removed {}; all sessions have ended.", person.name)).await
+    let hint = owner_hint(&store, person.account_id).await?;
+    show_person(&store, args.json, &person, || format!("Removed {}; all sessions have ended.{hint}", person.name)).await
+}
+
+/// Says so if an account has no owner: nobody can add people or keys in the studio then.
+async fn owner_hint(store: &Store, account_id: Id) -> Result<&'static str, Failure> {
+    let people = store.list_people(Some(account_id)).await?;
+    let has_owner = people.iter().any(|person| person.role == Role::Owner);
+    Ok(if has_owner { "" } else { "\nThe account has no owner now: tintype person role NAME owner makes one." })
 }
 
 async fn show_person(store: &Store, json: JsonArgs, person: &Person, text: impl FnOnce() -> String) -> Outcome {

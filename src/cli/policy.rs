@@ -65,7 +65,10 @@ fn check(args: &CheckArgs) -> Outcome {
     show_verdict(is_allowed, args.json, &checked, || match checked.matches.as_deref() {
         None => format!("The policy is valid: {}.", checked.policy),
         Some([]) => "No rule refuses this prompt.".into(),
-        Some(names) => format!("Refused by {}.", names.join(", ")),
+        Some(names) => {
+            let rules = if names.len() == 1 { "the rule" } else { "the rules" };
+            format!("Refused by {rules} {}.", names.join(", "))
+        }
     })
 }
 

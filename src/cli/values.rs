@@ -19,7 +19,7 @@ where
         let number = text.parse::<i64>().ok().filter(|number| range.contains(number));
         number.and_then(|number| N::try_from(number).ok()).ok_or_else(|| {
             let (least, most) = range.clone().into_inner();
-            format!("not a whole number from {least} to {most}, in digits alone")
+            format!("must be a whole number from {least} to {most}")
         })
     }
 }

@@ -329,7 +329,7 @@ async fn replay(args: ReplayArgs, data: &DataSettings) -> Outcome {
     let id = store.replay_delivery(args.delivery).await?.ok_or("the endpoint was disabled or removed meanwhile")?;
     let delivery = store.find_delivery(id).await?.ok_or("the endpoint was removed meanwhile")?;
     show(args.json, &delivery_json(&delivery), || {
-        format!("Delivery {id} is sent now: `tintype webhook deliveries {}` shows the result.", delivery.endpoint_id)
+        format!("Sending delivery {id}. `tintype webhook deliveries {}` shows the result.", delivery.endpoint_id)
     })
 }
 

@@ -164,7 +164,7 @@ impl fmt::Display for Rules {
         }
         match self.strikes {
             Some(rule) => write!(f, ", a key is suspended after {rule}"),
-            None => write!(f, ", no key is suspended"),
+            None => write!(f, ", no strikes"),
         }
     }
 }

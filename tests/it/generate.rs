@@ -234,7 +234,7 @@ fn a_real_server_refuses() {
     host.generate().run(["A fox", "-n", "-1"]).check(2, &["the server says", "n must be"]);
 
     let ended = Generate::new(&host.server.url(), "wrong").run(["A fox", "--json"]);
-    ended.check(4, &["does not accept the key", "tintype key create --account"]);
+    ended.check(4, &["rejected the key", "tintype key create --account"]);
     assert_eq!(ended.json()["task_id"], Value::Null);
 
     binary::json(host.data.path(), &["account", "create", "poor"]);
@@ -375,7 +375,7 @@ fn polling_and_downloading_outlast_a_429() {
 #[test]
 fn a_key_revoked_during_the_wait_is_reported() {
     let script = Script::start(|_| vec![accepted(), error("401 Unauthorized", "", "No.")]);
-    script.generate().run(["A fox"]).check(4, &["does not accept the key", TASK_ID]);
+    script.generate().run(["A fox"]).check(4, &["rejected the key", TASK_ID]);
 }
 
 #[test]

@@ -53,7 +53,7 @@ fn the_list_says_what_a_decoder_is_for() {
     let data = data();
     let said = run(data.path(), ["model", "list"]).text();
     let line = said.lines().find(|line| line.starts_with("taesd ")).expect("a line");
-    assert!(line.ends_with("no model of its own; for --engine-vae") && !said.contains("not with"), "{said}");
+    assert!(line.ends_with("not a complete model; for --engine-vae") && !said.contains("not with"), "{said}");
 }
 
 #[test]

@@ -251,9 +251,12 @@ fn a_rotated_key_is_one_text_in_either_form() {
     for field in ["id", "key", "account_id", "name", "budget", "expires_at", "state"] {
         assert!(second.get(field).is_some(), "{field}: {second}");
     }
+    assert_eq!(second["replaces"], first["id"]);
+    assert!(second["old_key_expires_at"].is_string(), "{second}");
     let id = second["id"].as_str().expect("an id");
     let third = binary::run(data.path(), ["key", "rotate", id]).text();
     let lines: Vec<_> = third.lines().collect();
     assert!(lines[0].starts_with("tt_") && lines[1].is_empty() && lines[2].contains("This is key"), "{third}");
+    assert!(lines[3].starts_with(&format!("The old key {id} works until 20")), "{third}");
     assert_eq!(second["state"], json!("active"));
 }

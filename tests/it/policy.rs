@@ -271,7 +271,7 @@ fn a_policy_file_can_be_checked_before_it_is_used() {
         "The policy is valid: 1 rule, a key is suspended after 3 violations of the content policy within 1 hour.\n";
     assert_eq!(check(&[]), (Some(0), said.into()));
     assert_eq!(check(&["a boat"]), (Some(0), "No rule refuses this prompt.\n".into()));
-    assert_eq!(check(&["a BOMB"]), (Some(1), "Refused by arms.\n".into()));
+    assert_eq!(check(&["a BOMB"]), (Some(1), "Refused by the rule arms.\n".into()));
     let (code, json) = check(&["a BOMB", "--json"]);
     let json: Value = serde_json::from_str(&json).expect("JSON");
     assert_eq!((code, &json["matches"]), (Some(1), &json!(["arms"])));

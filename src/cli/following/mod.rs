@@ -55,8 +55,6 @@ Exit codes:
 
 const HOW_TO_GET_A_KEY: &str =
     "create one with `tintype key create --account NAME` on the server, and give it as --key or TINTYPE_KEY";
-const WHY_REFUSED: &str = "it is not one of this server, or was revoked, disabled or suspended, or has expired: \
-    `tintype key list` there shows it";
 
 #[derive(Debug, Args)]
 pub(super) struct FollowArgs {
@@ -195,12 +193,14 @@ pub(super) fn not_submitted(error: &ClientError, url: &str) -> Stop {
             StatusCode::PAYMENT_REQUIRED => {
                 let advice = "on the server, `tintype credits grant ACCOUNT AMOUNT` adds credits to an account and \
                     `tintype key budget KEY N/PERIOD` changes the budget of a key";
-                Stop(exit::NO_CREDITS, format!("not enough credits: {refusal} ({advice})"))
+                Stop(exit::NO_CREDITS, format!("not enough credits: {refusal} No task was created; {advice}"))
             }
             StatusCode::TOO_MANY_REQUESTS => {
                 let wait = refusal.retry_after.map_or(60, |wait| wait.as_secs().max(1));
-                let advice = format!("no task was created, try again in {wait} s");
-                Stop(exit::RATE_LIMITED, format!("too many requests: {advice}. The server says: {refusal}"))
+                Stop(
+                    exit::RATE_LIMITED,
+                    format!("too many requests: {refusal} No task was created; try again in {wait} s"),
+                )
             }
             StatusCode::NOT_FOUND => Stop(
                 exit::OTHER,
@@ -242,7 +242,7 @@ fn not_finished(error: &ClientError, task_id: &TaskId, url: &str) -> Stop {
             Stop(exit::NO_ANSWER, format!("{error}: task {task_id} continues; get it later: {command}"))
         }
         ClientError::Refused(refusal) if refusal.from_api && refusal.status == StatusCode::NOT_FOUND => {
-            Stop(exit::OTHER, format!("{url} has no task {task_id} of the account that owns this key"))
+            Stop(exit::OTHER, format!("{url} has no task {task_id} in this key's account"))
         }
         ClientError::Refused(refusal) => {
             let reason = for_support(refusal);
@@ -253,7 +253,13 @@ fn not_finished(error: &ClientError, task_id: &TaskId, url: &str) -> Stop {
 }
 
 fn key_refused(url: &str) -> Stop {
-    Stop(exit::KEY_REFUSED, format!("{url} does not accept the key: {WHY_REFUSED}; or {HOW_TO_GET_A_KEY}"))
+    let why = "it is unknown there, expired, revoked, disabled or suspended";
+    Stop(
+        exit::KEY_REFUSED,
+        format!(
+            "{url} rejected the key: {why}. `tintype key list` on the server shows its state; or {HOW_TO_GET_A_KEY}"
+        ),
+    )
 }
 
 fn for_support(refusal: &Refusal) -> String {
