@@ -137,6 +137,9 @@ fn a_mistyped_name_and_a_wrong_token_are_told_from_a_licence() {
     hub.plan(LIST, Fault::Status(403, header("x-error-code", "GatedRepo")));
     let said = hub.refused(data.path(), &[]);
     assert!(said.contains(&format!("accept the licence at {page}")), "{said}");
+    hub.plan(LIST, Fault::Status(403, header("x-error-message", "Access to this resource is disabled.")));
+    let said = hub.refused(data.path(), &[]);
+    assert!(said.contains(&format!("has disabled the repository at {page}: choose another")), "{said}");
 }
 
 #[test]
@@ -180,6 +183,9 @@ fn a_hub_that_is_overloaded_is_asked_again_and_one_that_stays_so_ends_the_pull()
     hub.plan(WEIGHTS, Fault::Status(503, Vec::new()));
     hub.plan(WEIGHTS, Fault::Status(500, Vec::new()));
     hub.pulled(data.path(), &[]);
+    hub.plan(LIST, Fault::Status(429, vec![("ratelimit", "\"api\";r=0;t=250".into())]));
+    let said = hub.refused(crate::models::data().path(), &[]);
+    assert!(said.contains("asks to wait for 250 s: try again then, or give a token of your account"), "{said}");
     let (hub, data) = (Hub::start(), crate::models::data());
     hub.plan(WEIGHTS, Fault::Status(429, vec![("retry-after", "3600".into())]));
     let said = hub.refused(data.path(), &[]);

@@ -55,10 +55,16 @@ pub fn client_builder(authorities: Option<&[u8]>, proxies: Proxies) -> Result<Cl
 }
 
 /// The wait that an answer asks for by `Retry-After`: seconds, or a date of HTTP. A date is taken by the clock that set the
-/// `Date` of the answer, because the clocks of two machines differ.
+/// `Date` of the answer, because the clocks of two machines differ. Hugging Face sends `RateLimit` instead, with what
+/// remains (`r`) and the seconds until it is reset (`t`).
 pub fn asked_wait(headers: &HeaderMap) -> Option<Duration> {
     let text = |name: HeaderName| headers.get(name)?.to_str().ok().map(str::trim);
-    let asked = text(RETRY_AFTER)?;
+    let Some(asked) = text(RETRY_AFTER) else {
+        let mut fields = text(HeaderName::from_static("ratelimit"))?.split(';').map(str::trim);
+        let is_used_up = fields.clone().any(|field| field == "r=0");
+        let seconds = fields.find_map(|field| field.strip_prefix("t="))?.parse().ok();
+        return seconds.filter(|_| is_used_up).map(Duration::from_secs);
+    };
     if let Ok(seconds) = asked.parse::<f64>() {
         return Duration::try_from_secs_f64(seconds).ok();
     }
@@ -101,6 +107,17 @@ mod tests {
                 headers.insert(DATE, date.parse().expect("a value"));
             }
             assert_eq!(asked_wait(&headers).map(|wait| wait.as_secs_f64()), seconds, "{asked}");
+        }
+        for (limit, seconds) in [
+            ("\"api\";r=0;t=55", Some(55)),
+            ("\"resolvers\"; r=0; t=2", Some(2)),
+            ("\"api\";r=7;t=55", None),
+            ("\"api\";r=0", None),
+            ("limit=10, remaining=0, reset=5", None),
+        ] {
+            let headers =
+                HeaderMap::from_iter([(HeaderName::from_static("ratelimit"), limit.parse().expect("a value"))]);
+            assert_eq!(asked_wait(&headers), seconds.map(Duration::from_secs), "{limit}");
         }
     }
 }

@@ -110,7 +110,7 @@ fn a_list_that_cannot_be_trusted_is_refused() {
     let shards: Vec<_> = shards.chain([index.clone(), weights.clone()]).collect();
     for (name, list, reason) in [
         ("nothing", Vec::new(), "gave no list of files"),
-        ("no JSON", b"<html>".to_vec(), "gave no list of files"),
+        ("no JSON", b"<html>".to_vec(), "gave no list of files: it sent a web page, perhaps of a proxy"),
         ("deep", b"[".repeat(100_000), "gave no list of files"),
         ("no commit", json!({ "sha": "main", "siblings": [] }).to_string().into_bytes(), "names no commit"),
         ("no files", list(json!([])), "holds no model_index.json"),

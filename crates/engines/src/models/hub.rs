@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use reqwest::header::{ACCEPT_ENCODING, AUTHORIZATION, CONTENT_RANGE, HeaderMap, LOCATION, RANGE, RETRY_AFTER};
+use reqwest::header::{ACCEPT_ENCODING, AUTHORIZATION, CONTENT_RANGE, HeaderMap, LOCATION, RANGE};
 use reqwest::{Client, Response, StatusCode};
 use serde::Deserialize;
 use url::Url;
@@ -11,7 +11,7 @@ use url::Url;
 use super::manifest::{Source, is_sha256};
 use super::selection::RemoteFile;
 use tintype_domain::address::is_this_machine;
-use tintype_outbound::{Proxies, client_builder};
+use tintype_outbound::{Proxies, asked_wait, client_builder};
 
 /// The header with the hub's reason for a refusal.
 const ERROR_CODE: &str = "x-error-code";
@@ -183,7 +183,10 @@ impl Hub {
             }
         }
         let odd = |reason: String| HubError::Final(format!("{} gave no list of files: {reason}", self.endpoint()));
-        let listed: Listed = serde_json::from_slice(&body).map_err(|error| odd(error.to_string()))?;
+        let listed: Listed = serde_json::from_slice(&body).map_err(|error| match body.trim_ascii_start().first() {
+            Some(b'<') => odd("it sent a web page, perhaps of a proxy that you must sign in to".into()),
+            _ => odd(error.to_string()),
+        })?;
         if !is_git_sha1(&listed.sha) {
             return Err(odd("it names no commit".into()));
         }
@@ -288,6 +291,9 @@ impl Hub {
                 };
                 Err(HubError::Final(format!("{host} knows no repository at {page}: check the name, or {advice}")))
             }
+            StatusCode::FORBIDDEN if said(ERROR_MESSAGE).is_some_and(|said| said.contains("is disabled")) => {
+                Err(HubError::Final(format!("{host} has disabled the repository at {page}: choose another one")))
+            }
             StatusCode::UNAUTHORIZED
                 if said(ERROR_MESSAGE).is_some_and(|said| said.contains("Invalid credentials")) =>
             {
@@ -317,14 +323,13 @@ impl Hub {
 
     /// The error from a server that asks for a later retry.
     fn wait(&self, status: StatusCode, headers: &HeaderMap, host: &str) -> Result<Response, HubError> {
-        let after = headers.get(RETRY_AFTER).and_then(|after| after.to_str().ok()?.trim().parse().ok());
-        let after = after.map(Duration::from_secs);
+        let after = asked_wait(headers);
         match after.filter(|after| *after > MAX_RETRY_AFTER) {
             Some(after) => {
                 let seconds = after.as_secs();
-                Err(HubError::Final(format!(
-                    "{host} answers {status} and asks to wait for {seconds} s: try again then"
-                )))
+                let or = if self.token.is_none() { ", or give a token of your account with --token-file" } else { "" };
+                let reason = format!("{host} answers {status} and asks to wait for {seconds} s: try again then{or}");
+                Err(HubError::Final(reason))
             }
             None => Err(HubError::Passing(format!("{host} answers {status}"), after)),
         }
