@@ -14,11 +14,16 @@ use crate::endpoint::Words;
 /// Most characters in a device name.
 const MAX_NAME: usize = 100;
 /// Error types that no prompt causes, and what the operator can do.
-const OF_THE_OPERATOR: [(&str, &str); 3] = [
+const OF_THE_OPERATOR: [(&str, &str); 6] = [
     ("missing_node_type", "install the nodes that the workflow needs"),
     ("value_not_in_list", "install the models that the workflow names"),
     ("prompt_no_outputs", "give a workflow that saves a picture"),
+    // After an update, nodes can need inputs that an exported workflow lacks.
+    ("required_input_missing", EXPORT_AGAIN),
+    ("bad_linked_input", EXPORT_AGAIN),
+    ("return_type_mismatch", EXPORT_AGAIN),
 ];
+const EXPORT_AGAIN: &str = "export the workflow again, because the server's nodes have other inputs";
 
 #[derive(Debug, Deserialize)]
 pub(super) struct File {

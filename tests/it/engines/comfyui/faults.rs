@@ -47,6 +47,9 @@ fn of_submits() -> Vec<(Fault, Meaning, &'static str)> {
     let error = json!({ "type": "prompt_outputs_failed_validation", "message": "a boat of secrets" });
     let missing =
         json!({ "error": { "type": "missing_node_type", "message": "a boat of secrets" }, "node_errors": {} });
+    // github.com/Comfy-Org/ComfyUI/issues/11833.
+    let updated = json!({ "error": error, "node_errors": { "200": { "class_type": "ImageScaleToTotalPixels", "errors": [
+        { "type": "required_input_missing", "message": "Required input is missing", "details": "resolution_steps" }] } } });
     let uploads = |reply| Fault::At("POST /upload/image", reply);
     vec![
         (
@@ -55,6 +58,7 @@ fn of_submits() -> Vec<(Fault, Meaning, &'static str)> {
             "400 (value_not_in_list): install the models",
         ),
         (submit(Reply::json(400, &missing)), NotAvailable, "400 (missing_node_type): install the nodes"),
+        (submit(Reply::json(400, &updated)), NotAvailable, "400 (required_input_missing): export the workflow again"),
         (submit(Reply::json(400, &json!({ "error": "a boat of secrets" }))), Permanent, "answered 400"),
         (Fault::LeavesNodesOut, NotAvailable, "does not run the whole workflow (value_not_in_list)"),
         (submit(Reply::json(503, &json!({}))), NotAvailable, "answered 503"),
