@@ -108,6 +108,16 @@ fn of_accounts_and_fields() -> Vec<Quirk> {
             said(400, "litellm.BadRequestError: OpenAIException - Billing hard limit has been reached."),
             pay,
         ),
+        (
+            "github.com/BerriAI/litellm/issues/15963: a form whose field has another name",
+            Reply::json(422, &json!({ "detail": [{ "type": "missing", "loc": ["body", "image"], "msg": "Field required" }] })),
+            profile,
+        ),
+        (
+            "github.com/rikkahub/rikkahub/issues/1602: xAI",
+            Reply::json(400, &json!({ "code": "400", "error": "Argument not supported: size" })),
+            profile,
+        ),
         ("OpenAI before codes for parameters", said(400, "Unrecognized request argument supplied: seed"), profile),
         (
             "pydantic with extra fields forbidden",

@@ -19,7 +19,7 @@ const REFUSAL_MESSAGES: [&str; 3] = [
     "Your request was rejected by our safety system",
 ];
 /// Error codes and types that no prompt causes, and what the operator can do.
-const OF_THE_OPERATOR: [(&str, &str); 13] = [
+const OF_THE_OPERATOR: [(&str, &str); 14] = [
     ("billing_hard_limit_reached", PAY),
     ("billing_not_active", PAY),
     ("insufficient_quota", PAY),
@@ -33,13 +33,15 @@ const OF_THE_OPERATOR: [(&str, &str); 13] = [
     ("unsupported_parameter", OTHER_PROFILE),
     ("unknownParameter", OTHER_PROFILE),
     ("extra_forbidden", OTHER_PROFILE),
+    ("missing", OTHER_PROFILE),
 ];
 /// Beginnings of messages from servers without codes for this.
-const OPERATOR_MESSAGES: [(&str, &str); 6] = [
+const OPERATOR_MESSAGES: [(&str, &str); 7] = [
     ("Billing hard limit", PAY),
     ("Unknown parameter: ", OTHER_PROFILE),
     ("Unrecognized request argument", OTHER_PROFILE),
     ("Additional properties are not allowed", OTHER_PROFILE),
+    ("Argument not supported", OTHER_PROFILE),
     // From LiteLLM, for a name that it has no server for.
     ("You passed in model", OTHER_MODEL),
     ("Invalid model name passed in model", OTHER_MODEL),
