@@ -6,6 +6,7 @@ use std::path::Path;
 
 use serde_json::{Map, Value};
 
+use crate::formats::unreadable;
 use crate::{Error, Result};
 
 /// Bytes of the largest file that is read. A vocabulary of 150,000 words has 3 MB, a whole tokenizer about 11 MB.
@@ -20,14 +21,15 @@ const MAX_NUMBER: u64 = 1 << 20;
 /// # Errors
 /// If it cannot be read, is longer than 64 MiB or is not UTF-8.
 pub fn read_text(path: &Path) -> Result<String> {
-    let unreadable = |error: std::io::Error| Error::Files(format!("cannot read {}: {error}", path.display()));
+    let unreadable = |error| unreadable(path, &error);
     let file = File::open(path).map_err(unreadable)?;
     let mut text = String::new();
     file.take(MAX_BYTES + 1).read_to_string(&mut text).map_err(unreadable)?;
     if text.len() as u64 > MAX_BYTES {
         return Err(Error::Files(format!("{} is larger than 64 MiB", path.display())));
     }
-    Ok(text)
+    // Some editors write a byte order mark first, which is not JSON.
+    Ok(if text.starts_with('\u{feff}') { text.split_off('\u{feff}'.len_utf8()) } else { text })
 }
 
 /// One JSON object, with the name of its file for messages.

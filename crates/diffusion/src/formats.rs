@@ -1,7 +1,7 @@
 //! Recognises files that aren't safetensors by their names and first bytes: what they are, and what to do.
 
 use std::fs::File;
-use std::io::Read;
+use std::io::{ErrorKind, Read};
 use std::path::Path;
 
 use crate::{Error, Result};
@@ -19,13 +19,25 @@ const PICKLED: [&str; 5] = ["ckpt", "pt", "pth", "bin", "pkl"];
 const PICTURES: [&[u8]; 4] = [b"\x89PNG", b"\xff\xd8\xff", b"RIFF", b"GIF8"];
 const ARCHIVES: [&[u8]; 3] = [b"7z\xbc\xaf\x27\x1c", b"Rar!\x1a\x07", b"\x1f\x8b"];
 
+/// The error of a file that cannot be read. In a hub's cache all files are links.
+pub(crate) fn unreadable(path: &Path, error: &std::io::Error) -> Error {
+    let name = path.display();
+    Error::Files(match std::fs::read_link(path) {
+        Ok(target) if error.kind() == ErrorKind::NotFound => {
+            let target = target.display();
+            format!("{name} is a symbolic link to {target}, which is not there: copy or mount what it leads to as well")
+        }
+        _ => format!("cannot read {name}: {error}"),
+    })
+}
+
 /// Rejects files of other formats.
 ///
 /// # Errors
 /// If the file has another format, or cannot be read.
 pub(crate) fn check_format(path: &Path) -> Result<()> {
     let name = path.display();
-    let unreadable = |error: std::io::Error| Error::Files(format!("cannot read {name}: {error}"));
+    let unreadable = |error| unreadable(path, &error);
     // Opening a pipe would wait for its other end.
     if !std::fs::metadata(path).map_err(unreadable)?.is_file() {
         return Err(Error::Files(format!("{name} is not a file")));

@@ -4,6 +4,9 @@
 /// Variants of weights, the preferred one first. Half precision halves the size and is just as good in pictures.
 const VARIANTS: [&str; 3] = ["bf16", "fp16", ""];
 
+/// Extensions of weights files, including formats that are never read.
+const EXTENSIONS: [&str; 6] = [".safetensors", ".bin", ".ckpt", ".msgpack", ".onnx", ".gguf"];
+
 /// A part's chosen weights.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Layout<'a> {
@@ -51,6 +54,17 @@ impl<'a> Layout<'a> {
         let numbers = numbers.and_then(|numbers| numbers.strip_prefix('-')?.split_once("-of-"));
         numbers.is_some_and(|(one, of)| is_number(one) && is_number(of))
     }
+}
+
+/// The first of the weights files that no layout with these stems holds, and what to do about it; `None` without any.
+pub fn unread<'n>(stems: &[&str], names: impl Iterator<Item = &'n str>) -> Option<String> {
+    let other = names.filter(|name| EXTENSIONS.iter().any(|extension| name.ends_with(extension))).min()?;
+    let sharded = |stem| VARIANTS.map(|variant| Layout { stem, variant, sharded: true });
+    let without_index = stems.iter().flat_map(|stem| sharded(stem)).find(|layout| layout.is_shard(other));
+    Some(match without_index {
+        Some(layout) => format!("{other:?} without their index: download {} too", layout.file()),
+        None => format!("{other:?} alone, which is not read: use a model with its usual weights as safetensors"),
+    })
 }
 
 #[cfg(test)]

@@ -19,8 +19,8 @@ use serde_json::Value;
 use sha2::{Digest, Sha256};
 
 use crate::config::Config;
-use crate::formats::check_beginning;
-use crate::variants::Layout;
+use crate::formats::{check_beginning, unreadable};
+use crate::variants::{Layout, unread};
 use crate::{Error, Result};
 
 use self::float_formats::{SUPPORTED, scaled_f32};
@@ -101,20 +101,14 @@ impl Header {
     }
 }
 
-/// Extensions of weights files, including formats that are never read.
-const WEIGHTS: [&str; 6] = [".safetensors", ".bin", ".ckpt", ".msgpack", ".onnx", ".gguf"];
-
-/// The error for a part's folder without usable weights; names the first other weights file.
+/// The error for a part's folder without usable weights.
 fn without_weights(folder: &Path, stem: &str) -> Error {
     let names = std::fs::read_dir(folder).into_iter().flatten().flatten().take(MAX_ENTRIES);
-    let names = names.filter_map(|entry| entry.file_name().into_string().ok());
-    let other = names.filter(|name| WEIGHTS.iter().any(|ending| name.ends_with(ending))).min();
+    let names: Vec<_> = names.filter_map(|entry| entry.file_name().into_string().ok()).collect();
     let folder = folder.display();
-    match other {
+    match unread(&[stem], names.iter().map(String::as_str)) {
         None => Error::Files(format!("{folder} lacks {stem}.safetensors")),
-        Some(other) => Error::Unusable(format!(
-            "{folder} lacks {stem}.safetensors, and {other} is not read: use the model with its usual weights as safetensors"
-        )),
+        Some(other) => Error::Unusable(format!("{folder} holds its weights as {other}")),
     }
 }
 
@@ -191,7 +185,7 @@ impl Weights {
 
     fn map(path: &Path) -> Result<Self> {
         let name = path.display().to_string();
-        let unreadable = |error: std::io::Error| Error::Files(format!("cannot read {name}: {error}"));
+        let unreadable = |error| unreadable(path, &error);
         // Opening a pipe would wait for its other end.
         if !std::fs::metadata(path).map_err(unreadable)?.is_file() {
             return Err(Error::Files(format!("{name} is not a file")));
@@ -211,7 +205,8 @@ impl Weights {
     /// # Errors
     /// If there are none, a file lacks a tensor in the index, two tensors have the same name, or as [`Weights::open`].
     pub fn open_part(folder: &Path, stem: &str) -> Result<Self> {
-        let Some(layout) = Layout::choose(stem, |name| folder.join(name).exists()) else {
+        // A link to a file that is gone counts too, and is named when it is opened.
+        let Some(layout) = Layout::choose(stem, |name| folder.join(name).symlink_metadata().is_ok()) else {
             return Err(without_weights(folder, stem));
         };
         let path = folder.join(layout.file());

@@ -105,6 +105,25 @@ fn missing_and_damaged_files_are_named() {
 }
 
 #[test]
+fn a_link_to_a_file_that_is_gone_is_named() {
+    for path in [UNET, "unet/config.json"] {
+        let model = Model::copy("sd15");
+        std::fs::remove_file(model.path(path)).expect("a file");
+        std::os::unix::fs::symlink("../../blobs/0123", model.path(path)).expect("a link");
+        model.assert_refused(&[path, "is a symbolic link to ../../blobs/0123, which is not there"]);
+    }
+}
+
+#[test]
+fn configurations_may_begin_with_a_byte_order_mark() {
+    let model = Model::copy("sd15");
+    for path in ["model_index.json", "unet/config.json", "tokenizer/vocab.json", "tokenizer/merges.txt"] {
+        model.change(path, |bytes| drop(bytes.splice(..0, *b"\xef\xbb\xbf")));
+    }
+    Pipeline::open(model.folder.path(), &Options::default()).expect("a model");
+}
+
+#[test]
 fn weights_that_are_not_read_are_named() {
     let unusable = |model: &Model| match Pipeline::open(model.folder.path(), &Options::default()) {
         Err(Error::Unusable(message)) => message,
@@ -114,10 +133,11 @@ fn weights_that_are_not_read_are_named() {
         let model = Model::copy("sd15");
         std::fs::rename(model.path(UNET), model.path("unet").join(other)).expect("a file");
         let message = unusable(&model);
-        let said =
-            format!("lacks diffusion_pytorch_model.safetensors, and {other} is not read: use the model with its");
-        assert!(message.contains(&said), "{message}");
+        assert!(message.contains(&format!("as {other:?} alone, which is not read: use a model with its")), "{message}");
     }
+    let model = Model::copy("klein");
+    std::fs::remove_file(model.path("text_encoder/model.safetensors.index.json")).expect("a file");
+    assert!(unusable(&model).contains("without their index: download model.safetensors.index.json too"));
     for (part, method) in [("unet", "bitsandbytes"), ("text_encoder", "torchao"), ("vae", "quanto")] {
         let model = Model::copy("sd15");
         model.set(&format!("{part}/config.json"), "quantization_config", json!({"quant_method": method}));

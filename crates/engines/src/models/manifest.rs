@@ -183,7 +183,8 @@ fn parse<T: DeserializeOwned>(path: &Path, file: rustix::io::Result<File>) -> Re
     if text.len() as u64 > MAX_JSON_BYTES {
         return Err(wrong("is larger than 1 MiB".into()));
     }
-    serde_json::from_str(&text).map_err(|error| wrong(format!("is damaged: {error}")))
+    let text = text.trim_start_matches('\u{feff}');
+    serde_json::from_str(text).map_err(|error| wrong(format!("is damaged: {error}")))
 }
 
 /// Opens a file through its folder. Neither may be a symbolic link.

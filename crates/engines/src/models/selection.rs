@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use tintype_diffusion::variants::Layout;
+use tintype_diffusion::variants::{Layout, unread};
 
 use super::INDEX;
 use super::manifest::{MAX_FILES, check_path};
@@ -11,8 +11,6 @@ use super::manifest::{MAX_FILES, check_path};
 const TEXTS: [&str; 2] = ["merges.txt", "chat_template.jinja"];
 /// Names of weights files without variant and shard.
 const WEIGHTS: [&str; 2] = ["model", "diffusion_pytorch_model"];
-/// Extensions of weights files, including formats that are never read.
-const OTHERS: [&str; 6] = [".safetensors", ".bin", ".ckpt", ".msgpack", ".onnx", ".gguf"];
 /// Most file names in an error, and most bytes in each.
 const MAX_NAMES: usize = 5;
 const MAX_NAME: usize = 255;
@@ -54,13 +52,10 @@ pub fn select(files: &[RemoteFile], parts: &[String], every: bool) -> Result<Vec
         let inside: Vec<_> = files.iter().filter_map(|file| Some((name_in(file, part)?, file))).collect();
         let is_there = |wanted: &str| inside.iter().any(|(name, _)| *name == wanted);
         let weights = WEIGHTS.into_iter().find_map(|stem| Layout::choose(stem, is_there));
-        let others = inside.iter().map(|(name, _)| *name).filter(|name| OTHERS.iter().any(|end| name.ends_with(end)));
-        if let Some(other) = others.min().filter(|_| weights.is_none()) {
+        let others = inside.iter().map(|(name, _)| *name);
+        if let Some(other) = unread(&WEIGHTS, others).filter(|_| weights.is_none()) {
             let of = if part.is_empty() { "its weights".to_owned() } else { format!("the weights of {part:?}") };
-            return Err(format!(
-                "the repository holds {of} as {other:?} alone, which is not read: use a model with its \
-                 usual weights as safetensors"
-            ));
+            return Err(format!("the repository holds {of} as {other}"));
         }
         let mut found = false;
         for (name, file) in inside {
@@ -207,6 +202,10 @@ mod tests {
             let said = chosen(&repository, &["text_encoder", "unet"]).expect_err(other);
             assert!(said.contains(&format!("the weights of \"text_encoder\" as {other:?} alone")), "{said}");
         }
+        let shard = "text_encoder/model.fp16-00001-of-00002.safetensors";
+        let said = chosen(&["model_index.json", "unet/model.safetensors", shard], &["text_encoder", "unet"]);
+        let said = said.expect_err("no index");
+        assert!(said.ends_with("without their index: download model.safetensors.index.fp16.json too"), "{said}");
     }
 
     #[test]

@@ -7,7 +7,7 @@ use std::path::Path;
 
 use serde_json::{Map, Value};
 
-use crate::formats::{MAX_HEADER_BYTES, check_format};
+use crate::formats::{MAX_HEADER_BYTES, check_format, unreadable};
 use crate::weights::Weights;
 use crate::{Error, Result};
 
@@ -36,7 +36,7 @@ impl Tensors {
     pub(super) fn read(path: &Path) -> Result<Self> {
         check_format(path)?;
         let name = path.display().to_string();
-        let unreadable = |error: std::io::Error| Error::Files(format!("cannot read {name}: {error}"));
+        let unreadable = |error| unreadable(path, &error);
         let damaged = || Error::Files(format!("{name} is damaged or not a safetensors file: download it again"));
         let mut file = File::open(path).map_err(unreadable)?;
         let found = file.metadata().map_err(unreadable)?.len();
