@@ -2,7 +2,7 @@
 
 use std::iter;
 
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
 use tintype_domain::images_api_request::{InvalidCall, settings_of_json};
 use tintype_domain::preset::{Chosen, DEFAULT_PRESET};
 use tintype_domain::request::TaskSettings;
@@ -84,11 +84,7 @@ pub(super) fn value_of(settings: &RenderSettings, setting: Setting) -> Option<St
 pub(super) fn read(fields: &Fields) -> Result<RenderSettings, InvalidCall> {
     let given = Setting::ALL.into_iter().filter_map(|setting| {
         let text = fields.text(setting.as_str()).trim();
-        let value = match text.parse::<f64>() {
-            Ok(number) if setting != Setting::NegativePrompt && number.is_finite() => json!(number),
-            _ => Value::from(text),
-        };
-        (!text.is_empty()).then(|| (setting.as_str().to_owned(), value))
+        (!text.is_empty()).then(|| (setting.as_str().to_owned(), Value::from(text)))
     });
     settings_of_json(Value::Object(given.collect::<Map<_, _>>()).to_string().as_bytes())
 }

@@ -99,7 +99,8 @@ async fn a_wrong_field_is_named_and_nothing_is_charged() {
         ("prompt", json!(7)),
         ("n", json!(5)),
         ("n", json!(0)),
-        ("n", json!("2")),
+        ("n", json!("two")),
+        ("n", json!("1.0000000000000000001")),
         ("n", json!(1.5)),
         ("size", json!("large")),
         ("size", json!(1024)),
@@ -113,7 +114,7 @@ async fn a_wrong_field_is_named_and_nothing_is_charged() {
         ("response_format", json!("file")),
         ("model", json!(["a"])),
         ("model", json!("m".repeat(201))),
-        ("quality", json!(3)),
+        ("aspect_ratio", json!("wide")),
         ("stream", json!("yes")),
         ("partial_images", json!(4)),
     ] {
@@ -148,7 +149,7 @@ async fn documented_fields_are_taken_and_null_is_absence() {
         &caller,
         json!({
             "prompt": "a boat", "model": "", "n": null, "size": "auto", "quality": "hd", "style": "vivid", "user": "u",
-            "background": "auto", "moderation": "low", "output_format": "", "output_compression": 100,
+            "background": "auto", "moderation": 1, "metadata": null, "output_format": "", "output_compression": 100,
             "response_format": "", "stream": false, "partial_images": 0, "mask": null, "steps": 7
         }),
     )

@@ -145,7 +145,9 @@ async fn a_preset_decides_what_its_callers_may_change() {
         TaskSettings { preset: Some("portrait".into()), render, ..TaskSettings::default() }
     );
     assert_eq!(rig.service.worker.step().await.expect("a store"), 0, "it waits for its engine");
-    for (steps, expected) in [(json!(9), "steps must be from 10 to 50."), (json!("9"), "steps must be a number.")] {
+    let of_bounds = "steps must be from 10 to 50.";
+    for (steps, expected) in [(json!(9), of_bounds), (json!("9"), of_bounds), (json!("9 "), "steps must be a number.")]
+    {
         let answer = call(&caller, json!({ "prompt": "a face", "model": "portrait", "steps": steps })).await;
         assert_eq!(refusal(&answer), (expected.into(), json!("steps")));
     }

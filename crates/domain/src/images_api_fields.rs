@@ -5,7 +5,7 @@ use std::ops::RangeInclusive;
 use super::images_api_request::InvalidCall;
 use super::json::{self, Json};
 
-/// Fields that are numbers in JSON, and text in a form.
+/// Fields that are numbers.
 const NUMBERS: [&str; 8] =
     ["n", "output_compression", "partial_images", "seed", "steps", "num_inference_steps", "guidance_scale", "strength"];
 
@@ -24,16 +24,28 @@ fn of_body(message: String) -> InvalidCall {
 }
 
 impl Fields {
-    /// Reads a body in JSON. A field that is null counts as absent, as the clients of OpenAI write it.
+    /// Reads a body in JSON.
     pub fn of_json(body: &[u8]) -> Result<Self, InvalidCall> {
-        let rest = json::fields(body).map_err(of_body)?;
-        Ok(Self { rest: rest.into_iter().filter(|(_, value)| *value != Json::Null).collect() })
+        Ok(Self::of_given(json::fields(body).map_err(of_body)?))
     }
 
-    /// Reads a form's fields, except its `images`, which are passed in order. A field without text counts as absent,
-    /// because some programs send every field.
+    /// Reads a form's fields, except its `images`, which are passed in order.
     pub fn of_form(fields: Vec<(String, String)>, images: Vec<String>) -> Result<Self, InvalidCall> {
-        let typed = |(name, text): (String, String)| {
+        let fields: Vec<_> = fields.into_iter().map(|(name, text)| (name, Json::String(text))).collect();
+        json::refuse_repeated(&fields).map_err(of_body)?;
+        let mut read = Self::of_given(fields);
+        if !images.is_empty() {
+            read.rest.push(("image".into(), Json::Array(images.into_iter().map(Json::String).collect())));
+        }
+        Ok(read)
+    }
+
+    /// A field that is null or an empty text counts as absent, because some programs send every field. Forms write all
+    /// values as text, and so do many programs in JSON.
+    fn of_given(fields: Vec<(String, Json)>) -> Self {
+        let is_empty = |value: &Json| *value == Json::Null || *value == Json::String(String::new());
+        let typed = |(name, value): (String, Json)| {
+            let Json::String(text) = value else { return (name, value) };
             let value = match text.parse::<f64>() {
                 Ok(_) if name == "n" => json::image_count(&text),
                 Ok(number) if NUMBERS.contains(&name.as_str()) && number.is_finite() => Json::Number(number),
@@ -43,13 +55,7 @@ impl Fields {
             };
             (name, value)
         };
-        let mut rest: Vec<_> = fields.into_iter().map(typed).collect();
-        json::refuse_repeated(&rest).map_err(of_body)?;
-        rest.retain(|(_, value)| *value != Json::String(String::new()));
-        if !images.is_empty() {
-            rest.push(("image".into(), Json::Array(images.into_iter().map(Json::String).collect())));
-        }
-        Ok(Self { rest })
+        Self { rest: fields.into_iter().filter(|(_, value)| !is_empty(value)).map(typed).collect() }
     }
 
     pub(super) fn take(&mut self, name: &str) -> Option<Json> {
@@ -57,11 +63,10 @@ impl Fields {
         Some(self.rest.remove(index).1)
     }
 
-    /// A text. Many programs send one that is empty where they have none.
     pub(super) fn word(&mut self, name: &'static str) -> Result<Option<String>, InvalidCall> {
         match self.take(name) {
             None => Ok(None),
-            Some(Json::String(text)) => Ok(Some(text).filter(|text| !text.is_empty())),
+            Some(Json::String(text)) => Ok(Some(text)),
             Some(_) => invalid(name, "must be a string"),
         }
     }

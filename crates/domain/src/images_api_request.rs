@@ -154,12 +154,12 @@ impl ImagesCall {
         };
         let settings = fields.settings()?;
         for name in WITHOUT_EFFECT {
-            fields.word(name)?;
+            fields.take(name);
         }
         let mut ignored = IgnoredFields::default();
         fields.rest.iter().for_each(|(name, _)| ignored.note(name));
         let auto_size = kind == CallKind::Edit && size.is_none();
-        let named_size = named_size.map(|(text, _)| text);
+        let named_size = named_size.and_then(|(text, _)| text);
         Ok(Self { kind, request, model, settings, format, as_urls, stream, auto_size, named_size, ignored })
     }
 
@@ -259,18 +259,28 @@ impl Fields {
         }
     }
 
-    /// The size that the call names, with the nearest ratio; `None` leaves it to the service.
-    fn size(&mut self) -> Result<Option<(String, AspectRatio)>, InvalidCall> {
-        let Some(text) = self.word("size")?.filter(|text| text != "auto") else { return Ok(None) };
+    /// The size that the call names, if it names one in pixels, with the nearest ratio; `None` leaves both to the service.
+    /// Programs for other services name a ratio, in either field.
+    fn size(&mut self) -> Result<Option<(Option<String>, AspectRatio)>, InvalidCall> {
+        let is_named = |text: &String| !text.eq_ignore_ascii_case("auto");
+        let (param, text) = match self.word("size")?.filter(is_named) {
+            Some(size) => ("size", size),
+            None => match self.word("aspect_ratio")?.filter(is_named) {
+                Some(ratio) => ("aspect_ratio", ratio),
+                None => return Ok(None),
+            },
+        };
         let side = |text: &str| {
             let digits = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
             text.parse::<u32>().ok().filter(|side| digits && *side > 0)
         };
-        let sides = text.split_once(['x', 'X']).and_then(|(width, height)| side(width).zip(side(height)));
-        match sides {
-            Some((width, height)) => Ok(Some((format!("{width}x{height}"), AspectRatio::nearest(width, height)))),
-            None => invalid("size", "must be auto or WIDTHxHEIGHT in pixels, such as 1024x1024"),
-        }
+        let sides =
+            text.split_once(['x', 'X', '*', '×', ':']).and_then(|(width, height)| side(width).zip(side(height)));
+        let Some((width, height)) = sides else {
+            return invalid(param, "must be auto, WIDTHxHEIGHT in pixels, such as 1024x1024, or a ratio, such as 16:9");
+        };
+        let named = (!text.contains(':')).then(|| format!("{width}x{height}"));
+        Ok(Some((named, AspectRatio::nearest(width, height))))
     }
 }
 
@@ -367,14 +377,28 @@ mod tests {
             ("1024x1536", "2:3"),
             ("1792x1024", "16:9"),
             ("1024X1792", "9:16"),
+            // Of Qwen-Image, and as in the native API.
+            ("1328*1328", "1:1"),
+            ("1024×1536", "2:3"),
+            ("16:9", "16:9"),
+            ("Auto", "1:1"),
             ("4294967295x1", "21:9"),
             ("1x4294967295", "9:21"),
             ("4294967295x4294967295", "1:1"),
         ] {
             let call = generation(&format!(r#"{{"prompt": "a", "size": "{size}"}}"#)).expect("a call");
             assert_eq!(call.request.aspect_ratio.as_str(), ratio, "{size}");
+            let by_ratio = generation(&format!(r#"{{"prompt": "a", "size": "auto", "aspect_ratio": "{size}"}}"#));
+            assert_eq!(by_ratio, Ok(call), "{size}");
         }
-        for size in ["0x1", "1x0", "1024", "x", "-1x1", "+1x1", "1x1x1", "4294967296x1", "1.5x1", " 1x1", "big"] {
+        let both = generation(r#"{"prompt": "a", "size": "512x512", "aspect_ratio": "16:9"}"#).expect("a call");
+        assert_eq!(
+            (both.request.aspect_ratio, both.ignored.to_string().as_str()),
+            (AspectRatio::default(), "aspect_ratio")
+        );
+        for size in
+            ["0x1", "1x0", "1024", "x", "-1x1", "+1x1", "1x1x1", "1:1:1", "4294967296x1", "1.5x1", " 1x1", "big"]
+        {
             let fault = generation(&format!(r#"{{"prompt": "a", "size": "{size}"}}"#)).expect_err(size);
             assert_eq!(fault.param, Some("size"), "{size}");
         }
@@ -466,9 +490,13 @@ mod tests {
         ]);
         let json = r#"{"prompt": "7", "n": 2, "output_format": "jpeg", "output_compression": 80, "seed": 7,
             "images": [{"image_url": "https://example.com/a.png"}]}"#;
-        let of_json = Fields::of_json(json.as_bytes());
-        let of_json = ImagesCall::of_fields(CallKind::Edit, of_json.expect("fields"), &[443], &[]);
-        assert_eq!(of_form, of_json);
+        let quoted = r#"{"prompt": "7", "n": "2", "model": "", "stream": "False", "output_format": "jpeg", "mask": "",
+            "output_compression": "80", "seed": "7", "user": 5, "image": ["https://example.com/a.png"]}"#;
+        for json in [json, quoted] {
+            let of_json = Fields::of_json(json.as_bytes());
+            let of_json = ImagesCall::of_fields(CallKind::Edit, of_json.expect("fields"), &[443], &[]);
+            assert_eq!(of_form, of_json, "{json}");
+        }
         for (fields, param) in [
             (&[("prompt", "a"), ("n", "two")][..], Some("n")),
             (&[("prompt", "a"), ("n", "-1")], Some("n")),

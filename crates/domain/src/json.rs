@@ -48,6 +48,7 @@ pub(super) fn refuse_repeated(fields: &[(String, Json)]) -> Result<(), String> {
 pub(super) fn image_count(written: &str) -> Json {
     match written {
         "null" => Json::Null,
+        text if text.starts_with('"') => Json::String(text.trim_matches('"').to_owned()),
         text => Json::Number(text.parse().ok().filter(|_| is_whole(text)).unwrap_or(f64::NAN)),
     }
 }
