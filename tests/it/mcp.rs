@@ -463,10 +463,22 @@ async fn an_argument_that_is_null_or_empty_is_left_out() {
     // oh-my-pi#2981, xum#3893: or an empty text.
     let empty = json!({ "prompt": "a boat", "aspect_ratio": "", "n": "", "wait_seconds": "0", "images": "" });
     assert_eq!(task_in(&caller.tool("generate_image", &empty).await)["status"], "processing");
+    // Or a number or a list as text, and one image without a list.
+    let quoted = json!({ "prompt": "a boat", "n": "2", "seed": "7", "reference_images": "[]", "wait_seconds": 0 });
+    assert_eq!(task_in(&caller.tool("generate_image", &quoted).await)["type"], "text-to-image");
+    assert_eq!(caller.credits().await, 92);
+    for (name, value, expected) in [
+        ("n", json!("two"), "n must be an integer from 1 to 4."),
+        ("n", json!("1.0000000000000000001"), "n must be an integer from 1 to 4."),
+        ("reference_images", json!("http://example.com/a.png"), "reference_images[0] must use the https:// scheme."),
+    ] {
+        let refused = caller.tool("generate_image", &json!({ "prompt": "a boat", name: value })).await;
+        assert_eq!(refused["content"][0]["text"], format!("INVALID_REQUEST: {expected}"));
+    }
     let found = json!({ "task_id": id, "wait_seconds": null, "images": null });
     assert_eq!(caller.tool("get_task", &found).await["isError"], false);
     let listed = caller.tool("list_tasks", &json!({ "limit": null, "cursor": null })).await;
-    assert_eq!(&listed["structuredContent"]["items"][1]["task_id"], id, "{listed}");
+    assert_eq!(&listed["structuredContent"]["items"][2]["task_id"], id, "{listed}");
     let refused = caller.tool("generate_image", &json!({ "prompt": null })).await;
     assert_eq!(refused["content"][0]["text"], "INVALID_REQUEST: prompt is required.");
 }

@@ -102,9 +102,7 @@ impl ServerHandler for Tools {
         }
         let mut arguments = call.arguments.unwrap_or_default();
         // Many agents write null or an empty text for an argument that they leave out.
-        // An empty negative prompt overrides the one in a preset.
-        let may_be_empty = |name: &str| matches!(name, "prompt" | "negative_prompt");
-        arguments.retain(|name, value| !value.is_null() && (may_be_empty(name) || value != ""));
+        arguments.retain(|name, value| !value.is_null() && (name == "prompt" || value != ""));
         // A call that panics would never be answered.
         let result = AssertUnwindSafe(self.call(&call.name, arguments, &context)).catch_unwind();
         let result = result.await.unwrap_or_else(|_| {
@@ -121,13 +119,19 @@ impl ServerHandler for Tools {
         request: CustomRequest,
         _: RequestContext<RoleServer>,
     ) -> Result<CustomResult, ErrorData> {
-        let CustomRequest { method, .. } = request;
-        match method.as_str() {
-            "initialize" | "ping" | "tools/list" | "tools/call" => {
-                Err(ErrorData::invalid_params(format!("The params of {method} are not those that it takes."), None))
+        let needed = match request.method.as_str() {
+            "initialize" => "protocolVersion, capabilities (an object) and clientInfo with name and version",
+            "tools/call" => "name, and arguments as an object",
+            "ping" | "tools/list" => "none",
+            method => {
+                return Err(ErrorData::new(
+                    ErrorCode::METHOD_NOT_FOUND,
+                    format!("There is no method {method:?}."),
+                    None,
+                ));
             }
-            _ => Err(ErrorData::new(ErrorCode::METHOD_NOT_FOUND, format!("There is no method {method:?}."), None)),
-        }
+        };
+        Err(ErrorData::invalid_params(format!("Wrong params. {} takes: {needed}.", request.method), None))
     }
 }
 
@@ -158,11 +162,14 @@ impl Tools {
         mut arguments: JsonObject,
         context: &RequestContext<RoleServer>,
     ) -> Result<CallToolResult, String> {
+        unquote(&mut arguments);
         let (wait, form) = (wait(&arguments, USUAL_WAIT)?, image_form(&arguments)?);
         arguments.remove("wait_seconds");
         arguments.remove("images");
         self.caller.count(&self.api, RateLimit::Submit).await.map_err(message_of)?;
-        if arguments.contains_key("n") && self.count.as_deref().is_some_and(|written| !is_image_count(written)) {
+        if arguments.contains_key("n")
+            && self.count.as_deref().is_some_and(|written| !is_image_count(written.trim_matches('"')))
+        {
             return Err(message_of(ApiError::invalid_request(InvalidRequest::Count.to_string())));
         }
         let attempt = self.attempt(&arguments);
@@ -401,6 +408,16 @@ fn structured(data: Value) -> CallToolResult {
     let mut result = CallToolResult::success(vec![json_text(&data)]);
     result.structured_content = Some(data);
     result
+}
+
+/// Reads a number and a list that an agent wrote as text, and one reference image as a list.
+fn unquote(arguments: &mut JsonObject) {
+    for name in ["n", "reference_images"] {
+        let Some(value) = arguments.get_mut(name) else { continue };
+        if let Value::String(text) = value {
+            *value = serde_json::from_str(text).unwrap_or_else(|_| json!([text]));
+        }
+    }
 }
 
 /// The seconds that an agent wants to wait.
