@@ -103,7 +103,8 @@ pub(super) async fn guard(api: &Arc<ApiState>, mut request: Request, next: Next)
     if routes::group(&request) == Some(RouteGroup::Studio) {
         let context = request_context(api, &request);
         if let Err(error) = studio::check_https(&api.studio, &context) {
-            return error.into_response();
+            let reason = proxy::over_plain_http(&api.settings.trusted_proxies, &request);
+            return ApiError::from(error).because(reason).into_response();
         }
         request.extensions_mut().insert(context);
         return next.run(request).await;
@@ -146,7 +147,7 @@ fn request_context(api: &ApiState, request: &Request) -> RequestContext {
 /// rejects every request, because it takes a [`Caller`].
 fn credentials(api: &Arc<ApiState>, request: &Request) -> Result<Option<(KeySecret, Option<RateLimit>)>, ApiError> {
     if api.settings.studio.require_https && !proxy::arrived_over_https(&api.settings.trusted_proxies, request) {
-        return Err(ApiError::unauthorized());
+        return Err(ApiError::unauthorized().because(proxy::over_plain_http(&api.settings.trusted_proxies, request)));
     }
     if let Some(query) = request.uri().query()
         && holds_key(query)

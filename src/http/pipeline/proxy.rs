@@ -4,20 +4,37 @@ use std::net::{IpAddr, SocketAddr};
 
 use axum::extract::Request;
 use axum::http::HeaderMap;
-use axum::http::header::HeaderValue;
+use axum::http::header::HeaderName;
 
 use super::auth::ConnectionInfo;
 use tintype_config::TrustedProxy;
 use tintype_domain::source::{Peer, Source};
 
+const PROTOCOL: HeaderName = HeaderName::from_static("x-forwarded-proto");
+
 /// Whether a request came over HTTPS, to us or to a trusted proxy.
 pub(super) fn arrived_over_https(trusted: &[TrustedProxy], request: &Request) -> bool {
     let Some(connection) = request.extensions().get::<ConnectionInfo>() else { return false };
-    // More than one value means that the client added its own.
-    let mut forwarded = request.headers().get_all("x-forwarded-proto").iter();
-    let https = |value: &HeaderValue| value.as_bytes().eq_ignore_ascii_case(b"https");
-    let mut forwarded_over_https = || forwarded.next().is_some_and(https) && forwarded.next().is_none();
-    connection.tls || (is_trusted(trusted, connection.peer) && forwarded_over_https())
+    connection.tls || (is_trusted(trusted, connection.peer) && is_forwarded_over_https(request.headers()))
+}
+
+/// Whether each value says so: proxies in a chain may add theirs to those that came with the request, and a client its own.
+fn is_forwarded_over_https(headers: &HeaderMap) -> bool {
+    let lines = headers.get_all(&PROTOCOL).iter();
+    let mut values = lines.flat_map(|line| line.as_bytes().split(|byte| *byte == b',')).peekable();
+    values.peek().is_some() && values.all(|value| value.trim_ascii().eq_ignore_ascii_case(b"https"))
+}
+
+/// Why a request counts as plain HTTP, for the operator.
+pub(super) fn over_plain_http(trusted: &[TrustedProxy], request: &Request) -> &'static str {
+    let peer = request.extensions().get::<ConnectionInfo>().map(|connection| connection.peer);
+    match peer.is_some_and(|peer| is_trusted(trusted, peer)) {
+        true => "over plain HTTP: the trusted proxy's X-Forwarded-Proto is missing, or not https alone",
+        false if request.headers().contains_key(&PROTOCOL) => {
+            "over plain HTTP: X-Forwarded-Proto counts only from a --trusted-proxy, and the sender is none"
+        }
+        false => "over plain HTTP, which --production rejects",
+    }
 }
 
 /// The source of a request, which limits count.
@@ -59,6 +76,8 @@ fn address(text: &[u8]) -> Option<IpAddr> {
 
 #[cfg(test)]
 mod tests {
+    use axum::http::header::HeaderValue;
+
     use super::*;
 
     #[test]
