@@ -10,6 +10,9 @@ use tintype_domain::address::is_this_machine;
 use tintype_domain::joining::{JoinRule, JoinRules};
 use tintype_domain::provider::OidcProvider;
 
+/// The scopes of each sign-in, when the operator names none. Profile and email are for a name to show, and for rules.
+const USUAL_SCOPES: [&str; 3] = ["openid", "profile", "email"];
+
 /// An organisation's provider, and this server as registered there.
 #[derive(Debug, Clone, Args)]
 pub struct OidcSettings {
@@ -29,7 +32,7 @@ pub struct OidcSettings {
     /// Name of the provider on the button of the sign-in page [default: its host]
     #[arg(long, env = "TINTYPE_OIDC_NAME", value_name = "NAME", requires = "oidc_issuer")]
     oidc_name: Option<String>,
-    /// Scopes to ask the provider for, besides `openid profile email`
+    /// Scopes to ask the provider for, besides `openid profile email`; with `openid` among them, no others are asked for
     #[arg(long, env = "TINTYPE_OIDC_SCOPE", value_name = "SCOPE", num_args = 1.., value_delimiter = ',', requires = "oidc_issuer")]
     oidc_scope: Vec<String>,
     /// Rule by which new people join an account at sign-in: `domain:DOMAIN=ACCOUNT:ROLE` for a verified email address,
@@ -78,8 +81,7 @@ impl OidcSettings {
             return Err("--oidc-client-secret-file is empty: leave it out for a client without a secret".into());
         }
         let authorities = authorities_in(self.oidc_ca.as_deref(), "--oidc-ca")?;
-        let (audiences, scopes, groups_claim) =
-            (self.oidc_audience.clone(), self.oidc_scope.clone(), self.oidc_groups_claim.clone());
+        let (audiences, groups_claim) = (self.oidc_audience.clone(), self.oidc_groups_claim.clone());
         let joins = JoinRules { rules: self.oidc_join.clone(), follow: self.oidc_roles == RolesFollow::Always };
         let name = self.oidc_name.clone().filter(|name| !name.trim().is_empty());
         Ok(Some(OidcProvider {
@@ -88,11 +90,24 @@ impl OidcSettings {
             client_secret,
             audiences,
             name,
-            scopes,
+            scopes: self.scopes(),
             joins,
             groups_claim,
             authorities,
         }))
+    }
+
+    /// The scopes to ask for, each once.
+    fn scopes(&self) -> Vec<String> {
+        // Some providers, such as Discord and Twitch, refuse a sign-in with a scope that they do not have.
+        let is_whole = self.oidc_scope.iter().any(|scope| scope == "openid");
+        let mut scopes: Vec<String> = if is_whole { vec![] } else { USUAL_SCOPES.map(str::to_owned).into() };
+        for scope in &self.oidc_scope {
+            if !scopes.contains(scope) {
+                scopes.push(scope.clone());
+            }
+        }
+        scopes
     }
 }
 

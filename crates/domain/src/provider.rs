@@ -15,7 +15,7 @@ pub struct OidcProvider {
     pub audiences: Vec<String>,
     /// Its display name, if configured.
     pub name: Option<String>,
-    /// Scopes to request in addition to those of every sign-in.
+    /// The scopes to request.
     pub scopes: Vec<String>,
     /// The rules for new people to join an account.
     pub joins: JoinRules,

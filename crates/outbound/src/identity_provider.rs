@@ -152,8 +152,6 @@ impl IdentityProvider {
         let challenge = BASE64_URL_SAFE_NO_PAD.encode(Sha256::digest(authentication.verifier()));
         let mut target = metadata.endpoints.authorization.clone();
         let OidcProvider { client_id, scopes, .. } = &self.registration.provider;
-        // Profile and e-mail are for a name to show, and for rules.
-        let scopes = ["openid profile email"].into_iter().chain(scopes.iter().map(String::as_str));
         target
             .query_pairs_mut()
             .append_pair("response_type", "code")
@@ -162,7 +160,7 @@ impl IdentityProvider {
             .append_pair("code_challenge", &challenge)
             .append_pair("code_challenge_method", "S256")
             .append_pair("redirect_uri", &self.registration.redirect)
-            .append_pair("scope", &scopes.collect::<Vec<_>>().join(" "))
+            .append_pair("scope", &scopes.join(" "))
             .append_pair("nonce", &authentication.nonce());
         Ok(target.into())
     }

@@ -188,7 +188,16 @@ fn rules_need_a_provider_and_have_a_form() {
     let read = |flags: &[&str]| ServerSettings::from_flags(provider.iter().chain(flags).copied());
     read(&[&DOMAIN[..], &ARTISTS, &["--oidc-roles", "always", "--oidc-groups-claim", "roles"]].concat())
         .expect("flags");
-    read(&["--oidc-join", "group:a=b:owner;group:c=d:viewer", "--oidc-scope", "groups,roles"]).expect("two rules");
+    read(&["--oidc-join", "group:a=b:owner;group:c=d:viewer"]).expect("two rules");
+    // forkmost#89, jellyfin-plugin-sso#36: Discord and Twitch have no scope `profile`, and refuse a sign-in that asks for it.
+    for (named, asked_for) in [
+        (&[][..], "openid profile email"),
+        (&["--oidc-scope", "groups,email,roles"], "openid profile email groups roles"),
+        (&["--oidc-scope", "identify,openid"], "identify openid"),
+    ] {
+        let provider = read(named).expect("flags").oidc.provider().expect("no secret").expect("a provider");
+        assert_eq!(provider.scopes.join(" "), asked_for);
+    }
     for wrong in [
         &["--oidc-join", "group:a=b"][..],
         &["--oidc-join", "domain:*=b:owner"],
