@@ -14,7 +14,7 @@ pub(super) struct Trust {
 }
 
 /// Parameters that say nothing to this client, with the place that prints them.
-const WITHOUT_MEANING: [(&str, &str); 16] = [
+const WITHOUT_MEANING: [(&str, &str); 27] = [
     ("pgbouncer", "Prisma's URLs for Supabase and Neon"),
     ("connection_limit", "Prisma"),
     ("pool_timeout", "Prisma"),
@@ -31,6 +31,17 @@ const WITHOUT_MEANING: [(&str, &str); 16] = [
     ("krbsrvname", "libpq: GSSAPI is not used"),
     ("fallback_application_name", "libpq"),
     ("client_encoding", "libpq: always UTF8"),
+    ("sslcertmode", "libpq: there are no client certificates"),
+    ("ssl_max_protocol_version", "libpq"),
+    ("min_protocol_version", "libpq"),
+    ("max_protocol_version", "libpq"),
+    ("gsslib", "libpq: GSSAPI is not used"),
+    ("gssdelegation", "libpq: GSSAPI is not used"),
+    ("pool", "Rails"),
+    ("encoding", "Rails: always UTF8"),
+    ("prepared_statements", "Rails"),
+    ("pool_max_conns", "pgx"),
+    ("prepared_statement_cache_size", "asyncpg"),
 ];
 
 /// Parameters that would protect or select something, and that this client does not have.
@@ -102,6 +113,8 @@ fn parameter(name: &str, value: &str, trust: &mut Trust) -> Result<Option<String
             trust.authorities = Some(decoded(path).into());
             Ok(None)
         }
+        // The library has another name for it.
+        ("keepalives_count", _) => Ok(Some(format!("keepalives_retries={value}"))),
         ("target_session_attrs", "any" | "read-write" | "primary") => Ok(None),
         ("target_session_attrs", _) => {
             Err("target_session_attrs in --database must be read-write: tasks are written".into())
@@ -151,6 +164,10 @@ mod tests {
         node-postgres postgres://u:p@db.example.com/d?uselibpqcompat=true&sslmode=require
             db.example.com 5432 d Require
         psycopg postgresql://u:p@db.example.com/d?client_encoding=utf8&gssencmode=disable
+            db.example.com 5432 d Prefer
+        libpq postgres://u:p@db.example.com/d?keepalives_idle=30&keepalives_interval=10&keepalives_count=3&sslcertmode=allow
+            db.example.com 5432 d Prefer
+        Rails postgres://u:p@db.example.com/d?pool=5&encoding=unicode&prepared_statements=false
             db.example.com 5432 d Prefer
         (question-mark-in-password) postgres://u:p?/#w@db.example.com/d?sslmode=require
             db.example.com 5432 d Require";
