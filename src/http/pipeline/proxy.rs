@@ -18,11 +18,10 @@ pub(super) fn arrived_over_https(trusted: &[TrustedProxy], request: &Request) ->
     connection.tls || (is_trusted(trusted, connection.peer) && is_forwarded_over_https(request.headers()))
 }
 
-/// Whether each value says so: proxies in a chain may add theirs to those that came with the request, and a client its own.
+/// Whether there is one value and it says so. More than one means that the client added its own.
 fn is_forwarded_over_https(headers: &HeaderMap) -> bool {
-    let lines = headers.get_all(&PROTOCOL).iter();
-    let mut values = lines.flat_map(|line| line.as_bytes().split(|byte| *byte == b',')).peekable();
-    values.peek().is_some() && values.all(|value| value.trim_ascii().eq_ignore_ascii_case(b"https"))
+    let mut values = headers.get_all(&PROTOCOL).iter();
+    values.next().is_some_and(|value| value.as_bytes().eq_ignore_ascii_case(b"https")) && values.next().is_none()
 }
 
 /// Why a request counts as plain HTTP, for the operator.
