@@ -2,7 +2,6 @@
 
 use super::pipeline::auth::Caller;
 use super::pipeline::error::ApiError;
-use super::state::ApiState;
 use tintype_domain::ledger::NotCharged;
 use tintype_domain::model::Task;
 use tintype_domain::text::counted;
@@ -15,11 +14,10 @@ const UNFINISHED_RETRY_SECONDS: u64 = 5;
 pub(super) fn task(
     submission: Result<Submission>,
     required: i64,
-    api: &ApiState,
     caller: &Caller,
 ) -> std::result::Result<Option<Task>, ApiError> {
     if let Err(StoreError::Unknown(cause)) = &submission {
-        api.shared.metrics.unanswered.inc();
+        caller.api.shared.metrics.unanswered.inc();
         tracing::error!(
             %cause,
             account = %caller.account_id,
@@ -39,14 +37,14 @@ pub(super) fn task(
         Submission::NotCharged(NotCharged::TooManyUnfinished) => Err(ApiError::rate_limited(
             format!(
                 "The account already has {}, which is its limit.",
-                counted(api.settings.limits.max_unfinished, "unfinished task", "unfinished tasks")
+                counted(caller.api.settings.limits.max_unfinished, "unfinished task", "unfinished tasks")
             ),
             UNFINISHED_RETRY_SECONDS,
         )),
         Submission::TooManyFailed { wait } => Err(ApiError::rate_limited(
             format!(
                 "{} of the account have failed within ten minutes, which is its limit.",
-                counted(api.settings.limits.max_failed_tasks, "task", "tasks")
+                counted(caller.api.settings.limits.max_failed_tasks, "task", "tasks")
             ),
             wait.as_secs() + 1,
         )),

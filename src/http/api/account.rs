@@ -1,8 +1,5 @@
 //! The caller's own account: its balance, and the limits of the key.
 
-use std::sync::Arc;
-
-use axum::extract::State;
 use axum::response::Response;
 use serde::Serialize;
 use utoipa::ToSchema;
@@ -11,7 +8,6 @@ use super::{Success, examples, success};
 use crate::http::pipeline::auth::Caller;
 use crate::http::pipeline::error::ApiError;
 use crate::http::routes;
-use crate::http::state::ApiState;
 use crate::service::limits::RateLimit;
 use tintype_domain::budget::Allowance;
 use tintype_domain::model::Surface;
@@ -83,8 +79,9 @@ pub struct AccountLimits {
         (status = 200, description = "The account", body = Success<AccountBody>, example = json!(examples::account())),
     ),
 )]
-pub async fn find(State(api): State<Arc<ApiState>>, caller: Caller) -> Result<Response, ApiError> {
-    let key = caller.recheck(&api).await?;
+pub async fn find(caller: Caller) -> Result<Response, ApiError> {
+    let key = caller.recheck().await?;
+    let api = &caller.api;
     let store = &api.shared.store;
     // An account that was deleted since the key was checked has no valid key any more.
     let account = store.find_account(&caller.account_id.to_string()).await?.ok_or_else(ApiError::unauthorized)?;

@@ -3,9 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::Extension;
 use axum::extract::rejection::{PathRejection, QueryRejection};
-use axum::extract::{Path, Query, Request, State};
+use axum::extract::{Path, Query, Request};
 use axum::http::header::{HeaderMap, HeaderName, HeaderValue};
 use axum::response::{IntoResponse as _, Response};
 use serde::{Deserialize, Serialize};
@@ -18,10 +17,8 @@ use super::prefer::Wait;
 use super::words::{ContentType, CreatedStatus, ModelWord, StatusWord, SubmittedTask, TypeWord};
 use super::{Success, examples, success};
 use crate::files::FilesError;
-use crate::http::ops::Readiness;
 use crate::http::pipeline::auth::Caller;
 use crate::http::pipeline::error::{ApiError, ErrorBody, NoAnswer};
-use crate::http::pipeline::observe::RequestId;
 use crate::http::routes;
 use crate::http::state::ApiState;
 use crate::http::submitted;
@@ -31,7 +28,7 @@ use tintype_domain::ignored_fields::IgnoredFields;
 use tintype_domain::model::{Id, MODEL_NAME, Status, Surface, Task, TaskId};
 use tintype_domain::preset::Chosen;
 use tintype_domain::request::GenerateRequest;
-use tintype_store::{Call, Origin};
+use tintype_store::Call;
 use tintype_system::clock::Timestamp;
 
 /// The names of the fields of a submit that the service does not know.
@@ -195,15 +192,9 @@ impl CreatedTask {
 
 /// The task when it has ended, or when the caller's requested wait is over; `None` if there was no wait, because none
 /// was requested or too many callers are already waiting.
-async fn task_after_wait(
-    wait: Option<Wait>,
-    api: &ApiState,
-    readiness: &Readiness,
-    caller: &Caller,
-    task_id: TaskId,
-) -> Result<Option<PolledTask>, ApiError> {
+async fn task_after_wait(wait: Option<Wait>, caller: &Caller, task_id: TaskId) -> Result<Option<PolledTask>, ApiError> {
     let Some(wait) = wait else { return Ok(None) };
-    task_at_end(api, readiness, caller, task_id, wait.limit()).await
+    task_at_end(caller, task_id, wait.limit()).await
 }
 
 /// The task when it has ended, or after `limit`; `None` if too many callers are already waiting.
@@ -211,29 +202,26 @@ async fn task_after_wait(
 /// # Errors
 /// [`ApiError::no_such_task`] if it was removed meanwhile; [`ApiError`] of the caller's key or of the store.
 pub(in crate::http) async fn task_at_end(
-    api: &ApiState,
-    readiness: &Readiness,
     caller: &Caller,
     task_id: TaskId,
     limit: Duration,
 ) -> Result<Option<PolledTask>, ApiError> {
-    let Ok(slot) = api.shared.endings.waiters.slot(caller.account_id) else { return Ok(None) };
-    let found = task_with_slot(&slot, api, readiness, caller, task_id, limit).await?;
+    let Ok(slot) = caller.api.shared.endings.waiters.slot(caller.account_id) else { return Ok(None) };
+    let found = task_with_slot(&slot, caller, task_id, limit).await?;
     found.map(Some).ok_or_else(ApiError::no_such_task)
 }
 
 /// The task at its end, or after `limit`, for a caller who has room to wait.
 pub(in crate::http) async fn task_with_slot(
     slot: &WaitSlot,
-    api: &ApiState,
-    readiness: &Readiness,
     caller: &Caller,
     task_id: TaskId,
     limit: Duration,
 ) -> Result<Option<PolledTask>, ApiError> {
-    let found = api.tasks.wait(slot, caller.account_id, Surface::Api, task_id, limit, readiness.stopping()).await?;
+    let (tasks, stopping) = (&caller.api.tasks, caller.readiness.stopping());
+    let found = tasks.wait(slot, caller.account_id, Surface::Api, task_id, limit, stopping).await?;
     // The key may have been revoked meanwhile.
-    caller.recheck(api).await?;
+    caller.recheck().await?;
     Ok(found)
 }
 
@@ -247,16 +235,10 @@ async fn ended(task: &Task, wait: Option<Wait>, api: &ApiState) -> Result<Respon
 }
 
 /// The response to an accepted submit: the whole task if its caller waits and it ends in time.
-async fn accepted(
-    task: &Task,
-    wait: Option<Wait>,
-    api: &ApiState,
-    readiness: &Readiness,
-    caller: &Caller,
-) -> Result<Response, ApiError> {
-    match task_after_wait(wait, api, readiness, caller, task.task_id()).await? {
-        Some(found) if found.task.status.is_terminal() => ended(&found.task, wait, api).await,
-        _ => Ok(created(task, api)),
+async fn accepted(task: &Task, wait: Option<Wait>, caller: &Caller) -> Result<Response, ApiError> {
+    match task_after_wait(wait, caller, task.task_id()).await? {
+        Some(found) if found.task.status.is_terminal() => ended(&found.task, wait, &caller.api).await,
+        _ => Ok(created(task, &caller.api)),
     }
 }
 
@@ -310,41 +292,41 @@ pub(in crate::http) fn naming(ignored: IgnoredFields, mut response: Response) ->
             example = json!(examples::invalid("n must be an integer from 1 to 4."))),
     ),
 )]
-pub async fn generate(
-    State(api): State<Arc<ApiState>>,
-    State(readiness): State<Readiness>,
-    caller: Caller,
-    Extension(request_id): Extension<RequestId>,
-    mut request: Request,
-) -> Result<Response, ApiError> {
+pub async fn generate(caller: Caller, request: Request) -> Result<Response, ApiError> {
     let wait = Wait::of(request.headers());
-    // Of a tool: the body of this route has no settings, and a call of it is never taken for one repeated.
-    let chosen = request.extensions_mut().remove::<Chosen>();
-    let attempt = request.extensions_mut().remove::<Call>();
-    let body = read_json(request, &api.settings.connections).await?;
-    let arrived = api.shared.clock.elapsed();
-    caller.recheck(&api).await?;
-    let (mut request, ignored) = GenerateRequest::parse_noting(&body, &api.settings.studio.reference_ports)
-        .map_err(|fault| ApiError::invalid_request(fault.to_string()))?;
-    request.request_id = Some(request_id.to_string());
-    let mut origin = Origin { call: attempt, ..caller.origin() };
-    if let Some(Chosen { engine, settings, .. }) = chosen {
-        origin.engine = engine;
-        request.settings = settings;
-    }
-    let required = request.cost();
-    let submission = api.tasks.submit(caller.account_id, origin, Surface::Api, request, arrived).await;
-    let Some(task) = submitted::task(submission, required, &api, &caller)? else {
-        return Ok(NoAnswer.into_response());
-    };
-    let response = accepted(&task, wait, &api, &readiness, &caller).await;
+    let body = read_json(request, &caller.api.settings.connections).await?;
+    let (task, ignored) = submit(&caller, &body, None).await?;
+    let Some(task) = task else { return Ok(NoAnswer.into_response()) };
+    let response = accepted(&task, wait, &caller).await;
     // The task is charged, so an error of the wait must not look like one of the submit.
     let response = response.unwrap_or_else(|error| {
         let cause = error.cause().map(tracing::field::display);
         tracing::warn!(task = %task.id, cause, "the task was accepted, but waiting for its result failed");
-        created(&task, &api)
+        created(&task, &caller.api)
     });
     Ok(naming(ignored, response))
+}
+
+/// Charges and queues the task in a body, and names its unknown fields; `None` if it is unknown whether the task exists.
+/// A `tool` has a preset with settings, which a body cannot have, and may repeat an earlier call.
+pub(in crate::http) async fn submit(
+    caller: &Caller,
+    body: &[u8],
+    tool: Option<(Chosen, Call)>,
+) -> Result<(Option<Task>, IgnoredFields), ApiError> {
+    let api = &caller.api;
+    let arrived = api.shared.clock.elapsed();
+    caller.recheck().await?;
+    let (mut request, ignored) = GenerateRequest::parse_noting(body, &api.settings.studio.reference_ports)
+        .map_err(|fault| ApiError::invalid_request(fault.to_string()))?;
+    request.request_id = Some(caller.request_id.to_string());
+    let mut origin = caller.origin();
+    if let Some((Chosen { engine, settings, .. }, call)) = tool {
+        (origin.call, origin.engine, request.settings) = (Some(call), engine, settings);
+    }
+    let required = request.cost();
+    let submission = api.tasks.submit(caller.account_id, origin, Surface::Api, request, arrived).await;
+    Ok((submitted::task(submission, required, caller)?, ignored))
 }
 
 /// Retrieve a task
@@ -368,25 +350,24 @@ pub async fn generate(
     ),
 )]
 pub async fn find(
-    State(api): State<Arc<ApiState>>,
-    State(readiness): State<Readiness>,
     caller: Caller,
     id: Result<Path<String>, PathRejection>,
     headers: HeaderMap,
 ) -> Result<Response, ApiError> {
     // A malformed task id gets the same response as an unknown one.
     let task_id: TaskId = id.ok().and_then(|Path(text)| text.parse().ok()).ok_or_else(ApiError::no_such_task)?;
+    let api = &caller.api;
     let mut found =
         api.tasks.find(caller.account_id, Surface::Api, task_id).await?.ok_or_else(ApiError::no_such_task)?;
     let wait = Wait::of(&headers);
     if !found.task.status.is_terminal() {
-        found = task_after_wait(wait, &api, &readiness, &caller, task_id).await?.unwrap_or(found);
+        found = task_after_wait(wait, &caller, task_id).await?.unwrap_or(found);
     }
     if found.task.status.is_terminal() {
-        return ended(&found.task, wait, &api).await;
+        return ended(&found.task, wait, api).await;
     }
-    let response = success(task_json(&api, &found.task).await?);
-    Ok(with_progress(response, &api, &found).await)
+    let response = success(task_json(api, &found.task).await?);
+    Ok(with_progress(response, api, &found).await)
 }
 
 /// The query of a list request, still as text.
@@ -420,11 +401,8 @@ impl ListQuery {
             example = json!(examples::invalid("limit must be an integer from 1 to 100."))),
     ),
 )]
-pub async fn list(
-    State(api): State<Arc<ApiState>>,
-    caller: Caller,
-    query: Result<Query<ListQuery>, QueryRejection>,
-) -> Result<Response, ApiError> {
+pub async fn list(caller: Caller, query: Result<Query<ListQuery>, QueryRejection>) -> Result<Response, ApiError> {
+    let api = &caller.api;
     let Query(query) = query.map_err(|_| ApiError::invalid_request("limit and cursor may each be given once."))?;
     let limit = match query.limit.as_deref() {
         None => DEFAULT_PAGE,
@@ -436,7 +414,7 @@ pub async fn list(
     })?;
     let mut items = Vec::with_capacity(page.tasks.len());
     for task in &page.tasks {
-        items.push(task_json(&api, task).await?);
+        items.push(task_json(api, task).await?);
     }
     Ok(success(PageBody { items, next_cursor: page.next_cursor }))
 }

@@ -7,9 +7,8 @@ use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use axum::Extension;
 use axum::body::{Body, to_bytes};
-use axum::extract::{Request, State};
+use axum::extract::Request;
 use axum::http::header::{self, HeaderMap};
 use axum::http::{HeaderValue, StatusCode};
 use axum::response::{IntoResponse as _, Response};
@@ -22,10 +21,8 @@ use self::forms::Forms;
 use self::tools::Tools;
 use super::answer_memory::AnswerMemory;
 use super::api::body::read_json;
-use super::ops::Readiness;
 use super::pipeline::auth::Caller;
 use super::pipeline::error::ApiError;
-use super::pipeline::observe::RequestId;
 use super::state::ApiState;
 use crate::studio::Written;
 
@@ -37,25 +34,18 @@ mod tools;
 const MAX_MESSAGE_BYTES: usize = 1_024;
 
 /// `POST /mcp`, and `/mcp/`, as some programs complete it
-pub(super) async fn post(
-    State(api): State<Arc<ApiState>>,
-    State(readiness): State<Readiness>,
-    caller: Caller,
-    Extension(request_id): Extension<RequestId>,
-    request: Request,
-) -> Result<Response, ApiError> {
-    check_origin(&api, request.headers())?;
+pub(super) async fn post(caller: Caller, request: Request) -> Result<Response, ApiError> {
+    check_origin(&caller.api, request.headers())?;
     let (mut parts, body) = request.into_parts();
     let forms = Forms::of(&parts.headers).ok_or_else(|| {
         ApiError::invalid_request("The header Accept must allow application/json or text/event-stream.")
     })?;
-    let limits = &api.settings.connections;
+    let limits = &caller.api.settings.connections;
     let message = read_json(Request::from_parts(parts.clone(), body), limits).await?;
-    caller.recheck(&api).await?;
+    caller.recheck().await?;
     let memory = AnswerMemory::default();
     Forms::name_both(&mut parts.headers);
-    let (reports, count) = (forms.stream, count_in(&message));
-    let tools = Tools { api, readiness, caller, request_id, memory: memory.clone(), reports, count };
+    let tools = Tools { caller, memory: memory.clone(), reports: forms.stream, count: count_in(&message) };
     // No sessions, which the rest of the cluster would not know.
     let config = StreamableHttpServerConfig::default()
         .with_legacy_session_mode(false)

@@ -2,13 +2,11 @@
 
 use std::collections::BTreeMap;
 use std::panic::AssertUnwindSafe;
-use std::sync::Arc;
 use std::time::Duration;
 
-use axum::Extension;
-use axum::body::{Body, to_bytes};
-use axum::extract::{Path, Query, Request, State};
-use axum::http::header::{self, HeaderMap, HeaderValue};
+use axum::body::to_bytes;
+use axum::extract::{Path, Query};
+use axum::http::HeaderMap;
 use axum::response::Response;
 use futures::FutureExt as _;
 use rmcp::model::{
@@ -25,11 +23,8 @@ use tintype_engine::{Setting, Stage};
 use super::AnswerMemory;
 use super::definitions::{CREDITS, GENERATE, GET, INSTRUCTIONS, LIST, MAX_WAIT, TOOLS, USUAL_WAIT, offering};
 use crate::http::api::{account, images};
-use crate::http::ops::Readiness;
 use crate::http::pipeline::auth::Caller;
 use crate::http::pipeline::error::ApiError;
-use crate::http::pipeline::observe::RequestId;
-use crate::http::state::ApiState;
 use crate::service::call_hold::Hold;
 use crate::service::encoder::Encoded;
 use crate::service::limits::RateLimit;
@@ -51,10 +46,7 @@ const MAX_IMAGE_BYTES: usize = 900 * 1024;
 
 #[derive(Debug, Clone)]
 pub(super) struct Tools {
-    pub(super) api: Arc<ApiState>,
-    pub(super) readiness: Readiness,
     pub(super) caller: Caller,
-    pub(super) request_id: RequestId,
     pub(super) memory: AnswerMemory,
     /// Whether the client takes reports before the answer.
     pub(super) reports: bool,
@@ -166,7 +158,7 @@ impl Tools {
         let (wait, form) = (wait(&arguments, USUAL_WAIT)?, image_form(&arguments)?);
         arguments.remove("wait_seconds");
         arguments.remove("images");
-        self.caller.count(&self.api, RateLimit::Submit).await.map_err(message_of)?;
+        self.caller.count(RateLimit::Submit).await.map_err(message_of)?;
         if arguments.contains_key("n")
             && self.count.as_deref().is_some_and(|written| !is_image_count(written.trim_matches('"')))
         {
@@ -181,7 +173,7 @@ impl Tools {
             None => self.create(arguments, chosen?, attempt).await?,
         };
         // If the client hangs up before it has the answer, the same call gets this task.
-        let hold = Hold::of(&attempt, task_id.0, &self.api.shared);
+        let hold = Hold::of(&attempt, task_id.0, &self.caller.api.shared);
         // The task is charged, so whatever goes wrong from here on names it.
         let named = |_| format!("The task {task_id} is charged, but could not be shown: call get_task.");
         self.wait(task_id, wait, context).await.map_err(named)?;
@@ -209,7 +201,7 @@ impl Tools {
 
     /// The task of the same call, if its client has hung up.
     async fn earlier(&self, attempt: Call) -> Result<Option<TaskId>, String> {
-        let found = self.api.tasks.attach(self.caller.right(), self.caller.key_id, attempt).await;
+        let found = self.caller.api.tasks.attach(self.caller.right(), self.caller.key_id, attempt).await;
         match found.map_err(|error| message_of(error.into()))? {
             Attachment::Task(id) => Ok(Some(TaskId(id))),
             Attachment::None | Attachment::OtherChoices => Ok(None),
@@ -217,22 +209,16 @@ impl Tools {
     }
 
     async fn create(&self, arguments: JsonObject, chosen: Chosen, attempt: Call) -> Result<TaskId, String> {
-        let body = Body::from(Value::Object(arguments).to_string());
-        let mut request = Request::new(body);
-        request.extensions_mut().insert(chosen);
-        request.extensions_mut().insert(attempt);
-        request.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
-        let (api, readiness) = (State(self.api.clone()), State(self.readiness.clone()));
-        let request_id = Extension(self.request_id.clone());
-        let created = data(images::generate(api, readiness, self.caller, request_id, request).await).await?;
-        let task_id = created["task_id"].as_str().unwrap_or_default().parse();
+        let body = Value::Object(arguments).to_string();
+        let submitted = images::submit(&self.caller, body.as_bytes(), Some((chosen, attempt))).await;
+        let (task, _) = submitted.map_err(message_of)?;
         let unknown = "It is unknown whether the task was created. Call list_tasks before generate_image.";
-        task_id.map_err(|_| unknown.into())
+        task.map(|task| task.task_id()).ok_or_else(|| unknown.into())
     }
 
     /// All tools. The tool that creates a task lists the presets, if there are any.
     fn tools(&self) -> Vec<Tool> {
-        let presets = self.api.shared.presets.all();
+        let presets = self.caller.api.shared.presets.all();
         let mut tools = TOOLS.clone();
         if let Some(generate) = tools.iter_mut().find(|tool| tool.name == GENERATE).filter(|_| !presets.is_empty()) {
             *generate = offering(generate, &presets);
@@ -242,7 +228,7 @@ impl Tools {
 
     /// Removes the preset and the settings from the arguments and applies them.
     fn choice(&self, arguments: &mut JsonObject) -> Result<Chosen, String> {
-        let presets = &self.api.shared.presets;
+        let presets = &self.caller.api.shared.presets;
         let preset = match arguments.remove("preset") {
             None => presets.unnamed(None),
             Some(Value::String(name)) => presets.named(&name).ok_or_else(|| {
@@ -280,11 +266,11 @@ impl Tools {
             Some(other) => Some(whole(other).unwrap_or_else(|| other.to_string())),
         };
         let query = images::ListQuery::new(text("limit"), text("cursor"));
-        data(images::list(State(self.api.clone()), self.caller, Ok(Query(query))).await).await
+        data(images::list(self.caller.clone(), Ok(Query(query))).await).await
     }
 
     async fn credits(&self) -> ToolResult {
-        data(account::find(State(self.api.clone()), self.caller).await).await
+        data(account::find(self.caller.clone()).await).await
     }
 
     /// Waits for the end of a task, with progress reports if the client wants them. Ends when the client hangs up.
@@ -293,7 +279,7 @@ impl Tools {
         let whole = async {
             let mut reports = 0_u32;
             let mut left = limit;
-            while !left.is_zero() && !self.readiness.is_stopping() {
+            while !left.is_zero() && !self.caller.readiness.is_stopping() {
                 let slice = match (&token, reports) {
                     (None, _) => left,
                     // The first report comes at once.
@@ -301,7 +287,7 @@ impl Tools {
                     (Some(_), _) => left.min(REPORT_EVERY),
                 };
                 left = left.saturating_sub(slice);
-                let waited = images::task_at_end(&self.api, &self.readiness, &self.caller, task_id, slice).await;
+                let waited = images::task_at_end(&self.caller, task_id, slice).await;
                 let Some(found) = waited.map_err(message_of)? else { return Ok(()) };
                 if found.task.status.is_terminal() {
                     return Ok(());
@@ -326,7 +312,7 @@ impl Tools {
         if let Some(Stage::Step { done, of }) = found.attempt.and_then(|attempt| attempt.stage) {
             return format!("step {done} of {of}");
         }
-        match self.api.tasks.queue_position(found).await.position {
+        match self.caller.api.tasks.queue_position(found).await.position {
             0 => "rendering".into(),
             position => format!("place {position} in your queue"),
         }
@@ -338,8 +324,7 @@ impl Tools {
         form: ImageForm,
         context: &RequestContext<RoleServer>,
     ) -> Result<CallToolResult, String> {
-        let (api, id) = (State(self.api.clone()), Ok(Path(task_id.to_string())));
-        let found = images::find(api, State(self.readiness.clone()), self.caller, id, HeaderMap::new()).await;
+        let found = images::find(self.caller.clone(), Ok(Path(task_id.to_string())), HeaderMap::new()).await;
         let task = data(found).await?;
         if task["status"] == "failed" {
             let message = format!("The task {task_id} failed: {}", task["error"].as_str().unwrap_or_default());
@@ -370,10 +355,10 @@ impl Tools {
     }
 
     async fn images(&self, task_id: TaskId, form: ImageForm) -> Result<Vec<ContentBlock>, ApiError> {
-        let found = self.api.tasks.find(self.caller.account_id, Surface::Api, task_id).await?;
+        let found = self.caller.api.tasks.find(self.caller.account_id, Surface::Api, task_id).await?;
         let found = found.ok_or_else(ApiError::no_such_task)?;
         let Status::Completed(names) = &found.task.status else { return Ok(Vec::new()) };
-        let (encoder, account_id) = (&self.api.encoder, self.caller.account_id);
+        let (encoder, account_id) = (&self.caller.api.encoder, self.caller.account_id);
         let memory = encoder.memory_of_tools();
         if form == ImageForm::Png {
             let Encoded { pictures, room } = encoder.pictures(memory, account_id, OutputFormat::Png, names).await?;
@@ -382,7 +367,7 @@ impl Tools {
         }
         // To encode an image takes a hundred times as long as to read a task.
         for _ in names {
-            self.caller.count(&self.api, RateLimit::Read).await?;
+            self.caller.count(RateLimit::Read).await?;
         }
         for quality in QUALITIES {
             let Encoded { pictures, room } =
@@ -447,15 +432,9 @@ fn image_form(arguments: &JsonObject) -> Result<ImageForm, String> {
 /// The data of a response of the API, or its error as a message.
 async fn data(response: Result<Response, ApiError>) -> ToolResult {
     let response = response.map_err(message_of)?;
-    let ignored = response.headers().get(&images::IGNORED_FIELDS).cloned();
     let body = to_bytes(response.into_body(), usize::MAX).await.unwrap_or_default();
     let mut body: Value = serde_json::from_slice(&body).unwrap_or_default();
-    // A response without a body leaves open whether a task was created.
-    let mut data = body.get_mut("data").map(Value::take).unwrap_or_default();
-    if let Some(ignored) = ignored.as_ref().and_then(|ignored| ignored.to_str().ok()) {
-        data["ignored_fields"] = ignored.into();
-    }
-    Ok(data)
+    Ok(body.get_mut("data").map(Value::take).unwrap_or_default())
 }
 
 fn message_of(error: ApiError) -> String {

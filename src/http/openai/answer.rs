@@ -38,13 +38,11 @@ pub(super) fn names(task: &Task) -> &[String] {
     }
 }
 
-/// The answer to a call with a completed task. It keeps its slot and its pictures until it has been sent.
-pub(super) async fn completed(
-    options: &AnswerOptions,
-    task: &Task,
-    awaited: &PendingCall,
-) -> Result<Response, ApiError> {
-    let (api, names) = (&awaited.api, names(task));
+/// Waits for the task of a call, and answers with its pictures. The answer keeps its slot and its pictures until it has
+/// been sent.
+pub(super) async fn completed(options: &AnswerOptions, awaited: &PendingCall) -> Result<Response, ApiError> {
+    let task = awaited.completed().await?;
+    let (api, names) = (&awaited.caller.api, names(&task));
     let created = task.updated_at.as_millis().div_euclid(1_000);
     let answer = |data: Vec<ImageData<'_>>| {
         json!({

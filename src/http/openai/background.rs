@@ -1,9 +1,7 @@
 //! Calls that are answered before their tasks end, and the tasks as such callers poll them.
 
-use std::sync::Arc;
-
 use axum::extract::rejection::PathRejection;
-use axum::extract::{Path, Request, State};
+use axum::extract::{Path, Request};
 use axum::http::StatusCode;
 use axum::http::header::{self, HeaderValue};
 use axum::response::Response;
@@ -54,14 +52,9 @@ pub(super) fn check(call: &ImagesCall) -> Result<(), InvalidCall> {
 }
 
 /// The answer to a call with an accepted task, and whether a header asked for an immediate answer.
-pub(super) async fn accepted(
-    task_id: TaskId,
-    preferred: bool,
-    api: &ApiState,
-    caller: &Caller,
-) -> Result<Response, ApiError> {
-    let found = api.tasks.find(caller.account_id, Surface::Api, task_id).await?.ok_or_else(ApiError::removed_task)?;
-    let mut response = polled(&found, api).await?;
+pub(super) async fn accepted(task_id: TaskId, preferred: bool, caller: &Caller) -> Result<Response, ApiError> {
+    let found = caller.api.tasks.find(caller.account_id, Surface::Api, task_id).await?;
+    let mut response = polled(&found.ok_or_else(ApiError::removed_task)?, &caller.api).await?;
     *response.status_mut() = StatusCode::ACCEPTED;
     let headers = response.headers_mut();
     headers.insert(header::LOCATION, HeaderValue::try_from(path(task_id)).map_err(ApiError::caused_by)?);
@@ -74,13 +67,12 @@ pub(super) async fn accepted(
 
 /// `GET /v1/images/tasks/{id}`
 pub(in crate::http) async fn find(
-    State(api): State<Arc<ApiState>>,
     caller: Caller,
     id: Result<Path<String>, PathRejection>,
 ) -> Result<Response, ApiError> {
     let task_id = id.ok().and_then(|Path(text)| text.parse().ok()).ok_or_else(ApiError::no_such_task)?;
-    let found = api.tasks.find(caller.account_id, Surface::Api, task_id).await?.ok_or_else(ApiError::no_such_task)?;
-    polled(&found, &api).await
+    let found = caller.api.tasks.find(caller.account_id, Surface::Api, task_id).await?;
+    polled(&found.ok_or_else(ApiError::no_such_task)?, &caller.api).await
 }
 
 async fn polled(found: &PolledTask, api: &ApiState) -> Result<Response, ApiError> {

@@ -12,7 +12,6 @@ use crate::http::api::body::is_json;
 use crate::http::api::coding::{Coding, text};
 use crate::http::pipeline::auth::Caller;
 use crate::http::pipeline::error::ApiError;
-use crate::http::state::ApiState;
 use crate::studio::image_bodies::{ImageBody, Stopped, announced};
 use tintype_config::{MAX_BODY, MAX_EDIT_BODY, MAX_UPLOAD, UPLOAD_TIME_LIMIT};
 use tintype_domain::data_urls::{DataUrls, Fault, Piece as JsonPiece};
@@ -36,7 +35,6 @@ const MAX_FORM: u64 = MAX_UPLOAD * MAX_PICTURES as u64 + 2 * MAX_BODY as u64;
 pub(super) async fn read(
     request: Request,
     may_repeat: bool,
-    api: &ApiState,
     caller: &Caller,
 ) -> Result<(ImagesCall, Pictures), ApiError> {
     let (parts, body) = request.into_parts();
@@ -55,21 +53,22 @@ pub(super) async fn read(
         return Err(too_large());
     }
     if !may_repeat {
-        check_credits(CREDITS_PER_IMAGE, api, caller).await?;
+        check_credits(CREDITS_PER_IMAGE, caller).await?;
         if form.is_some() {
-            check_room(api, caller).await?;
+            check_room(caller).await?;
         }
     }
+    let api = &caller.api;
     let arriving = ImageBody::new(body, api.settings.connections.body_idle, &api.shared.clock);
     let arriving = Limited { arriving, left: most };
     let mut pictures = Pictures::none();
     let reading = async {
         match form {
             Some(form) => {
-                pictures.arrive(api, caller)?;
-                Form::new(api, caller, &mut pictures).read(form, arriving).await
+                pictures.arrive(caller)?;
+                Form::new(caller, &mut pictures).read(form, arriving).await
             }
-            None => read_json(arriving, api, caller, &mut pictures).await,
+            None => read_json(arriving, caller, &mut pictures).await,
         }
     };
     let fields = tokio::time::timeout(UPLOAD_TIME_LIMIT, reading).await.unwrap_or_else(|_| Err(too_slow()))?;
@@ -112,12 +111,7 @@ impl Limited {
     }
 }
 
-async fn read_json(
-    mut arriving: Limited,
-    api: &ApiState,
-    caller: &Caller,
-    pictures: &mut Pictures,
-) -> Result<Fields, ApiError> {
+async fn read_json(mut arriving: Limited, caller: &Caller, pictures: &mut Pictures) -> Result<Fields, ApiError> {
     let mut reader = DataUrls::new(pictures.mark.clone(), MAX_BODY);
     let mut pieces = Vec::new();
     while let Some(bytes) = arriving.next().await? {
@@ -130,7 +124,7 @@ async fn read_json(
         })?;
         for piece in pieces.drain(..) {
             match piece {
-                JsonPiece::Picture => drop(pictures.begin(api, caller)?),
+                JsonPiece::Picture => drop(pictures.begin(caller)?),
                 JsonPiece::Data(data) => pictures.write(data.into()).await?,
             }
         }
@@ -149,7 +143,6 @@ enum Part {
 }
 
 struct Form<'a> {
-    api: &'a ApiState,
     caller: &'a Caller,
     pictures: &'a mut Pictures,
     part: Option<Part>,
@@ -161,8 +154,8 @@ struct Form<'a> {
 }
 
 impl<'a> Form<'a> {
-    fn new(api: &'a ApiState, caller: &'a Caller, pictures: &'a mut Pictures) -> Self {
-        Self { api, caller, pictures, part: None, fields: Vec::new(), images: Vec::new(), parts: 0, bytes: 0 }
+    fn new(caller: &'a Caller, pictures: &'a mut Pictures) -> Self {
+        Self { caller, pictures, part: None, fields: Vec::new(), images: Vec::new(), parts: 0, bytes: 0 }
     }
 
     async fn read(mut self, mut reader: Multipart, mut arriving: Limited) -> Result<Fields, ApiError> {
@@ -227,13 +220,13 @@ impl<'a> Form<'a> {
                     if self.images.len() >= MAX_REFERENCES {
                         return Err(too_many_images());
                     }
-                    self.images.push(self.pictures.begin(self.api, self.caller)?);
+                    self.images.push(self.pictures.begin(self.caller)?);
                 }
                 self.pictures.write(data).await
             }
             Some(Part::Mask(begun)) => {
                 if !mem::replace(begun, true) {
-                    self.fields.push(("mask".into(), self.pictures.begin(self.api, self.caller)?));
+                    self.fields.push(("mask".into(), self.pictures.begin(self.caller)?));
                 }
                 self.pictures.write(data).await
             }

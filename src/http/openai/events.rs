@@ -17,6 +17,7 @@ use super::answer;
 use super::{AnswerOptions, PendingCall};
 use crate::http::answer_memory::{AnswerMemory, next_part};
 use crate::http::fresh::fresh;
+use crate::http::pipeline::auth::Caller;
 use crate::http::pipeline::error::{ApiError, NoAnswer};
 use crate::service::call_hold::Hold;
 use crate::service::encoder::{Encoded, in_base64};
@@ -66,9 +67,9 @@ pub(super) async fn begin(
         // A later attempt has the task, and answers.
         return Ok(NoAnswer.into_response());
     }
-    let caller = awaited.caller;
+    let account_id = awaited.caller.account_id;
     let partial_images = options.stream.filter(|most| *most > 0 && ended.is_none());
-    let previews = partial_images.map(|most| awaited.api.previews.watch(caller.account_id, awaited.task_id, most));
+    let previews = partial_images.map(|most| awaited.caller.api.previews.watch(account_id, awaited.task_id, most));
     let mut events = Events {
         options,
         awaited,
@@ -125,7 +126,7 @@ impl Events {
                 self.partial_image(png).await;
                 return Ok(None);
             }
-            () = tokio::time::sleep(self.awaited.api.settings.connections.heartbeat) => return Ok(Some(HEARTBEAT)),
+            () = tokio::time::sleep(self.awaited.caller.api.settings.connections.heartbeat) => return Ok(Some(HEARTBEAT)),
         };
         (self.completed, self.previews) = (None, None);
         if let Some(hold) = &self.hold
@@ -146,9 +147,9 @@ impl Events {
     }
 
     async fn picture(&mut self, name: String) -> Result<(), ApiError> {
-        let PendingCall { api, caller, .. } = &self.awaited;
+        let Caller { api, account_id, .. } = &self.awaited.caller;
         let Encoded { pictures, mut room } =
-            api.encoder.pictures(api.encoder.memory(), caller.account_id, self.options.format, &[name]).await?;
+            api.encoder.pictures(api.encoder.memory(), *account_id, self.options.format, &[name]).await?;
         let event = self.event(&pictures, self.created_at, None);
         room.correct(event.len());
         let memory = AnswerMemory::default();
@@ -159,14 +160,14 @@ impl Events {
 
     /// Sends a preview. One that cannot be encoded is left out.
     async fn partial_image(&mut self, png: Bytes) {
-        let PendingCall { api, caller, .. } = &self.awaited;
+        let Caller { api, account_id, .. } = &self.awaited.caller;
         // Finished pictures come first.
-        let Some(_slot) = api.encoder.slots().take(caller.account_id, 1).now_or_never() else { return };
+        let Some(_slot) = api.encoder.slots().take(*account_id, 1).now_or_never() else { return };
         let format = self.options.format;
         // Encoding takes too long for an async thread.
         let encoded = tokio::task::spawn_blocking(move || in_base64(format, &png)).await;
         let Ok(Ok(image)) = encoded else { return };
-        let now = self.awaited.api.shared.store.now().as_millis().div_euclid(1_000);
+        let now = self.awaited.caller.api.shared.store.now().as_millis().div_euclid(1_000);
         let index = self.partial_images;
         self.partial_images += 1;
         self.rest = self.event(&[image], now, Some(index)).into();

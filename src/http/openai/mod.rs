@@ -3,18 +3,15 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::Extension;
-use axum::extract::{Request, State};
+use axum::extract::Request;
 use axum::http::header::{HeaderName, HeaderValue};
 use axum::response::{IntoResponse as _, Response};
 
 use super::answer_memory::deliver;
 use super::api::body::read_json;
 use super::api::images::{naming, task_with_slot};
-use super::ops::Readiness;
 use super::pipeline::auth::Caller;
 use super::pipeline::error::{ApiError, NoAnswer};
-use super::pipeline::observe::RequestId;
 use super::pipeline::repeats::RetryHeaders;
 use super::state::ApiState;
 use super::submitted;
@@ -48,9 +45,6 @@ const WAIT_RETRY_SECONDS: u64 = 5;
 /// Most looks for the task of an earlier attempt. Each but the first follows a change by another attempt at the same call.
 const MAX_LOOKS: u32 = 5;
 
-/// The parts of the service that a call needs, and its sender.
-type Sender = (State<Arc<ApiState>>, State<Readiness>, Caller, Extension<RequestId>);
-
 /// The moment at which a call is answered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum AnswerMode {
@@ -60,23 +54,23 @@ enum AnswerMode {
 }
 
 /// `POST /v1/images/generations`
-pub(super) async fn generations(sender: Sender, request: Request) -> Result<Response, ApiError> {
-    answer_call(CallKind::Generation, AnswerMode::AtTheEnd, sender, request).await
+pub(super) async fn generations(caller: Caller, request: Request) -> Result<Response, ApiError> {
+    answer_call(CallKind::Generation, AnswerMode::AtTheEnd, caller, request).await
 }
 
 /// `POST /v1/images/generations/async`
-pub(super) async fn generations_async(sender: Sender, request: Request) -> Result<Response, ApiError> {
-    answer_call(CallKind::Generation, AnswerMode::AtOnce, sender, request).await
+pub(super) async fn generations_async(caller: Caller, request: Request) -> Result<Response, ApiError> {
+    answer_call(CallKind::Generation, AnswerMode::AtOnce, caller, request).await
 }
 
 /// `POST /v1/images/edits`
-pub(super) async fn edits(sender: Sender, request: Request) -> Result<Response, ApiError> {
-    answer_call(CallKind::Edit, AnswerMode::AtTheEnd, sender, request).await
+pub(super) async fn edits(caller: Caller, request: Request) -> Result<Response, ApiError> {
+    answer_call(CallKind::Edit, AnswerMode::AtTheEnd, caller, request).await
 }
 
 /// `POST /v1/images/edits/async`
-pub(super) async fn edits_async(sender: Sender, request: Request) -> Result<Response, ApiError> {
-    answer_call(CallKind::Edit, AnswerMode::AtOnce, sender, request).await
+pub(super) async fn edits_async(caller: Caller, request: Request) -> Result<Response, ApiError> {
+    answer_call(CallKind::Edit, AnswerMode::AtOnce, caller, request).await
 }
 
 /// The parts of a call that decide its answer. The rest is dropped before the wait: a prompt can be long.
@@ -116,8 +110,6 @@ impl AnswerOptions {
 #[derive(Debug, Clone)]
 struct PendingCall {
     task_id: Id,
-    api: Arc<ApiState>,
-    readiness: Readiness,
     caller: Caller,
     slot: Arc<WaitSlot>,
 }
@@ -125,26 +117,26 @@ struct PendingCall {
 async fn answer_call(
     kind: CallKind,
     answer: AnswerMode,
-    sender: Sender,
+    caller: Caller,
     request: Request,
 ) -> Result<Response, ApiError> {
-    let (State(api), State(readiness), caller, Extension(request_id)) = sender;
+    let api = &caller.api;
     let repeat = RetryHeaders::of(request.headers())?;
     let preferred = background::is_preferred(request.headers());
     let answer = if preferred || background::is_asked_for(&request)? { AnswerMode::AtOnce } else { answer };
     // Asked for before the body arrives and taken after that, so that a slow body takes no room from others.
-    drop(slot(answer, &api, &caller)?);
+    drop(slot(answer, &caller)?);
     let (mut call, pictures) = match kind {
         CallKind::Generation => {
             let body = read_json(request, &api.settings.connections).await?;
-            caller.recheck(&api).await?;
+            caller.recheck().await?;
             (ImagesCall::parse(kind, &body, &api.settings.studio.reference_ports)?, Pictures::none())
         }
-        CallKind::Edit => match edit::read(request, repeat.may_repeat(), &api, &caller).await {
+        CallKind::Edit => match edit::read(request, repeat.may_repeat(), &caller).await {
             Ok(read) => read,
             Err(error) => {
                 // A revoked key must not learn more than an unknown one.
-                caller.recheck(&api).await?;
+                caller.recheck().await?;
                 return Err(error);
             }
         },
@@ -153,28 +145,28 @@ async fn answer_call(
         background::check(&call)?;
     }
     let arrived = api.shared.clock.elapsed();
-    caller.recheck(&api).await?;
-    let slot = slot(answer, &api, &caller)?;
+    caller.recheck().await?;
+    let slot = slot(answer, &caller)?;
     let mut ignored = std::mem::take(&mut call.ignored);
     let attempt = repeat.call(caller.key_id, &call);
     let engines = match &call.request.settings.mask {
         Some(_) => api.shared.store.engines().await?,
         None => Vec::new(),
     };
-    let chosen = choose(&mut call, &engines, &api);
+    let chosen = choose(&mut call, &engines, api);
     for setting in chosen.iter().flat_map(|chosen| &chosen.ignored) {
         ignored.note(setting.as_str());
     }
-    call.request.request_id = Some(request_id.to_string());
-    let found = task_of(&mut call, pictures, (attempt, chosen), &api, &caller, arrived).await?;
+    call.request.request_id = Some(caller.request_id.to_string());
+    let found = task_of(&mut call, pictures, (attempt, chosen), &caller, arrived).await?;
     let Some((task_id, mut hold)) = found else { return Ok(NoAnswer.into_response()) };
     let options = AnswerOptions::of(&call);
     drop(call);
-    let awaited = |slot| PendingCall { task_id, api: api.clone(), readiness, caller, slot: Arc::new(slot) };
+    let awaited = |slot| PendingCall { task_id, caller: caller.clone(), slot: Arc::new(slot) };
     let answered = match slot.map(awaited) {
         Some(awaited) if options.stream.is_some() => events::begin(options, awaited, &mut hold).await,
-        Some(awaited) => finished(&options, &awaited).await,
-        None => background::accepted(TaskId(task_id), preferred, &api, &caller).await,
+        Some(awaited) => answer::completed(&options, &awaited).await,
+        None => background::accepted(TaskId(task_id), preferred, &caller).await,
     };
     Ok(naming_task(task_id, naming(ignored, settled(answered, hold).await)))
 }
@@ -201,7 +193,7 @@ fn choose(call: &mut ImagesCall, engines: &[EngineState], api: &ApiState) -> Res
 }
 
 /// Room to wait for the task of a call, before anything is charged; `None` if the call is answered at once.
-fn slot(answer: AnswerMode, api: &ApiState, caller: &Caller) -> Result<Option<WaitSlot>, ApiError> {
+fn slot(answer: AnswerMode, caller: &Caller) -> Result<Option<WaitSlot>, ApiError> {
     if answer == AnswerMode::AtOnce {
         return Ok(None);
     }
@@ -218,7 +210,7 @@ fn slot(answer: AnswerMode, api: &ApiState, caller: &Caller) -> Result<Option<Wa
         );
         ApiError::rate_limited(message, WAIT_RETRY_SECONDS)
     };
-    api.shared.endings.waiters.slot(caller.account_id).map(Some).map_err(refusal)
+    caller.api.shared.endings.waiters.slot(caller.account_id).map(Some).map_err(refusal)
 }
 
 /// The answer to this attempt at a call. Ends its hold on the task.
@@ -249,10 +241,10 @@ async fn task_of(
     call: &mut ImagesCall,
     mut pictures: Pictures,
     (attempt, chosen): (Call, Result<Chosen, InvalidCall>),
-    api: &ApiState,
     caller: &Caller,
     mut arrived: Duration,
 ) -> Result<Option<(Id, Option<Hold>)>, ApiError> {
+    let api = &caller.api;
     let hold = |id| (id, Hold::of(&attempt, id, &api.shared));
     let mut origin = Origin { call: Some(attempt), ..caller.origin() };
     let mut chosen = Some(chosen);
@@ -284,11 +276,11 @@ async fn task_of(
             call.request.settings.mask = mask;
         }
         if !std::mem::replace(&mut counted, true) {
-            caller.count(api, RateLimit::Submit).await?;
+            caller.count(RateLimit::Submit).await?;
         }
-        if pictures.store(call, api, caller).await? {
+        if pictures.store(call, caller).await? {
             // Pictures take a while, during which the key may have been revoked.
-            caller.recheck(api).await?;
+            caller.recheck().await?;
             arrived = api.shared.clock.elapsed();
         }
         let submission =
@@ -298,7 +290,7 @@ async fn task_of(
             continue;
         }
         let may_exist = matches!(submission, Err(StoreError::Unknown(_)));
-        let task = submitted::task(submission, call.request.cost(), api, caller);
+        let task = submitted::task(submission, call.request.cost(), caller);
         // Before the next wait, so that the hold ends if the caller hangs up during it.
         let held = task.map(|task| task.map(|task| hold(task.id)));
         if !may_exist {
@@ -308,19 +300,12 @@ async fn task_of(
     }
 }
 
-async fn finished(options: &AnswerOptions, awaited: &PendingCall) -> Result<Response, ApiError> {
-    let task = awaited.completed().await?;
-    answer::completed(options, &task, awaited).await
-}
-
 impl PendingCall {
     /// The task, once it has completed; any other end is an error.
     async fn completed(&self) -> Result<Arc<Task>, ApiError> {
-        let Self { task_id, api, readiness, caller, slot } = self;
-        let task_id = TaskId(*task_id);
         // The sweep fails a task that has had its time at its next round.
         let limit = TASK_TIME_LIMIT + SWEEP_EVERY * 5;
-        let found = task_with_slot(slot, api, readiness, caller, task_id, limit).await?;
+        let found = task_with_slot(&self.slot, &self.caller, TaskId(self.task_id), limit).await?;
         let task = found.ok_or_else(ApiError::removed_task)?.task;
         match &task.status {
             Status::Processing => Err(ApiError::goes_on()),

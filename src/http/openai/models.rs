@@ -1,16 +1,13 @@
 //! The models that callers may name.
 
-use std::sync::Arc;
-
+use axum::extract::Path;
 use axum::extract::rejection::PathRejection;
-use axum::extract::{Path, State};
 use axum::response::Response;
 use serde_json::{Value, json};
 
 use super::answer;
 use crate::http::pipeline::auth::Caller;
 use crate::http::pipeline::error::ApiError;
-use crate::http::state::ApiState;
 use tintype_domain::model::MODEL_NAME;
 
 /// Longest name of a model that is repeated, in bytes.
@@ -23,8 +20,9 @@ fn model(id: &str) -> Value {
 }
 
 /// `GET /v1/models`
-pub(in crate::http) async fn list(State(api): State<Arc<ApiState>>, caller: Caller) -> Result<Response, ApiError> {
-    caller.recheck(&api).await?;
+pub(in crate::http) async fn list(caller: Caller) -> Result<Response, ApiError> {
+    caller.recheck().await?;
+    let api = &caller.api;
     let presets = api.shared.presets.all();
     let aliases = api.settings.model_aliases.keys().map(String::as_str);
     let presets = presets.iter().map(|preset| preset.name.as_str());
@@ -34,11 +32,10 @@ pub(in crate::http) async fn list(State(api): State<Arc<ApiState>>, caller: Call
 
 /// `GET /v1/models/{id}`: every name may be used, so every name is a model, also one with a slash.
 pub(in crate::http) async fn find(
-    State(api): State<Arc<ApiState>>,
     caller: Caller,
     id: Result<Path<String>, PathRejection>,
 ) -> Result<Response, ApiError> {
-    caller.recheck(&api).await?;
+    caller.recheck().await?;
     let id = id.ok().map(|Path(id)| id).filter(|id| id.len() <= MAX_NAME).ok_or_else(ApiError::not_found)?;
     Ok(answer::json(&model(&id)))
 }

@@ -8,7 +8,6 @@ use bytes::Bytes;
 
 use crate::http::pipeline::auth::Caller;
 use crate::http::pipeline::error::ApiError;
-use crate::http::state::ApiState;
 use crate::service::uploads::{Refusal, Spool, Stored, UploadError, UploadSlot};
 use tintype_domain::data_urls::DataUrls;
 use tintype_domain::images_api_request::{ImagesCall, SentPicture};
@@ -45,20 +44,20 @@ impl Pictures {
     }
 
     /// Takes the slot for all pictures of the call.
-    pub(super) fn arrive(&mut self, api: &ApiState, caller: &Caller) -> Result<(), ApiError> {
+    pub(super) fn arrive(&mut self, caller: &Caller) -> Result<(), ApiError> {
         if self.slot.is_none() {
-            self.slot =
-                Some(api.uploads.arrive(caller.account_id, caller.right()).map_err(|refusal| refused(refusal.into()))?);
+            let slot = caller.api.uploads.arrive(caller.account_id, caller.right());
+            self.slot = Some(slot.map_err(|refusal| refused(refusal.into()))?);
         }
         Ok(())
     }
 
     /// Begins a picture and returns its mark.
-    pub(super) fn begin(&mut self, api: &ApiState, caller: &Caller) -> Result<String, ApiError> {
+    pub(super) fn begin(&mut self, caller: &Caller) -> Result<String, ApiError> {
         if self.spools.len() >= MAX_PICTURES {
             return Err(ApiError::bad_image("A call has at most 4 images and a mask."));
         }
-        self.arrive(api, caller)?;
+        self.arrive(caller)?;
         let Some(slot) = &self.slot else { return Err(ApiError::caused_by("a picture without an upload slot")) };
         self.spools.push(slot.spool().map_err(refused)?);
         Ok(DataUrls::name(&self.mark, self.spools.len() - 1))
@@ -80,16 +79,11 @@ impl Pictures {
 
     /// Stores the pictures of a call that will be submitted, once, and makes the uploads its images and its mask.
     /// The first image decides the size if the call leaves it to the service. Returns whether there were any.
-    pub(super) async fn store(
-        &mut self,
-        call: &mut ImagesCall,
-        api: &ApiState,
-        caller: &Caller,
-    ) -> Result<bool, ApiError> {
+    pub(super) async fn store(&mut self, call: &mut ImagesCall, caller: &Caller) -> Result<bool, ApiError> {
         let Some(slot) = self.slot.take() else { return Ok(false) };
         let request = &mut call.request;
-        check_credits(request.cost(), api, caller).await?;
-        check_room(api, caller).await?;
+        check_credits(request.cost(), caller).await?;
+        check_room(caller).await?;
         let spools: HashMap<String, Spool> = self.spools.drain(..).map(|spool| (name(&spool), spool)).collect();
         let (mut names, mut decoded) = (Vec::new(), Vec::new());
         let mut first = None;
@@ -135,7 +129,8 @@ impl Pictures {
 }
 
 /// Checks the balance, and the budget of the key.
-pub(super) async fn check_credits(required: i64, api: &ApiState, caller: &Caller) -> Result<(), ApiError> {
+pub(super) async fn check_credits(required: i64, caller: &Caller) -> Result<(), ApiError> {
+    let api = &caller.api;
     let available = api.uploads.credits(caller.account_id).await?;
     if let Some(budget) = api.shared.store.find_allowance(caller.key_id).await?
         && budget.left() < required
@@ -147,8 +142,8 @@ pub(super) async fn check_credits(required: i64, api: &ApiState, caller: &Caller
 }
 
 /// Checks that the account may have one more upload.
-pub(super) async fn check_room(api: &ApiState, caller: &Caller) -> Result<(), ApiError> {
-    api.uploads.check_room(caller.account_id).await.map_err(refused)
+pub(super) async fn check_room(caller: &Caller) -> Result<(), ApiError> {
+    caller.api.uploads.check_room(caller.account_id).await.map_err(refused)
 }
 
 /// The name of a picture: no URL is one, and the same bytes have the same.

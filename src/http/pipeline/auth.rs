@@ -14,6 +14,7 @@ use super::error::ApiError;
 use super::observe::RequestId;
 use super::proxy;
 use super::repeats::RetryHeaders;
+use crate::http::ops::Readiness;
 use crate::http::routes::{self, Access, Route, RouteGroup};
 use crate::http::state::ApiState;
 use crate::service::failures::FailureDelay;
@@ -47,9 +48,12 @@ pub struct ConnectionInfo {
     pub over_limit: bool,
 }
 
-/// The account and the key of an authenticated request.
-#[derive(Debug, Clone, Copy)]
+/// The account and the key of an authenticated request, and what answers it.
+#[derive(Debug, Clone)]
 pub struct Caller {
+    pub(in crate::http) api: Arc<ApiState>,
+    pub(in crate::http) readiness: Readiness,
+    pub(in crate::http) request_id: RequestId,
     /// The key's owner.
     pub account_id: Id,
     /// The key.
@@ -61,8 +65,8 @@ pub struct Caller {
 impl Caller {
     /// Checks the key again and returns it. A handler that has read a body must do so before a charge: bodies may take a
     /// minute, and the key may have been revoked meanwhile.
-    pub(in crate::http) async fn recheck(&self, api: &ApiState) -> Result<Arc<ApiKey>, ApiError> {
-        find_key(api, self.key_hash).await
+    pub(in crate::http) async fn recheck(&self) -> Result<Arc<ApiKey>, ApiError> {
+        find_key(&self.api, self.key_hash).await
     }
 
     /// This caller's right to write.
@@ -75,9 +79,9 @@ impl Caller {
     }
 
     /// Counts a use of the key in addition to the guard's.
-    pub(in crate::http) async fn count(&self, api: &ApiState, usage: RateLimit) -> Result<(), ApiError> {
-        let key = find_key(api, self.key_hash).await?;
-        count(api, &key, usage).await.map_or(Ok(()), |allowance| check(api, (usage, allowance)))
+    pub(in crate::http) async fn count(&self, usage: RateLimit) -> Result<(), ApiError> {
+        let key = self.recheck().await?;
+        count(&self.api, &key, usage).await.map_or(Ok(()), |allowance| check(&self.api, (usage, allowance)))
     }
 }
 
@@ -99,7 +103,7 @@ fn check(api: &ApiState, (usage, allowance): (RateLimit, Allowance)) -> Result<(
 
 /// Lets a request pass to a route that takes a key. A request for such a path that has no route passes without a key,
 /// to its 404 or 405, unless it is for the tools of agents.
-pub(super) async fn guard(api: &Arc<ApiState>, mut request: Request, next: Next) -> Response {
+pub(super) async fn guard(api: &Arc<ApiState>, readiness: &Readiness, mut request: Request, next: Next) -> Response {
     if routes::group(&request) == Some(RouteGroup::Studio) {
         let context = request_context(api, &request);
         if let Err(error) = studio::check_https(&api.studio, &context) {
@@ -123,8 +127,10 @@ pub(super) async fn guard(api: &Arc<ApiState>, mut request: Request, next: Next)
     };
     match authenticated {
         Ok(Some((key, key_hash, limit))) => {
-            let caller = Caller { account_id: key.account_id, key_id: key.id, key_hash };
-            within_limit(api, &key, caller, limit, request, next).await
+            let (account_id, key_id) = (key.account_id, key.id);
+            let (api, readiness, request_id) = (api.clone(), readiness.clone(), RequestId::of(&request));
+            let caller = Caller { api, readiness, request_id, account_id, key_id, key_hash };
+            within_limit(&key, caller, limit, request, next).await
         }
         Ok(None) => next.run(request).await,
         Err(error) if error.is_unauthorized() => refuse(api, source, error).await,
@@ -135,11 +141,10 @@ pub(super) async fn guard(api: &Arc<ApiState>, mut request: Request, next: Next)
 /// A studio request. Its handlers identify the person by a cookie.
 fn request_context(api: &ApiState, request: &Request) -> RequestContext {
     let trusted = &api.settings.trusted_proxies;
-    let id = request.extensions().get::<RequestId>().map(|id| id.as_str().to_owned());
     RequestContext {
         https: proxy::arrived_over_https(trusted, request),
         source: proxy::source(trusted, request),
-        request_id: id.unwrap_or_default(),
+        request_id: RequestId::of(request).to_string(),
     }
 }
 
@@ -224,7 +229,6 @@ fn flag_leaked_keys(api: &Arc<ApiState>, query: &str) {
 
 /// Lets a request with a valid key pass, within its rate limit.
 async fn within_limit(
-    api: &ApiState,
     key: &ApiKey,
     caller: Caller,
     limit: Option<RateLimit>,
@@ -232,10 +236,10 @@ async fn within_limit(
     next: Next,
 ) -> Response {
     let counted = match limit {
-        Some(usage) => count(api, key, usage).await.map(|allowance| (usage, allowance)),
+        Some(usage) => count(&caller.api, key, usage).await.map(|allowance| (usage, allowance)),
         None => None,
     };
-    let mut response = match counted.map_or(Ok(()), |counted| check(api, counted)) {
+    let mut response = match counted.map_or(Ok(()), |counted| check(&caller.api, counted)) {
         Err(error) => error.into_response(),
         Ok(()) => {
             request.extensions_mut().insert(caller);
@@ -283,6 +287,6 @@ impl<S: Sync> axum::extract::FromRequestParts<S> for Caller {
 
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, ApiError> {
         // Absent only if the route table lists the route without a key, which is a bug; then the request is refused.
-        parts.extensions.get::<Self>().copied().ok_or_else(ApiError::unauthorized)
+        parts.extensions.get::<Self>().cloned().ok_or_else(ApiError::unauthorized)
     }
 }

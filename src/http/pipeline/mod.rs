@@ -46,7 +46,7 @@ pub(super) async fn run(
     let unread =
         |request: &Request| early(request).or_else(|| preflight(request).filter(|_| !auth::has_key_in_query(request)));
     let answer = async |request| match unread(&request) {
-        None => leftover::discard_rest(request, |request| auth::guard(&api, request, next)).await,
+        None => leftover::discard_rest(request, |request| auth::guard(&api, &readiness, request, next)).await,
         Some(response) => response,
     };
     let client = if api.settings.log_clients { proxy::client(&api.settings.trusted_proxies, &request) } else { None };

@@ -39,9 +39,9 @@ impl RequestId {
         Self(BASE64_URL_SAFE_NO_PAD.encode(rand::random::<[u8; 15]>()).into())
     }
 
-    /// The id as callers see it.
-    pub fn as_str(&self) -> &str {
-        &self.0
+    /// The id of a request that [`observe`] has given one.
+    pub(super) fn of(request: &Request) -> Self {
+        request.extensions().get().cloned().unwrap_or_else(Self::random)
     }
 }
 
@@ -101,9 +101,9 @@ pub(super) async fn observe<F: Future<Output = Response>>(
     }
     let error = error_of(&mut response);
     if let Some(error) = &error {
-        response = error.write(response, id.as_str(), form);
+        response = error.write(response, &id.0, form);
     }
-    if let Ok(value) = HeaderValue::try_from(id.as_str()) {
+    if let Ok(value) = HeaderValue::try_from(&*id.0) {
         response.headers_mut().insert(REQUEST_ID, value);
     }
     if strict {
@@ -175,7 +175,7 @@ fn error_form(request: &Request) -> ErrorForm {
 /// The whole response to bytes that are not HTTP/1.1.
 pub fn refusal(status: StatusCode) -> Vec<u8> {
     let id = RequestId::random();
-    let body = ApiError::of_status(status).body(id.as_str());
+    let body = ApiError::of_status(status).body(&id.0);
     let reason = status.canonical_reason().unwrap_or("Error");
     let now = Clock::system().now().as_millis().unsigned_abs();
     let date = httpdate::fmt_http_date(UNIX_EPOCH + Duration::from_millis(now));
