@@ -213,6 +213,59 @@ impl<S: HasStudio> FromRequestParts<S> for WithoutSecondFactor<Visitor> {
     }
 }
 
+/// A request that needs no session: of someone who signs in or signs up, or has a link.
+pub struct Guest {
+    pub(super) studio: Arc<Studio>,
+    pub(super) context: RequestContext,
+    pub(super) parts: Parts,
+}
+
+tintype_domain::opaque_debug!(Guest);
+
+impl Guest {
+    pub(super) fn headers(&self) -> &HeaderMap {
+        &self.parts.headers
+    }
+
+    /// The texts in the language of the browser.
+    pub(super) fn texts(&self) -> &'static Texts {
+        Texts::of(self.headers())
+    }
+
+    pub(super) fn path(&self) -> &str {
+        self.parts.uri.path()
+    }
+}
+
+impl<S: HasStudio> FromRequest<S> for Guest {
+    type Rejection = PageError;
+
+    async fn from_request(request: Request, state: &S) -> Result<Self, PageError> {
+        let (parts, _) = request.into_parts();
+        Ok(Self { context: request_context(&parts)?, studio: state.studio(), parts })
+    }
+}
+
+/// A form that needs no session, from a page of the studio. It has at most 8 KiB, because unauthenticated input waits in
+/// memory.
+#[derive(Debug)]
+pub struct GuestForm {
+    pub(super) guest: Guest,
+    pub(super) fields: Fields,
+}
+
+impl<S: HasStudio> FromRequest<S> for GuestForm {
+    type Rejection = PageError;
+
+    async fn from_request(request: Request, state: &S) -> Result<Self, PageError> {
+        let ((parts, body), studio) = (request.into_parts(), state.studio());
+        check_origin(&studio, &parts)?;
+        let context = request_context(&parts)?;
+        let fields = Fields::read(8 * 1024, &studio, &parts, body).await?;
+        Ok(Self { guest: Guest { studio, context, parts }, fields })
+    }
+}
+
 /// A handler asks for the person of a request whose body hasn't arrived.
 #[derive(Debug, thiserror::Error)]
 #[error("a handler of a form takes a Visitor: use Form, whose rights are read when the form has arrived")]
@@ -309,7 +362,7 @@ impl Form {
     async fn read(request: Request, studio: Arc<Studio>, need: Need) -> Result<Self, PageError> {
         let (parts, body) = request.into_parts();
         let sender = Sender::with(&parts, &studio, need).await?;
-        let fields = Fields::read_up_to(MAX_BODY, &studio, &parts, body).await?;
+        let fields = Fields::read(MAX_BODY, &studio, &parts, body).await?;
         sender.check_csrf_token(fields.get(PROOF))?;
         let visitor = sender.arrived().await?;
         Ok(Self { visitor, fields, headers: parts.headers })
@@ -320,13 +373,8 @@ impl Form {
 pub(super) struct Fields(HashMap<String, String>);
 
 impl Fields {
-    /// Reads a form that doesn't require signing in, of at most 8 KiB, because unauthenticated input waits in memory.
-    pub(super) async fn read(studio: &Studio, parts: &Parts, body: Body) -> Result<Self, PageError> {
-        Self::read_up_to(8 * 1024, studio, parts, body).await
-    }
-
     /// Reads a form of at most `most` bytes; of a repeated field the last one counts.
-    async fn read_up_to(most: usize, studio: &Studio, parts: &Parts, body: Body) -> Result<Self, PageError> {
+    async fn read(most: usize, studio: &Studio, parts: &Parts, body: Body) -> Result<Self, PageError> {
         let form = "application/x-www-form-urlencoded";
         let kind = parts.headers.get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
         if !kind.split(';').next().unwrap_or_default().trim().eq_ignore_ascii_case(form) {

@@ -1,23 +1,20 @@
 //! Invitations: an owner creates a link that lets several people join the account.
 
-use std::sync::Arc;
-
 use askama::Template;
-use axum::extract::{Path, Request, State};
+use axum::extract::Path;
 use axum::http::StatusCode;
-use axum::http::request::Parts;
 
 use super::people::PEOPLE;
 use super::secret::{self, Secret};
 use crate::service::people::JoinOutcome;
+use crate::studio::Studio;
 use crate::studio::create::base;
 use crate::studio::error::{PageError, PageResult};
 use crate::studio::page::{answer, html, redirect, written};
-use crate::studio::session::{Fields, Form, Visitor, WithoutSecondFactor, check_origin, request_context};
+use crate::studio::session::{Form, Guest, GuestForm, Visitor, WithoutSecondFactor};
 use crate::studio::sign_in::sign_up::new_person;
-use crate::studio::sign_in::{agent, delay_failure, enter, take_slot, without_path_in_referrer, words};
+use crate::studio::sign_in::{agent, delay_failure, take_slot, without_path_in_referrer, words};
 use crate::studio::texts::Texts;
-use crate::studio::{RequestContext, Studio};
 use tintype_domain::model::Id;
 use tintype_domain::person::{Role, Token};
 use tintype_store::{Invitation, NewInvitation};
@@ -75,9 +72,15 @@ struct JoinPage<'a> {
 }
 
 impl<'a> JoinPage<'a> {
-    fn new(parts: &'a Parts, invitation: &'a Invitation) -> Self {
-        let (t, path) = (Texts::of(&parts.headers), parts.uri.path());
-        Self { t, path, account: &invitation.account, role: invitation.role, name: "", notice: None }
+    fn new(guest: &'a Guest, invitation: &'a Invitation) -> Self {
+        Self {
+            t: guest.texts(),
+            path: guest.path(),
+            account: &invitation.account,
+            role: invitation.role,
+            name: "",
+            notice: None,
+        }
     }
 }
 
@@ -99,16 +102,15 @@ struct GonePage<'a> {
 
 /// The answer to an invitation that does not work. It does not reveal whether it ever did, and waits like the answer to a
 /// failed sign-in.
-async fn gone(studio: &Studio, context: &RequestContext, parts: &Parts) -> PageResult {
-    delay_failure(studio, context).await?;
-    let page = GonePage { t: Texts::of(&parts.headers), path: parts.uri.path() };
+async fn gone(guest: &Guest) -> PageResult {
+    delay_failure(&guest.studio, &guest.context).await?;
+    let page = GonePage { t: guest.texts(), path: guest.path() };
     written(StatusCode::NOT_FOUND, &page).map(without_path_in_referrer)
 }
 
 /// The page for a person who is already signed in: joining would sign the browser in as someone else.
-fn signed_in(visitor: &Visitor, invitation: &Invitation, parts: &Parts) -> PageResult {
-    let page =
-        SignedInPage { t: visitor.texts, path: parts.uri.path(), account: &invitation.account, name: visitor.name() };
+fn signed_in(visitor: &Visitor, invitation: &Invitation, path: &str) -> PageResult {
+    let page = SignedInPage { t: visitor.texts, path, account: &invitation.account, name: visitor.name() };
     html(&page).map(without_path_in_referrer)
 }
 
@@ -121,46 +123,35 @@ async fn find(studio: &Studio, token: &str) -> Result<Option<(Token, Invitation)
 
 /// The page on which someone joins.
 pub async fn invitation(
-    State(studio): State<Arc<Studio>>,
     Path(token): Path<String>,
     visitor: Result<WithoutSecondFactor<Visitor>, PageError>,
-    request: Request,
+    guest: Guest,
 ) -> PageResult {
-    let (parts, _) = request.into_parts();
-    let Some((_, invitation)) = find(&studio, &token).await? else {
-        return gone(&studio, &request_context(&parts)?, &parts).await;
-    };
+    let Some((_, invitation)) = find(&guest.studio, &token).await? else { return gone(&guest).await };
     if let Ok(WithoutSecondFactor(visitor)) = visitor {
-        return signed_in(&visitor, &invitation, &parts);
+        return signed_in(&visitor, &invitation, guest.path());
     }
-    let page = JoinPage::new(&parts, &invitation);
-    html(&page).map(without_path_in_referrer)
+    html(&JoinPage::new(&guest, &invitation)).map(without_path_in_referrer)
 }
 
 /// Adds someone to the account, and signs that person in. The answer says plainly that a name is taken, as at a sign-up,
 /// after the delay of a failed sign-in.
-pub async fn join(State(studio): State<Arc<Studio>>, Path(token): Path<String>, request: Request) -> PageResult {
-    let (parts, body) = request.into_parts();
-    check_origin(&studio, &parts)?;
-    let context = request_context(&parts)?;
-    let fields = Fields::read(&studio, &parts, body).await?;
-    let Some((token, invitation)) = find(&studio, &token).await? else {
-        return gone(&studio, &context, &parts).await;
-    };
-    if let Ok(visitor) = Visitor::of_now(&parts, &studio).await {
-        return signed_in(&visitor, &invitation, &parts);
+pub async fn join(Path(token): Path<String>, GuestForm { guest, fields }: GuestForm) -> PageResult {
+    let studio = &guest.studio;
+    let Some((token, invitation)) = find(studio, &token).await? else { return gone(&guest).await };
+    if let Ok(visitor) = Visitor::of_now(&guest.parts, studio).await {
+        return signed_in(&visitor, &invitation, guest.path());
     }
     let refuse = |notice| {
-        let page = JoinPage::new(&parts, &invitation);
-        let page = JoinPage { name: fields.text("name"), notice: Some(notice), ..page };
+        let page = JoinPage { name: fields.text("name"), notice: Some(notice), ..JoinPage::new(&guest, &invitation) };
         answer(&page, Some(notice)).map(without_path_in_referrer)
     };
-    let new = match new_person(&fields, &context)? {
+    let new = match new_person(&guest, &fields)? {
         Ok(new) => new,
         Err(notice) => return refuse(notice),
     };
-    let slot = take_slot(&studio.sign_ups, &context)?;
-    let agent = agent(&parts.headers);
+    let slot = take_slot(&studio.sign_ups, &guest.context)?;
+    let agent = agent(guest.headers());
     let outcome = studio.people.join_by_invitation(&invitation, token.hash(), new, agent).await?;
     drop(slot);
     match outcome {
@@ -170,14 +161,14 @@ pub async fn join(State(studio): State<Arc<Studio>>, Path(token): Path<String>, 
                 person = %person.id, account = %person.account_id, invitation = %invitation.id,
                 "a person joined an account by an invitation"
             );
-            Ok(without_path_in_referrer(enter(&studio, &context, &parts.headers, &signed_in)))
+            Ok(without_path_in_referrer(guest.enter(&signed_in)))
         }
         JoinOutcome::Invalid(invalid) => refuse(words(invalid)),
         JoinOutcome::NameTaken => {
-            delay_failure(&studio, &context).await?;
+            delay_failure(studio, &guest.context).await?;
             refuse("sign-up-taken")
         }
         JoinOutcome::Full => refuse("people-full"),
-        JoinOutcome::Gone => gone(&studio, &context, &parts).await,
+        JoinOutcome::Gone => gone(&guest).await,
     }
 }

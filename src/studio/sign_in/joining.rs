@@ -1,11 +1,10 @@
 //! People who join an account by a rule of the operator, and their roles at each later sign-in.
 
-use axum::http::HeaderMap;
-
+use super::agent;
 use super::oidc::{disabled, lost, unknown};
-use super::{agent, enter};
+use crate::studio::Studio;
 use crate::studio::error::{PageError, PageResult};
-use crate::studio::{RequestContext, Studio};
+use crate::studio::session::Guest;
 use tintype_domain::identity::AuthenticationRequest;
 use tintype_domain::joining::{Claims, JoinRule, Standing};
 use tintype_domain::person::Person;
@@ -14,13 +13,12 @@ use tintype_store::{Actor, Joining, Newcomer, PersonChange, Proof};
 
 /// Adds someone new to the account of a rule, and signs that person in.
 pub(super) async fn join(
-    studio: &Studio,
-    context: &RequestContext,
+    guest: &Guest,
     authentication: &AuthenticationRequest,
     sign_in: ProviderSignIn,
     rule: &JoinRule,
-    headers: &HeaderMap,
 ) -> PageResult {
+    let studio = &guest.studio;
     let account = studio.shared.store.find_account(&rule.account).await?;
     let Some(account) = account.filter(|account| account.deleted_at.is_none()) else {
         tracing::warn!(%rule, "a rule of --oidc-join names an account that does not exist, so it has no effect");
@@ -35,7 +33,7 @@ pub(super) async fn join(
         name: studio.people.name_of(&name).await?,
         role: rule.role,
         identity: identity.clone(),
-        source: context.source.map(|source| source.to_string()).unwrap_or_default(),
+        source: guest.context.source.map(|source| source.to_string()).unwrap_or_default(),
     };
     let person = match studio.shared.store.join(new).await? {
         Joining::Done(person) => {
@@ -49,8 +47,8 @@ pub(super) async fn join(
         }
     };
     let proof = Proof::Identity(identity, authentication.began_at());
-    let signed_in = studio.people.sign_in_as(&person, proof, agent(headers)).await?.ok_or_else(lost)?;
-    Ok(enter(studio, context, headers, &signed_in))
+    let signed_in = studio.people.sign_in_as(&person, proof, agent(guest.headers())).await?.ok_or_else(lost)?;
+    Ok(guest.enter(&signed_in))
 }
 
 /// Gives someone who signs in the role that the rules say, if roles follow them.

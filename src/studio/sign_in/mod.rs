@@ -1,26 +1,23 @@
 //! Signing in, by a link or with a password, and out.
 
-use std::sync::Arc;
-
 use askama::Template;
-use axum::Extension;
 use axum::body::Body;
-use axum::extract::{Path, Request, State};
+use axum::extract::Path;
 use axum::http::header::{self, HeaderValue};
-use axum::http::{HeaderMap, Response, StatusCode, Uri};
+use axum::http::{HeaderMap, Response, StatusCode};
 
 use self::second_factor::ask_for_code;
 use super::cookies::{ID_TOKEN, RETURN_TO, SECRET, SESSION, has_unsent_form, page_after_sign_in};
 use super::error::{PageError, PageResult};
 use super::page::{html, redirect};
-use super::session::{Fields, Form, Visitor, WithoutSecondFactor, check_origin, request_context, with_session};
+use super::session::{Form, Guest, GuestForm, Visitor, WithoutSecondFactor, check_origin, with_session};
 use super::texts::Texts;
 use super::{HOME, RequestContext, SIGN_IN, Studio};
 use crate::service::concurrency_limit::{ConcurrencyLimit, ConcurrencyPermit};
 use crate::service::failures::FailureDelay;
 use crate::service::people::{SignIn, SignedIn};
 use tintype_domain::passwords::InvalidPassword;
-use tintype_domain::person::{Token, person_name};
+use tintype_domain::person::{Person, Token, person_name};
 use tintype_domain::source::Source;
 use tintype_store::EndSessions;
 
@@ -43,20 +40,15 @@ struct SignInPage<'a> {
     provider: Option<&'a str>,
 }
 
-/// The page on which people sign in, with a reason why someone is not signed in.
-pub(super) fn sign_in_page(studio: &Studio, headers: &HeaderMap, notice: &str) -> PageResult {
-    html(&SignInPage::new(studio, headers, "", Some(notice)))
-}
-
 impl<'a> SignInPage<'a> {
     /// Whether name and password were rejected. The form then starts at the password, whatever the name was.
     fn has_failed(&self) -> bool {
         self.notice == Some("sign-in-failed")
     }
 
-    fn new(studio: &'a Studio, headers: &HeaderMap, name: &'a str, notice: Option<&'a str>) -> Self {
-        let (open, provider) = (studio.settings.sign_up.is_some(), studio.provider_name());
-        Self { t: Texts::of(headers), name, notice, open, provider }
+    fn new(guest: &'a Guest, name: &'a str, notice: Option<&'a str>) -> Self {
+        let (open, provider) = (guest.studio.settings.sign_up.is_some(), guest.studio.provider_name());
+        Self { t: guest.texts(), name, notice, open, provider }
     }
 }
 
@@ -71,47 +63,47 @@ struct LinkPage<'a> {
 }
 
 /// The page on which people sign in.
-pub async fn sign_in(
-    State(studio): State<Arc<Studio>>,
-    visitor: Result<Visitor, PageError>,
-    Extension(context): Extension<RequestContext>,
-    headers: HeaderMap,
-) -> PageResult {
+pub async fn sign_in(visitor: Result<Visitor, PageError>, guest: Guest) -> PageResult {
     if visitor.is_ok() {
         return Ok(redirect(HOME));
     }
-    let notice = has_unsent_form(&headers, &context).then_some("session-ended");
-    html(&SignInPage::new(&studio, &headers, "", notice))
+    let notice = has_unsent_form(guest.headers(), &guest.context).then_some("session-ended");
+    html(&SignInPage::new(&guest, "", notice))
 }
 
 /// Signs in with name and password. Whether the name exists shows neither in the answer nor in its time. Failures of one
 /// source wait longer and longer, and attempts with one name are limited whatever their source.
-pub async fn by_password(State(studio): State<Arc<Studio>>, request: Request) -> PageResult {
-    let (parts, body) = request.into_parts();
-    check_origin(&studio, &parts)?;
-    let context = request_context(&parts)?;
-    let fields = Fields::read(&studio, &parts, body).await?;
+pub async fn by_password(GuestForm { guest, fields }: GuestForm) -> PageResult {
+    let (studio, context) = (&guest.studio, &guest.context);
+    let address = Address(context.source);
     let name = person_name(fields.text("name")).unwrap_or_default();
     if !studio.sign_in_attempts.allow(&name, context.source) {
-        tracing::warn!(
-            address = %Address(context.source),
-            "refused a sign-in: too many attempts with that name within a minute"
-        );
-        delay_failure(&studio, &context).await?;
+        tracing::warn!(%address, "refused a sign-in: too many attempts with that name within a minute");
+        delay_failure(studio, context).await?;
         return Err(PageError::new(StatusCode::TOO_MANY_REQUESTS, "sign-in-often"));
     }
-    let slot = take_slot(&studio.hashes, &context)?;
-    let signed_in = studio.people.sign_in(&name, fields.text("password").to_owned(), agent(&parts.headers)).await?;
+    let slot = take_slot(&studio.hashes, context)?;
+    let signed_in = studio.people.sign_in(&name, fields.text("password").to_owned(), agent(guest.headers())).await?;
     drop(slot);
-    match signed_in {
-        SignIn::Done(signed_in) => return Ok(enter(&studio, &context, &parts.headers, &signed_in)),
-        SignIn::NeedsCode(person, first) => return ask_for_code(&studio, &parts.headers, &person, &first).await,
-        SignIn::Refused => {}
+    if let Some(answer) = answer(&guest, signed_in).await {
+        return answer;
     }
-    log_failure(&studio, &name, &context).await?;
-    delay_failure(&studio, &context).await?;
-    let page = SignInPage::new(&studio, &parts.headers, fields.text("name"), Some("sign-in-failed"));
-    html(&page)
+    // The name is logged only if a person has it: another one may be a password in the wrong field.
+    match studio.shared.store.find_person(&name).await? {
+        Some(_) => tracing::warn!(?name, %address, "sign-in failed: wrong password, or the account is disabled"),
+        None => tracing::warn!(%address, "sign-in failed: unknown name"),
+    }
+    delay_failure(studio, context).await?;
+    html(&SignInPage::new(&guest, fields.text("name"), Some("sign-in-failed")))
+}
+
+/// The answer to a sign-in that was not refused.
+async fn answer(guest: &Guest, signed_in: SignIn) -> Option<PageResult> {
+    match signed_in {
+        SignIn::Done(signed_in) => Some(Ok(guest.enter(&signed_in))),
+        SignIn::NeedsCode(person, first) => Some(ask_for_code(guest, &person, &first).await),
+        SignIn::Refused => None,
+    }
 }
 
 /// The name of the text that says why a password may not be set.
@@ -131,17 +123,6 @@ pub(super) fn take_slot(
     limit.enter(context.source).map_err(|_| PageError::busy())
 }
 
-/// Logs a failed sign-in. The name is logged only if a person has it: another one may be a password in the wrong field.
-async fn log_failure(studio: &Studio, name: &str, context: &RequestContext) -> Result<(), PageError> {
-    let known = studio.shared.store.find_person(name).await?;
-    let address = Address(context.source);
-    match known {
-        Some(_) => tracing::warn!(?name, %address, "sign-in failed: wrong password, or the account is disabled"),
-        None => tracing::warn!(%address, "sign-in failed: unknown name"),
-    }
-    Ok(())
-}
-
 /// The source of a request, for the log.
 pub(super) struct Address(pub(super) Option<Source>);
 
@@ -154,39 +135,32 @@ impl std::fmt::Display for Address {
     }
 }
 
-/// Shows a link with a button: programs that look at links before a person does must not use it up.
-pub async fn link(
-    State(studio): State<Arc<Studio>>,
-    Path(token): Path<String>,
-    uri: Uri,
-    headers: HeaderMap,
-) -> PageResult {
-    let person = match Token::parse(&token) {
-        Some(token) => studio.people.of_link(&token).await?,
-        None => None,
-    };
-    let person = person.as_ref().map(|person| person.name.as_str());
-    let page = LinkPage { t: Texts::of(&headers), path: uri.path(), person };
+fn link_page(guest: &Guest, person: Option<&Person>) -> PageResult {
+    let page = LinkPage { t: guest.texts(), path: guest.path(), person: person.map(|person| person.name.as_str()) };
     html(&page).map(without_path_in_referrer)
 }
 
+/// Shows a link with a button: programs that look at links before a person does must not use it up.
+pub async fn link(Path(token): Path<String>, guest: Guest) -> PageResult {
+    let person = match Token::parse(&token) {
+        Some(token) => guest.studio.people.of_link(&token).await?,
+        None => None,
+    };
+    link_page(&guest, person.as_ref())
+}
+
 /// Uses a link up.
-pub async fn by_link(State(studio): State<Arc<Studio>>, Path(token): Path<String>, request: Request) -> PageResult {
-    let (parts, _) = request.into_parts();
-    check_origin(&studio, &parts)?;
-    let context = request_context(&parts)?;
+pub async fn by_link(Path(token): Path<String>, guest: Guest) -> PageResult {
+    check_origin(&guest.studio, &guest.parts)?;
     let signed_in = match Token::parse(&token) {
-        Some(token) => studio.people.sign_in_by_link(&token, agent(&parts.headers)).await?,
+        Some(token) => guest.studio.people.sign_in_by_link(&token, agent(guest.headers())).await?,
         None => SignIn::Refused,
     };
-    match signed_in {
-        SignIn::Done(signed_in) => return Ok(enter(&studio, &context, &parts.headers, &signed_in)),
-        SignIn::NeedsCode(person, first) => return ask_for_code(&studio, &parts.headers, &person, &first).await,
-        SignIn::Refused => {}
+    if let Some(answer) = answer(&guest, signed_in).await {
+        return answer;
     }
-    delay_failure(&studio, &context).await?;
-    let page = LinkPage { t: Texts::of(&parts.headers), path: parts.uri.path(), person: None };
-    html(&page).map(without_path_in_referrer)
+    delay_failure(&guest.studio, &guest.context).await?;
+    link_page(&guest, None)
 }
 
 #[derive(Template)]
@@ -224,20 +198,18 @@ fn without_session(response: Response<Body>, context: &RequestContext) -> Respon
     ID_TOKEN.remove(SECRET.remove(SESSION.remove(response, context), context), context)
 }
 
-/// Leads to the page that the person asked for, or else to the first one, with the cookie of a session that has just begun.
-pub(super) fn enter(
-    studio: &Studio,
-    context: &RequestContext,
-    headers: &HeaderMap,
-    signed_in: &SignedIn,
-) -> Response<Body> {
-    let person = &signed_in.session.person;
-    studio.sign_in_attempts.signed_in(&person.name, context.source);
-    tracing::info!(person = %person.id, account = %person.account_id, session = %signed_in.session.id, "a person signed in");
-    let page = page_after_sign_in(headers, context);
-    let response = redirect(page.as_deref().unwrap_or(HOME));
-    let response = with_session(response, context, &signed_in.token);
-    if page.is_some() { RETURN_TO.remove(response, context) } else { response }
+impl Guest {
+    /// Leads to the page that the person asked for, or else to the first one, with the cookie of a session that has just
+    /// begun.
+    pub(super) fn enter(&self, signed_in: &SignedIn) -> Response<Body> {
+        let (person, context) = (&signed_in.session.person, &self.context);
+        self.studio.sign_in_attempts.signed_in(&person.name, context.source);
+        tracing::info!(person = %person.id, account = %person.account_id, session = %signed_in.session.id, "a person signed in");
+        let page = page_after_sign_in(self.headers(), context);
+        let response = redirect(page.as_deref().unwrap_or(HOME));
+        let response = with_session(response, context, &signed_in.token);
+        if page.is_some() { RETURN_TO.remove(response, context) } else { response }
+    }
 }
 
 /// Waits out the delay of a failed attempt.

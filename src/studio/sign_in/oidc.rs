@@ -1,23 +1,19 @@
 //! Signing in at the OpenID Connect provider of an organisation, and linking an identity there with a person here.
 
-use std::sync::Arc;
-
 use askama::Template;
-use axum::extract::{Request, State};
 use axum::http::header::HeaderValue;
-use axum::http::request::Parts;
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::IntoResponse as _;
 
 use super::joining::{follow, join};
-use super::{agent, delay_failure, enter, take_slot, without_path_in_referrer};
+use super::{agent, delay_failure, take_slot, without_path_in_referrer};
 use crate::service::concurrency_limit::ConcurrencyLimit;
 use crate::service::people::SignUpOutcome;
 use crate::service::rejections::Rejections;
 use crate::studio::cookies::{AUTHENTICATION, with_id_token};
 use crate::studio::error::{PageError, PageResult};
 use crate::studio::page::{Frame, html, redirect};
-use crate::studio::session::{Form, Visitor, request_context, same};
+use crate::studio::session::{Form, Guest, Visitor, same};
 use crate::studio::{RequestContext, Studio};
 use tintype_domain::identity::{AuthenticationRequest, Identity, Purpose};
 use tintype_domain::source::Source;
@@ -70,11 +66,9 @@ impl Studio {
 }
 
 /// Sends a browser to the provider, to sign someone in.
-pub async fn begin_oidc(State(studio): State<Arc<Studio>>, request: Request) -> PageResult {
-    let (parts, _) = request.into_parts();
-    let context = request_context(&parts)?;
-    check_own_page(&parts.headers)?;
-    authentication(&studio, &context, Purpose::SignIn).await
+pub async fn begin_oidc(guest: Guest) -> PageResult {
+    check_own_page(guest.headers())?;
+    authentication(&guest.studio, &guest.context, Purpose::SignIn).await
 }
 
 /// Sends a browser to the provider, for an identity to link with the person who is signed in. Nothing changes before that
@@ -127,18 +121,14 @@ fn failed(error: &ProviderError) -> PageError {
 }
 
 /// Completes a sign-in when the browser returns from the provider.
-pub async fn oidc_callback(State(studio): State<Arc<Studio>>, request: Request) -> PageResult {
-    let (parts, _) = request.into_parts();
-    let context = request_context(&parts)?;
-    let response = match finish(&studio, &context, &parts).await {
-        Ok(response) => response,
-        Err(error) => error.into_response(),
-    };
+pub async fn oidc_callback(guest: Guest) -> PageResult {
+    let response = finish(&guest).await.unwrap_or_else(PageError::into_response);
     // An authentication request ends once. The address holds the code.
-    Ok(without_path_in_referrer(AUTHENTICATION.remove(response, &context)))
+    Ok(without_path_in_referrer(AUTHENTICATION.remove(response, &guest.context)))
 }
 
-async fn finish(studio: &Arc<Studio>, context: &RequestContext, parts: &Parts) -> PageResult {
+async fn finish(guest: &Guest) -> PageResult {
+    let Guest { studio, context, parts } = guest;
     let provider = studio.provider()?;
     let query: Vec<(String, String)> =
         url::form_urlencoded::parse(parts.uri.query().unwrap_or_default().as_bytes()).into_owned().collect();
@@ -165,11 +155,11 @@ async fn finish(studio: &Arc<Studio>, context: &RequestContext, parts: &Parts) -
         tracing::info!(error, description, "sign-in at the OpenID Connect provider failed");
         return Err(PageError::new(StatusCode::FORBIDDEN, "oidc-refused"));
     }
-    let sign_in = exchange(studio, context, &authentication, field("code")).await?;
+    let sign_in = exchange(guest, &authentication, field("code")).await?;
     match authentication.purpose() {
         Purpose::SignIn => {
             let id_token = sign_in.id_token.clone();
-            let response = sign_in_as(studio, context, &authentication, sign_in, &parts.headers).await?;
+            let response = sign_in_as(guest, &authentication, sign_in).await?;
             Ok(with_id_token(response, context, &id_token))
         }
         Purpose::Link(session) => {
@@ -197,44 +187,38 @@ pub(super) fn disabled() -> PageError {
 
 /// Asks the provider for the identity behind a code. Each address has few exchanges at the same time, and few that come to nothing.
 async fn exchange(
-    studio: &Studio,
-    context: &RequestContext,
+    guest: &Guest,
     authentication: &AuthenticationRequest,
     code: &str,
 ) -> Result<ProviderSignIn, PageError> {
+    let Guest { studio, context, .. } = guest;
     if context.source.is_some_and(|source| studio.exchanges.failed.are_too_many(source)) {
         return Err(PageError::busy());
     }
     let slot = take_slot(&studio.exchanges.slots, context)?;
     let outcome = studio.provider()?.redeem(authentication, code).await;
     drop(slot);
-    match outcome {
-        Ok(sign_in) => Ok(sign_in),
-        Err(error) => {
-            if let Some(source) = context.source {
-                studio.exchanges.failed.count(source);
-            }
-            delay_failure(studio, context).await?;
-            Err(failed(&error))
-        }
+    let error = match outcome {
+        Ok(sign_in) => return Ok(sign_in),
+        Err(error) => error,
+    };
+    if let Some(source) = context.source {
+        studio.exchanges.failed.count(source);
     }
+    delay_failure(studio, context).await?;
+    Err(failed(&error))
 }
 
 /// Signs in the person with this identity. New people join an account by a rule, or get one if sign-up is open; names
 /// and email addresses never lead to an existing person's account.
-async fn sign_in_as(
-    studio: &Studio,
-    context: &RequestContext,
-    authentication: &AuthenticationRequest,
-    sign_in: ProviderSignIn,
-    headers: &HeaderMap,
-) -> PageResult {
-    let (people, agent) = (&studio.people, agent(headers));
+async fn sign_in_as(guest: &Guest, authentication: &AuthenticationRequest, sign_in: ProviderSignIn) -> PageResult {
+    let Guest { studio, context, .. } = guest;
+    let (people, agent) = (&studio.people, agent(guest.headers()));
     if let Some(person) = studio.shared.store.find_identity(&sign_in.identity).await? {
         follow(studio, &person, &sign_in.claims).await?;
         let proof = Proof::Identity(sign_in.identity, authentication.began_at());
         if let Some(signed_in) = people.sign_in_as(&person, proof, agent).await? {
-            return Ok(enter(studio, context, headers, &signed_in));
+            return Ok(guest.enter(&signed_in));
         }
         let account = studio.shared.store.find_account(person.account_id.as_str()).await?;
         let is_enabled = account.is_some_and(|account| account.disabled_at.is_none());
@@ -242,7 +226,7 @@ async fn sign_in_as(
     }
     let joins = studio.provider()?.joins();
     if let Some(rule) = joins.first(&sign_in.claims) {
-        return join(studio, context, authentication, sign_in, rule, headers).await;
+        return join(guest, authentication, sign_in, rule).await;
     }
     let Some(terms) = studio.settings.sign_up else {
         let has_verified_email = sign_in.claims.verified_email.is_some();
@@ -260,7 +244,7 @@ async fn sign_in_as(
     match people.sign_up_as(&sign_in.name, sign_in.identity, authentication.began_at(), source, terms, agent).await? {
         SignUpOutcome::Done(signed_in) => {
             tracing::info!(account = %signed_in.session.person.account_id, "a person signed up with an identity");
-            Ok(enter(studio, context, headers, &signed_in))
+            Ok(guest.enter(&signed_in))
         }
         SignUpOutcome::TooMany => {
             delay_failure(studio, context).await?;

@@ -1,23 +1,20 @@
 //! Second factors: the page on which people turn theirs on and off, and the code that a sign-in asks for.
 
-use std::sync::Arc;
-
 use askama::Template;
 use axum::body::Body;
-use axum::extract::{Request, State};
-use axum::http::{HeaderMap, Response, StatusCode};
+use axum::http::{Response, StatusCode};
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use qrcode::QrCode;
 use qrcode::render::svg;
 
 use super::confirmation::CONFIRMATION;
-use super::{Address, agent, delay_failure, enter, sign_in_page, without_path_in_referrer};
+use super::{Address, SignInPage, agent, delay_failure, without_path_in_referrer};
 use crate::service::people::FirstProof;
 use crate::studio::account::secret::{self, Secret};
 use crate::studio::error::{PageError, PageResult};
 use crate::studio::page::{Frame, answer, html, redirect};
-use crate::studio::session::{Fields, Form, Visitor, WithoutSecondFactor, check_origin, lacks_factor, request_context};
+use crate::studio::session::{Fields, Form, Guest, GuestForm, Visitor, WithoutSecondFactor, lacks_factor};
 use crate::studio::texts::Texts;
 use crate::studio::{RequestContext, SECOND_FACTOR, Studio};
 use tintype_domain::model::Id;
@@ -163,17 +160,12 @@ pub async fn new_recovery_codes(form: Form) -> PageResult {
 
 /// Asks for a code after a password or a link. Nobody is signed in before it is right: the form carries the proof of the
 /// first step.
-pub(super) async fn ask_for_code(
-    studio: &Studio,
-    headers: &HeaderMap,
-    person: &Person,
-    first: &FirstProof,
-) -> PageResult {
+pub(super) async fn ask_for_code(guest: &Guest, person: &Person, first: &FirstProof) -> PageResult {
     let (ticket, link) = match first {
-        FirstProof::Password(hash) => (studio.tickets().await?.issue_for(person.id, Fact::Password(hash)), ""),
+        FirstProof::Password(hash) => (guest.studio.tickets().await?.issue_for(person.id, Fact::Password(hash)), ""),
         FirstProof::Link(link) => (String::new(), link.reveal()),
     };
-    code_page(CodePage { t: Texts::of(headers), person: person.id, ticket: &ticket, link, notice: None })
+    code_page(CodePage { t: guest.texts(), person: person.id, ticket: &ticket, link, notice: None })
 }
 
 fn code_page(page: CodePage<'_>) -> PageResult {
@@ -193,26 +185,22 @@ async fn first_proof(studio: &Studio, fields: &Fields) -> Result<Option<(Person,
 }
 
 /// Signs in with a code, after a password or a link.
-pub async fn by_code(State(studio): State<Arc<Studio>>, request: Request) -> PageResult {
-    let (parts, body) = request.into_parts();
-    check_origin(&studio, &parts)?;
-    let context = request_context(&parts)?;
-    let fields = Fields::read(&studio, &parts, body).await?;
-    let Some((person, first)) = first_proof(&studio, &fields).await? else {
-        delay_failure(&studio, &context).await?;
-        return sign_in_page(&studio, &parts.headers, "sign-in-late");
+pub async fn by_code(GuestForm { guest, fields }: GuestForm) -> PageResult {
+    let (studio, context) = (&guest.studio, &guest.context);
+    let Some((person, first)) = first_proof(studio, &fields).await? else {
+        delay_failure(studio, context).await?;
+        return html(&SignInPage::new(&guest, "", Some("sign-in-late")));
     };
-    check_rate(&studio, &context, &person).await?;
-    let (typed, agent) = (fields.text("code"), agent(&parts.headers));
+    check_rate(studio, context, &person).await?;
+    let (typed, agent) = (fields.text("code"), agent(guest.headers()));
     if let Some(signed_in) = studio.people.sign_in_with_code(&person, first, typed, agent).await? {
         studio.codes.forget(person.id.as_str());
-        return Ok(enter(&studio, &context, &parts.headers, &signed_in));
+        return Ok(guest.enter(&signed_in));
     }
     tracing::warn!(name = ?person.name, address = %Address(context.source), "sign-in failed: wrong code after the right password or link");
-    delay_failure(&studio, &context).await?;
-    let (t, notice) = (Texts::of(&parts.headers), Some("code-wrong"));
-    let (ticket, link) = (fields.text("ticket"), fields.text("link"));
-    code_page(CodePage { t, person: person.id, ticket, link, notice })
+    delay_failure(studio, context).await?;
+    let (t, ticket, link) = (guest.texts(), fields.text("ticket"), fields.text("link"));
+    code_page(CodePage { t, person: person.id, ticket, link, notice: Some("code-wrong") })
 }
 
 /// Limits the codes that are tried for one person, wherever they come from.

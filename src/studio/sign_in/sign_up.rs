@@ -1,18 +1,15 @@
 //! Sign-up: anyone can open an account, if the operator allows it.
 
-use std::sync::Arc;
-
 use askama::Template;
-use axum::extract::{Request, State};
-use axum::http::{HeaderMap, StatusCode};
+use axum::http::StatusCode;
 
-use super::{agent, delay_failure, enter, take_slot, words};
+use super::{agent, delay_failure, take_slot, words};
 use crate::service::people::{NewPerson, SignUpOutcome, SignUpTerms};
+use crate::studio::HOME;
 use crate::studio::error::{PageError, PageResult};
 use crate::studio::page::{answer, html, redirect};
-use crate::studio::session::{Fields, Visitor, check_origin, request_context};
+use crate::studio::session::{Fields, Guest, GuestForm, Visitor};
 use crate::studio::texts::Texts;
-use crate::studio::{HOME, RequestContext, Studio};
 use tintype_domain::names::{InvalidName, new_person_name};
 
 #[derive(Template)]
@@ -28,35 +25,31 @@ struct SignUpPage<'a> {
 
 /// The terms, if sign-up is open. Otherwise the page doesn't exist, and the answer is the same as for other missing
 /// pages.
-fn terms(studio: &Studio) -> Result<SignUpTerms, PageError> {
-    studio.settings.sign_up.ok_or_else(PageError::signed_out)
+fn terms(guest: &Guest) -> Result<SignUpTerms, PageError> {
+    guest.studio.settings.sign_up.ok_or_else(PageError::signed_out)
 }
 
 /// The page on which people sign up.
-pub async fn sign_up(
-    State(studio): State<Arc<Studio>>,
-    visitor: Result<Visitor, PageError>,
-    headers: HeaderMap,
-) -> PageResult {
-    let terms = terms(&studio)?;
+pub async fn sign_up(visitor: Result<Visitor, PageError>, guest: Guest) -> PageResult {
+    let terms = terms(&guest)?;
     if visitor.is_ok() {
         return Ok(redirect(HOME));
     }
-    let page = SignUpPage { t: Texts::of(&headers), name: "", credits: terms.credits, notice: None };
+    let page = SignUpPage { t: guest.texts(), name: "", credits: terms.credits, notice: None };
     html(&page)
 }
 
 /// The person in a sign-up form, or the key of the text that says why the name is invalid.
 pub(in crate::studio) fn new_person(
+    guest: &Guest,
     fields: &Fields,
-    context: &RequestContext,
 ) -> Result<Result<NewPerson, &'static str>, PageError> {
     let name = match new_person_name(fields.text("name")) {
         Ok(name) => name,
         Err(InvalidName::Text(_)) => return Ok(Err("sign-up-invalid")),
         Err(InvalidName::LookAlike) => return Ok(Err("name-look-alike")),
     };
-    let source = context.source.ok_or_else(PageError::not_found)?.to_string();
+    let source = guest.context.source.ok_or_else(PageError::not_found)?.to_string();
     Ok(Ok(NewPerson { name, password: fields.text("password").to_owned(), source }))
 }
 
@@ -67,37 +60,32 @@ pub(in crate::studio) fn is_about_password(refusal: &Option<&str>) -> bool {
 
 /// Opens an account with its owner, and signs in that person. The answer says plainly if a name is taken, so that
 /// another can be chosen; such an attempt counts, waits like a failed sign-in, and takes as long as a successful one.
-pub async fn submit(State(studio): State<Arc<Studio>>, request: Request) -> PageResult {
-    let (parts, body) = request.into_parts();
-    check_origin(&studio, &parts)?;
-    let terms = terms(&studio)?;
-    let context = request_context(&parts)?;
-    let fields = Fields::read(&studio, &parts, body).await?;
+pub async fn submit(GuestForm { guest, fields }: GuestForm) -> PageResult {
+    let (terms, studio, t) = (terms(&guest)?, &guest.studio, guest.texts());
     let refuse = |notice| {
-        let t = Texts::of(&parts.headers);
         let page = SignUpPage { t, name: fields.text("name"), credits: terms.credits, notice: Some(notice) };
         answer(&page, Some(notice))
     };
-    let new = match new_person(&fields, &context)? {
+    let new = match new_person(&guest, &fields)? {
         Ok(new) => new,
         Err(notice) => return refuse(notice),
     };
-    let slot = take_slot(&studio.sign_ups, &context)?;
-    let outcome = studio.people.sign_up(new, terms, agent(&parts.headers)).await?;
+    let slot = take_slot(&studio.sign_ups, &guest.context)?;
+    let outcome = studio.people.sign_up(new, terms, agent(guest.headers())).await?;
     drop(slot);
     match outcome {
         SignUpOutcome::Done(signed_in) => {
             tracing::info!(account = %signed_in.session.person.account_id, "a person signed up");
-            Ok(enter(&studio, &context, &parts.headers, &signed_in))
+            Ok(guest.enter(&signed_in))
         }
         SignUpOutcome::Invalid(invalid) => refuse(words(invalid)),
         SignUpOutcome::NameTaken => {
-            delay_failure(&studio, &context).await?;
+            delay_failure(studio, &guest.context).await?;
             refuse("sign-up-taken")
         }
         SignUpOutcome::TooMany => {
             tracing::info!("a sign-up was refused, because there were too many from that address today");
-            delay_failure(&studio, &context).await?;
+            delay_failure(studio, &guest.context).await?;
             Err(PageError::new(StatusCode::TOO_MANY_REQUESTS, "sign-up-often"))
         }
     }
