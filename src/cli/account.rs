@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use super::person::{ShownLinkArgs, show_link_of_account};
 use super::printing::{JsonArgs, quoted};
-use super::values::{OrNone, whole_number};
+use super::values::whole_number;
 use super::{Failure, Outcome, find_account, open_or_create_store, open_store, show, table};
 use tintype_config::{DataSettings, DatabaseUrl};
 use tintype_domain::model::{Account, Surface};
@@ -81,17 +81,15 @@ pub(super) struct LowBalanceArgs {
     account: OneAccountArgs,
     /// Credits, or none
     #[arg(value_name = "N|none", allow_negative_numbers = true, value_parser = threshold)]
-    threshold: OrNone<i64>,
+    threshold: std::option::Option<i64>,
 }
 
-fn threshold(text: &str) -> Result<OrNone<i64>, String> {
-    let credits = || text.parse().ok().filter(|credits| (1..=MAX_GRANT).contains(credits));
-    match text {
-        "none" => Ok(OrNone(None)),
-        _ => credits()
-            .map(|credits| OrNone(Some(credits)))
-            .ok_or_else(|| format!("{text:?} is neither a number of credits from 1 to {MAX_GRANT} nor \"none\"")),
+fn threshold(text: &str) -> Result<Option<i64>, String> {
+    let credits = text.parse().ok().filter(|credits| (1..=MAX_GRANT).contains(credits));
+    if credits.is_none() && text != "none" {
+        return Err(format!("{text:?} is neither a number of credits from 1 to {MAX_GRANT} nor \"none\""));
     }
+    Ok(credits)
 }
 
 #[derive(Debug, Args)]
@@ -110,9 +108,9 @@ pub(super) async fn run(command: AccountCommand, data: &DataSettings) -> Outcome
         AccountCommand::Link(args) => {
             let store = open_store(data).await?;
             let account = existing(&store, &args.account).await?;
-            show_link_of_account(store, &account, args.shown).await
+            show_link_of_account(&store, &account, args.shown).await
         }
-        AccountCommand::LowBalance(LowBalanceArgs { account, threshold: OrNone(threshold) }) => {
+        AccountCommand::LowBalance(LowBalanceArgs { account, threshold }) => {
             change(account, AccountChange::LowBalance(threshold), data).await
         }
         AccountCommand::Disable(args) => change(args, AccountChange::Disable, data).await,

@@ -6,10 +6,10 @@ use clap::{Args, Subcommand};
 use serde::Serialize;
 
 use super::account::{MAX_GRANT, OneAccountArgs};
-use super::owners::{Owners, open_account};
+use super::owners::Owners;
 use super::printing::{JsonArgs, show_verdict};
 use super::values::whole_number;
-use super::{Failure, Outcome, describe, existing_files, open_store, or_dash, progress, show, table};
+use super::{Failure, Outcome, describe, existing_files, find_account, open_store, or_dash, progress, show, table};
 use crate::backup::results::{self, Check, Tasks};
 use crate::files::Files;
 use tintype_config::{DataSettings, lifetime};
@@ -95,18 +95,19 @@ struct Balance<'a> {
 }
 
 pub(super) async fn run(command: CreditsCommand, data: &DataSettings) -> Outcome {
+    let store = open_store(data).await?;
     match command {
-        CreditsCommand::Grant(args) => grant(args, data).await,
-        CreditsCommand::Take(args) => take(args, data).await,
-        CreditsCommand::Balance(args) => balance(args, data).await,
-        CreditsCommand::Grants(args) => grants(args, data).await,
-        CreditsCommand::History(args) => history(args, data).await,
-        CreditsCommand::Audit(args) => audit(args, data).await,
+        CreditsCommand::Grant(args) => grant(args, &store).await,
+        CreditsCommand::Take(args) => take(args, &store).await,
+        CreditsCommand::Balance(args) => balance(args, &store).await,
+        CreditsCommand::Grants(args) => grants(args, &store).await,
+        CreditsCommand::History(args) => history(args, &store).await,
+        CreditsCommand::Audit(args) => audit(args, &store, data).await,
     }
 }
 
-async fn grant(args: GrantArgs, data: &DataSettings) -> Outcome {
-    let (store, account) = open_account(data, &args.account).await?;
+async fn grant(args: GrantArgs, store: &Store) -> Outcome {
+    let account = find_account(store, &args.account).await?;
     let expires_at = args.expires_in.map(|life| store.now().saturating_add(life));
     let note = args.note.as_deref().filter(|note| !note.is_empty());
     let granted = store.grant(account.id, args.amount, note, expires_at).await?;
@@ -117,8 +118,8 @@ async fn grant(args: GrantArgs, data: &DataSettings) -> Outcome {
     })
 }
 
-async fn take(args: TakeArgs, data: &DataSettings) -> Outcome {
-    let (store, account) = open_account(data, &args.account).await?;
+async fn take(args: TakeArgs, store: &Store) -> Outcome {
+    let account = find_account(store, &args.account).await?;
     let name = &account.name;
     match store.take(account.id, args.amount, &args.note).await?.ok_or("the account no longer exists")? {
         TakeOutcome::Taken(credits) => show(args.json, &Balance { account: name, credits }, || {
@@ -131,14 +132,14 @@ async fn take(args: TakeArgs, data: &DataSettings) -> Outcome {
     }
 }
 
-async fn balance(args: OneAccountArgs, data: &DataSettings) -> Outcome {
-    let (_, account) = open_account(data, &args.account).await?;
+async fn balance(args: OneAccountArgs, store: &Store) -> Outcome {
+    let account = find_account(store, &args.account).await?;
     let balance = Balance { account: &account.name, credits: account.credits };
     show(args.json, &balance, || format!("{} has {}.", account.name, counted(account.credits, "credit", "credits")))
 }
 
-async fn grants(args: OneAccountArgs, data: &DataSettings) -> Outcome {
-    let (store, account) = open_account(data, &args.account).await?;
+async fn grants(args: OneAccountArgs, store: &Store) -> Outcome {
+    let account = find_account(store, &args.account).await?;
     let mut grants = store.expiring_grants(account.id, u32::MAX).await?;
     grants.retain(|grant| grant.remaining > 0);
     show(args.json, &grants, || {
@@ -150,8 +151,8 @@ async fn grants(args: OneAccountArgs, data: &DataSettings) -> Outcome {
     })
 }
 
-async fn history(args: HistoryArgs, data: &DataSettings) -> Outcome {
-    let (store, account) = open_account(data, &args.account.account).await?;
+async fn history(args: HistoryArgs, store: &Store) -> Outcome {
+    let account = find_account(store, &args.account.account).await?;
     let limit = args.limit.unwrap_or(usize::MAX);
     let mut entries = Vec::new();
     while entries.len() < limit {
@@ -182,18 +183,17 @@ fn kind(entry: &LedgerEntry) -> &'static str {
     }
 }
 
-async fn audit(args: AuditArgs, data: &DataSettings) -> Outcome {
-    let store = open_store(data).await?;
+async fn audit(args: AuditArgs, store: &Store, data: &DataSettings) -> Outcome {
     let books = store.audit().await?;
     let check = match &args.files {
         None => None,
         Some(url) => {
             let url = if url.is_empty() { args.served_files.as_deref() } else { Some(url.as_str()) };
-            Some(check_files(&store, url, books.tasks, !args.json, data).await?)
+            Some(check_files(store, url, books.tasks, !args.json, data).await?)
         }
     };
     let findings = Findings::new(books, check);
-    let owners = Owners::readable(&store).await;
+    let owners = Owners::all(store).await;
     show_verdict(findings.drifts.is_empty(), args.json, &findings, || findings.text(&owners))
 }
 
@@ -240,7 +240,7 @@ impl Findings {
     }
 
     fn text(&self, owners: &Owners) -> String {
-        let line = |drift: &Drift| describe(drift, &owners.name_or_id(drift.account_id));
+        let line = |drift: &Drift| describe(drift, &owners.name(drift.account_id));
         let mut lines: Vec<String> = self.drifts.iter().map(line).collect();
         let (files, sound) = match self.files {
             Some(files) => (

@@ -8,17 +8,16 @@ use clap::{Args, Subcommand};
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use super::owners::{ListArgs, open_account, owner_name};
+use super::owners::{ListArgs, owner_name};
 use super::printing::{JsonArgs, print_line, show, show_once};
-use super::values::OrNone;
-use super::{Failure, Outcome, open_store, or_dash, table, terminal};
-use tintype_config::{DataSettings, lifetime, overlap, rate};
+use super::{Failure, Outcome, find_account, or_dash, table, terminal};
+use tintype_config::{lifetime, overlap, rate};
 use tintype_domain::budget::{Allowance, Budget, InvalidBudget};
 use tintype_domain::key::{ApiKey, KeySecret, KeyState, Suspension};
 use tintype_domain::model::Id;
 use tintype_domain::text;
 use tintype_domain::timestamp::Timestamp;
-use tintype_store::{KeyChange, NewKey};
+use tintype_store::{KeyChange, NewKey, Store};
 use tintype_system::output;
 
 #[derive(Debug, Subcommand)]
@@ -82,11 +81,11 @@ pub(super) struct BudgetArgs {
     key: OneKeyArgs,
     /// Credits for a day, a week or a month in UTC, such as 500/day, or none
     #[arg(value_name = "N/PERIOD|none", value_parser = budget_or_none)]
-    budget: OrNone<Budget>,
+    budget: std::option::Option<Budget>,
 }
 
-fn budget_or_none(text: &str) -> Result<OrNone<Budget>, InvalidBudget> {
-    if text == "none" { Ok(OrNone(None)) } else { text.parse().map(|budget| OrNone(Some(budget))) }
+fn budget_or_none(text: &str) -> Result<Option<Budget>, InvalidBudget> {
+    if text == "none" { Ok(None) } else { text.parse().map(Some) }
 }
 
 #[derive(Debug, Args)]
@@ -103,7 +102,7 @@ pub(super) struct RotateArgs {
 struct ShownKey<'a> {
     #[serde(flatten)]
     key: &'a ApiKey,
-    account: &'a str,
+    account: String,
     state: KeyState,
     #[serde(flatten)]
     used: Option<Value>,
@@ -124,24 +123,22 @@ fn new_json(key: &ApiKey, now: Timestamp) -> Value {
     })
 }
 
-pub(super) async fn run(command: KeyCommand, data: &DataSettings) -> Outcome {
+pub(super) async fn run(command: KeyCommand, store: &Store) -> Outcome {
     match command {
-        KeyCommand::Create(args) => create(args, data).await,
-        KeyCommand::List(args) => list(args, data).await,
-        KeyCommand::Show(args) => show_one(args, data).await,
-        KeyCommand::Budget(BudgetArgs { key, budget: OrNone(budget) }) => {
-            change(key, KeyChange::Budget(budget), data).await
-        }
-        KeyCommand::Disable(args) => change(args, KeyChange::Disable, data).await,
-        KeyCommand::Enable(args) => change(args, KeyChange::Enable, data).await,
-        KeyCommand::Lift(args) => change(args, KeyChange::Lift, data).await,
-        KeyCommand::Revoke(args) => change(args, KeyChange::Revoke, data).await,
-        KeyCommand::Rotate(args) => rotate(args, data).await,
+        KeyCommand::Create(args) => create(args, store).await,
+        KeyCommand::List(args) => list(args, store).await,
+        KeyCommand::Show(args) => show_one(args, store).await,
+        KeyCommand::Budget(BudgetArgs { key, budget }) => change(key, KeyChange::Budget(budget), store).await,
+        KeyCommand::Disable(args) => change(args, KeyChange::Disable, store).await,
+        KeyCommand::Enable(args) => change(args, KeyChange::Enable, store).await,
+        KeyCommand::Lift(args) => change(args, KeyChange::Lift, store).await,
+        KeyCommand::Revoke(args) => change(args, KeyChange::Revoke, store).await,
+        KeyCommand::Rotate(args) => rotate(args, store).await,
     }
 }
 
-async fn create(args: CreateArgs, data: &DataSettings) -> Outcome {
-    let (store, account) = open_account(data, &args.account).await?;
+async fn create(args: CreateArgs, store: &Store) -> Outcome {
+    let account = find_account(store, &args.account).await?;
     let secret = KeySecret::random();
     let new = NewKey {
         name: args.name,
@@ -174,19 +171,18 @@ fn introduction(key: &ApiKey) -> String {
     format!("This is key {}. It will not be shown again: store it safely.{off}", key.id)
 }
 
-async fn list(args: ListArgs, data: &DataSettings) -> Outcome {
-    let (store, owners) = args.open(data).await?;
+async fn list(args: ListArgs, store: &Store) -> Outcome {
+    let owners = args.owners(store).await?;
     let keys = store.list_keys(owners.only).await?;
     let now = store.now();
-    let account = |key: &ApiKey| owners.name(key.account_id);
-    let shown: Vec<_> =
-        keys.iter().map(|key| ShownKey { key, account: account(key), state: key.state(now), used: None }).collect();
+    let shown = |key| ShownKey { key, account: owners.name(key.account_id), state: key.state(now), used: None };
+    let shown: Vec<_> = keys.iter().map(shown).collect();
     show(args.json, &shown, || {
         let rows = shown.iter().map(|ShownKey { key, account, .. }| {
             [
                 key.id.to_string(),
                 key.hint.clone(),
-                (*account).to_owned(),
+                account.clone(),
                 state(key, now),
                 or_dash(key.budget),
                 or_dash(key.expires_at),
@@ -198,13 +194,12 @@ async fn list(args: ListArgs, data: &DataSettings) -> Outcome {
     })
 }
 
-async fn show_one(args: OneKeyArgs, data: &DataSettings) -> Outcome {
-    let store = open_store(data).await?;
+async fn show_one(args: OneKeyArgs, store: &Store) -> Outcome {
     let key = store.find_key(args.id).await?.ok_or_else(|| no_such_key(args.id))?;
-    let account = owner_name(&store, key.account_id).await?;
+    let account = owner_name(store, key.account_id).await;
     let (now, allowance) = (store.now(), store.find_allowance(key.id).await?);
     let used = allowance.map(used_json);
-    show(args.json, &ShownKey { key: &key, account: &account, state: key.state(now), used }, || {
+    show(args.json, &ShownKey { key: &key, account: account.clone(), state: key.state(now), used }, || {
         let rate = |rate: Option<u32>| match rate {
             None => "server default".to_owned(),
             Some(0) => "unlimited".to_owned(),
@@ -244,20 +239,19 @@ fn state(key: &ApiKey, now: Timestamp) -> String {
     format!("{state}{of_account}{reason}{advice}")
 }
 
-async fn change(args: OneKeyArgs, change: KeyChange, data: &DataSettings) -> Outcome {
-    let store = open_store(data).await?;
+async fn change(args: OneKeyArgs, change: KeyChange, store: &Store) -> Outcome {
     let key = store.change_key(args.id, change).await?.ok_or_else(|| no_such_key(args.id))?;
     let now = store.now();
     if change == KeyChange::Enable && key.state(now) == KeyState::Revoked {
         return Err(Failure(format!("key {} is revoked, which cannot be undone: create a new key", key.id)));
     }
-    let account = owner_name(&store, key.account_id).await?;
+    let account = owner_name(store, key.account_id).await;
     let allowance = match change {
         KeyChange::Budget(_) => store.find_allowance(key.id).await?,
         _ => None,
     };
     let used = allowance.map(used_json);
-    show(args.json, &ShownKey { key: &key, account: &account, state: key.state(now), used }, || {
+    show(args.json, &ShownKey { key: &key, account: account.clone(), state: key.state(now), used }, || {
         let name = format!("Key {} ({}) of {account}", key.id, key.hint);
         match (change, allowance) {
             (KeyChange::Budget(_), Some(allowance)) => format!("{name} has the budget {}.", budget_in_use(allowance)),
@@ -267,8 +261,7 @@ async fn change(args: OneKeyArgs, change: KeyChange, data: &DataSettings) -> Out
     })
 }
 
-async fn rotate(args: RotateArgs, data: &DataSettings) -> Outcome {
-    let store = open_store(data).await?;
+async fn rotate(args: RotateArgs, store: &Store) -> Outcome {
     let OneKeyArgs { id, json: JsonArgs { json } } = args.key;
     let revoked = || Failure(format!("key {id} is revoked: create a new key"));
     match store.find_key(id).await? {

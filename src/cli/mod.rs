@@ -11,12 +11,13 @@ use std::{io, thread};
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 use console::{Alignment, measure_text_width, pad_str};
+use serde_json::json;
 
 use self::logging::{LogFormat, Logging};
 use self::printing::{print_line, say, show};
 use crate::files::Files;
 use crate::traces::Exporter;
-use tintype_config::{CommandLine, DataSettings, DatabaseUrl, FileBackend, SettingsError};
+use tintype_config::{CommandLine, DataSettings, DatabaseUrl, FileBackend, ServerSettings, SettingsError};
 use tintype_domain::model::Account;
 use tintype_engines::{diffusion, supervisor};
 use tintype_store::postgres;
@@ -64,7 +65,6 @@ mod task;
 mod terminal;
 mod usage;
 mod values;
-mod version;
 mod webhook;
 
 /// Self-hosted service that turns prompts into images, with API keys and credits
@@ -96,11 +96,11 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     /// Run the API, a worker and the file host in one process
-    Serve(serve::ServeArgs),
+    Serve(ServerSettings),
     /// Run the API and the file host without a worker
-    Api(serve::ServeArgs),
+    Api(ServerSettings),
     /// Run a worker without the API
-    Worker(serve::ServeArgs),
+    Worker(ServerSettings),
     /// Create, list, disable and delete accounts
     #[command(subcommand)]
     Account(account::AccountCommand),
@@ -182,7 +182,7 @@ enum Command {
 impl Command {
     fn otlp(&self) -> Option<&str> {
         match self {
-            Self::Serve(args) | Self::Api(args) | Self::Worker(args) => args.server.otlp.as_deref(),
+            Self::Serve(server) | Self::Api(server) | Self::Worker(server) => server.otlp.as_deref(),
             _ => None,
         }
     }
@@ -385,17 +385,17 @@ fn run(
     let sending = exporter.map(|exporter| exporter.start(runtime.handle())).transpose()?;
     let outcome = runtime.block_on(async {
         match command {
-            Command::Serve(args) => serve::run(args, data, serve::Role::Everything, logging).await,
-            Command::Api(args) => serve::run(args, data, serve::Role::Api, logging).await,
-            Command::Worker(args) => serve::run(args, data, serve::Role::Worker, logging).await,
+            Command::Serve(server) => serve::run(server, data, serve::Role::Everything, logging).await,
+            Command::Api(server) => serve::run(server, data, serve::Role::Api, logging).await,
+            Command::Worker(server) => serve::run(server, data, serve::Role::Worker, logging).await,
             Command::Account(command) => account::run(command, data).await,
-            Command::Person(command) => person::run(command, data).await,
-            Command::Key(command) => key::run(command, data).await,
+            Command::Person(command) => person::run(command, &open_store(data).await?).await,
+            Command::Key(command) => key::run(command, &*open_store(data).await?).await,
             Command::Credits(command) => credits::run(command, data).await,
             Command::Usage(args) => usage::run(args, data).await,
             Command::Webhook(command) => webhook::run(command, data, &read.adopted).await,
-            Command::Task(command) => task::run(command, data).await,
-            Command::Queue(command) => queue::run(command, data).await,
+            Command::Task(command) => task::run(command, &open_store(data).await?).await,
+            Command::Queue(command) => queue::run(command, &*open_store(data).await?).await,
             Command::Files(command) => files::run(command, data).await,
             Command::Policy(command) => policy::run(command),
             Command::Engine(command) => engine::run(command, &data.data).await,
@@ -412,7 +412,10 @@ fn run(
             Command::Config(command) => configuration::run(command, &read.settings),
             Command::Doctor(args) => doctor::run(args, data, &read.adopted).await,
             Command::Health(args) => health::run(args, data).await,
-            Command::Version(args) => version::run(&args),
+            Command::Version(args) => {
+                let version = env!("CARGO_PKG_VERSION");
+                show(args, &json!({ "version": version }), || format!("tintype {version}"))
+            }
             Command::DecodePicture { .. } => unreachable!("main() runs this command without a runtime"),
             Command::Openapi { .. } => {
                 print_line(&crate::http::docs::openapi_json());

@@ -9,12 +9,12 @@ use clap::{Args, Subcommand};
 use console::Term;
 use serde::Serialize;
 
-use super::owners::{ListArgs, open_account};
+use super::owners::{ListArgs, owner_name};
 use super::printing::{JsonArgs, show, show_once};
 use super::values::role;
-use super::{Failure, Outcome, find_account, open_store, table};
+use super::{Failure, Outcome, find_account, table};
 use crate::service::people::People;
-use tintype_config::{DataSettings, StudioUrl, secret_in};
+use tintype_config::{StudioUrl, secret_in};
 use tintype_domain::key::Suspension;
 use tintype_domain::model::{Account, Id};
 use tintype_domain::names::new_person_name;
@@ -116,7 +116,7 @@ pub(super) struct OnePersonArgs {
 struct ShownPerson<'a> {
     #[serde(flatten)]
     person: &'a Person,
-    account: &'a str,
+    account: String,
 }
 
 #[derive(Debug, Serialize)]
@@ -125,36 +125,36 @@ struct ShownLink {
     expires_at: Timestamp,
 }
 
-pub(super) async fn run(command: PersonCommand, data: &DataSettings) -> Outcome {
+pub(super) async fn run(command: PersonCommand, store: &Arc<Store>) -> Outcome {
     match command {
-        PersonCommand::Add(args) => add(args, data).await,
-        PersonCommand::List(args) => list(args, data).await,
+        PersonCommand::Add(args) => add(args, store).await,
+        PersonCommand::List(args) => list(args, store).await,
         PersonCommand::Link(args) => {
-            let (store, person) = open_person(data, &args.person).await?;
+            let person = find_person(store, &args.person).await?;
             show_link(store, &person, args.shown).await
         }
-        PersonCommand::Role(RoleArgs { person, role }) => change(person, PersonChange::Role(role), data).await,
-        PersonCommand::Password(args) => set_password(args, data).await,
-        PersonCommand::ResetFactor(args) => reset_factor(args, data).await,
-        PersonCommand::Lift(args) => change(args, PersonChange::Lift, data).await,
-        PersonCommand::Remove(args) => remove(args, data).await,
+        PersonCommand::Role(RoleArgs { person, role }) => change(person, PersonChange::Role(role), store).await,
+        PersonCommand::Password(args) => set_password(args, store).await,
+        PersonCommand::ResetFactor(args) => reset_factor(args, store).await,
+        PersonCommand::Lift(args) => change(args, PersonChange::Lift, store).await,
+        PersonCommand::Remove(args) => remove(args, store).await,
     }
 }
 
-async fn add(args: AddArgs, data: &DataSettings) -> Outcome {
-    let (store, account) = open_account(data, &args.account).await?;
+async fn add(args: AddArgs, store: &Arc<Store>) -> Outcome {
+    let account = find_account(store, &args.account).await?;
     // Before anything is written.
     let password = args.password;
     let names = [args.name.as_str(), &account.name];
     password.as_deref().map(|password| check_password(password, &names)).transpose()?;
     let people = People::new(store.clone());
     let name = people.known_as(args.name.clone()).await?;
-    let person = create(&store, &account, &name, args.role).await?;
+    let person = create(store, &account, &name, args.role).await?;
     if let Some(password) = password {
         people.set_password(&person, password).await??;
     }
-    let person = find_person(&store, &args.name).await?;
-    show_person(&store, args.json, &person, || {
+    let person = find_person(store, &args.name).await?;
+    show_person(store, args.json, &person, || {
         let (name, role, account) = (&person.name, person.role, &account.name);
         let next =
             if person.has_password { String::new() } else { format!("\nSign-in link: tintype person link {name}") };
@@ -173,11 +173,11 @@ async fn create(store: &Store, account: &Account, name: &str, role: Role) -> Res
     }
 }
 
-async fn list(args: ListArgs, data: &DataSettings) -> Outcome {
-    let (store, owners) = args.open(data).await?;
+async fn list(args: ListArgs, store: &Store) -> Outcome {
+    let owners = args.owners(store).await?;
     let people = store.list_people(owners.only).await?;
-    let account = |person: &Person| owners.name(person.account_id);
-    let shown: Vec<_> = people.iter().map(|person| ShownPerson { person, account: account(person) }).collect();
+    let shown = |person| ShownPerson { person, account: owners.name(person.account_id) };
+    let shown: Vec<_> = people.iter().map(shown).collect();
     show(args.json, &shown, || {
         let rows = shown.iter().map(|ShownPerson { person, account }| {
             let [password, factor] =
@@ -186,7 +186,7 @@ async fn list(args: ListArgs, data: &DataSettings) -> Outcome {
                 || "active".to_owned(),
                 |Suspension { at, reason }| format!("suspended ({reason}; suspended at {at})"),
             );
-            [person.name.clone(), (*account).to_owned(), person.role.to_string(), password, factor, state]
+            [person.name.clone(), account.clone(), person.role.to_string(), password, factor, state]
         });
         table(["NAME", "ACCOUNT", "ROLE", "PASSWORD", "SECOND FACTOR", "STATE"], rows)
     })
@@ -202,26 +202,26 @@ async fn owner_of(store: &Store, account: &Account) -> Result<Person, Failure> {
 }
 
 /// A link that signs a person in once, at the public URL of the studio, and the time of its end.
-async fn link_of(store: Arc<Store>, person: &Person, public_url: &str) -> Result<(String, Timestamp), Failure> {
-    let (token, expires_at) = People::new(store).link(person).await?.ok_or("the person was just removed")?;
+async fn link_of(store: &Arc<Store>, person: &Person, public_url: &str) -> Result<(String, Timestamp), Failure> {
+    let (token, expires_at) = People::new(store.clone()).link(person).await?.ok_or("the person was just removed")?;
     Ok((format!("{public_url}{LINK_PATH}{}", token.reveal()), expires_at))
 }
 
 pub(super) async fn link_of_account(
-    store: Arc<Store>,
+    store: &Arc<Store>,
     account: &Account,
     public_url: &str,
 ) -> Result<(String, Timestamp), Failure> {
-    let owner = owner_of(&store, account).await?;
+    let owner = owner_of(store, account).await?;
     link_of(store, &owner, public_url).await
 }
 
-pub(super) async fn show_link_of_account(store: Arc<Store>, account: &Account, shown: ShownLinkArgs) -> Outcome {
-    let owner = owner_of(&store, account).await?;
+pub(super) async fn show_link_of_account(store: &Arc<Store>, account: &Account, shown: ShownLinkArgs) -> Outcome {
+    let owner = owner_of(store, account).await?;
     show_link(store, &owner, shown).await
 }
 
-async fn show_link(store: Arc<Store>, person: &Person, shown: ShownLinkArgs) -> Outcome {
+async fn show_link(store: &Arc<Store>, person: &Person, shown: ShownLinkArgs) -> Outcome {
     let (url, expires_at) = link_of(store, person, &shown.studio.url()?).await?;
     let note = format!("One-time sign-in link for {}, valid until {expires_at}.", person.name);
     show_once(shown.json, &ShownLink { url: url.clone(), expires_at }, &url, &note)?
@@ -229,35 +229,35 @@ async fn show_link(store: Arc<Store>, person: &Person, shown: ShownLinkArgs) -> 
     Ok(ExitCode::SUCCESS)
 }
 
-async fn change(args: OnePersonArgs, change: PersonChange, data: &DataSettings) -> Outcome {
-    let (store, person) = open_person(data, &args.person).await?;
+async fn change(args: OnePersonArgs, change: PersonChange, store: &Store) -> Outcome {
+    let person = find_person(store, &args.person).await?;
     let is_lift = matches!(change, PersonChange::Lift);
     let person = store.change_person(person.id, change).await?.ok_or("the person was just removed")?;
-    let hint = owner_hint(&store, person.account_id).await?;
-    show_person(&store, args.json, &person, || match is_lift {
+    let hint = owner_hint(store, person.account_id).await?;
+    show_person(store, args.json, &person, || match is_lift {
         true => format!("{} has no strikes and is not suspended.", person.name),
         false => format!("{} now has the role {}.{hint}", person.name, person.role),
     })
     .await
 }
 
-async fn reset_factor(args: OnePersonArgs, data: &DataSettings) -> Outcome {
-    let (store, person) = open_person(data, &args.person).await?;
+async fn reset_factor(args: OnePersonArgs, store: &Store) -> Outcome {
+    let person = find_person(store, &args.person).await?;
     let removed = store.remove_factor(person.id, FactorRemoval::Reset).await?;
-    let person = find_person(&store, person.id.as_str()).await?;
-    show_person(&store, args.json, &person, || match removed {
+    let person = find_person(store, person.id.as_str()).await?;
+    show_person(store, args.json, &person, || match removed {
         true => format!("{} signs in without a second factor now; all sessions have ended.", person.name),
         false => format!("{} has no second factor. Nothing was changed.", person.name),
     })
     .await
 }
 
-async fn set_password(args: OnePersonArgs, data: &DataSettings) -> Outcome {
-    let (store, person) = open_person(data, &args.person).await?;
+async fn set_password(args: OnePersonArgs, store: &Arc<Store>) -> Outcome {
+    let person = find_person(store, &args.person).await?;
     let password = typed_password()?;
     let changed = People::new(store.clone()).set_password(&person, password).await??;
     let person = changed.ok_or("the person was just removed")?;
-    show_person(&store, args.json, &person, || {
+    show_person(store, args.json, &person, || {
         format!("The password of {} is set; all sessions have ended.", person.name)
     })
     .await
@@ -274,11 +274,11 @@ fn typed_password() -> Result<String, Failure> {
     Ok(text.lines().next().unwrap_or_default().to_owned())
 }
 
-async fn remove(args: OnePersonArgs, data: &DataSettings) -> Outcome {
-    let (store, person) = open_person(data, &args.person).await?;
+async fn remove(args: OnePersonArgs, store: &Store) -> Outcome {
+    let person = find_person(store, &args.person).await?;
     store.remove_person(person.id).await?;
-    let hint = owner_hint(&store, person.account_id).await?;
-    show_person(&store, args.json, &person, || format!("Removed {}; all sessions have ended.{hint}", person.name)).await
+    let hint = owner_hint(store, person.account_id).await?;
+    show_person(store, args.json, &person, || format!("Removed {}; all sessions have ended.{hint}", person.name)).await
 }
 
 /// Says so if an account has no owner: nobody can add people or keys in the studio then.
@@ -289,14 +289,7 @@ async fn owner_hint(store: &Store, account_id: Id) -> Result<&'static str, Failu
 }
 
 async fn show_person(store: &Store, json: JsonArgs, person: &Person, text: impl FnOnce() -> String) -> Outcome {
-    let account = find_account(store, person.account_id.as_str()).await?;
-    show(json, &ShownPerson { person, account: &account.name }, text)
-}
-
-async fn open_person(data: &DataSettings, name_or_id: &str) -> Result<(Arc<Store>, Person), Failure> {
-    let store = open_store(data).await?;
-    let person = find_person(&store, name_or_id).await?;
-    Ok((store, person))
+    show(json, &ShownPerson { person, account: owner_name(store, person.account_id).await }, text)
 }
 
 async fn find_person(store: &Store, name_or_id: &str) -> Result<Person, Failure> {

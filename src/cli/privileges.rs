@@ -16,7 +16,7 @@ impl Command {
 
     fn files(&self) -> Option<&str> {
         match self {
-            Self::Serve(args) | Self::Api(args) | Self::Worker(args) => args.server.files.files.as_deref(),
+            Self::Serve(server) | Self::Api(server) | Self::Worker(server) => server.files.files.as_deref(),
             Self::Backup(args) => args.files.files.as_deref(),
             Self::Restore(args) => args.files.files.as_deref(),
             Self::Doctor(args) => args.files.files.as_deref(),

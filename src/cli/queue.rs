@@ -4,8 +4,7 @@ use clap::Subcommand;
 use serde_json::json;
 
 use super::printing::JsonArgs;
-use super::{Outcome, open_store, show};
-use tintype_config::DataSettings;
+use super::{Outcome, show};
 use tintype_store::{QueueDepth, Store, WaitingForEngine};
 use tintype_system::clock::Timestamp;
 
@@ -25,12 +24,11 @@ in the database: it survives restarts, backups and migrations, until `tintype qu
     Show(JsonArgs),
 }
 
-pub(super) async fn run(command: QueueCommand, data: &DataSettings) -> Outcome {
-    let store = open_store(data).await?;
+pub(super) async fn run(command: QueueCommand, store: &Store) -> Outcome {
     match command {
         QueueCommand::Pause(args) => {
             let since = store.pause_queue().await?;
-            print(&store, args, |_| {
+            print(store, args, |_| {
                 format!(
                     "Paused since {since}: no worker claims a task. Submits are accepted, but {TASKS_EXPIRE}. \
                      `tintype queue resume` ends the pause."
@@ -43,10 +41,10 @@ pub(super) async fn run(command: QueueCommand, data: &DataSettings) -> Outcome {
                 Some(since) => format!("Resumed; it was paused since {since}."),
                 None => "The queue was not paused.".into(),
             };
-            print(&store, args, |_| message).await
+            print(store, args, |_| message).await
         }
         QueueCommand::Show(args) => {
-            print(&store, args, |paused_at| match paused_at {
+            print(store, args, |paused_at| match paused_at {
                 Some(since) => format!("Paused since {since}: {TASKS_EXPIRE}. `tintype queue resume` ends the pause."),
                 None => "Not paused.".into(),
             })

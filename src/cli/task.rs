@@ -5,16 +5,15 @@ use std::sync::Arc;
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 
-use super::owners::{Owners, find_only, readable_name};
+use super::owners::{self, owner_name};
 use super::printing::JsonArgs;
 use super::values::whole_number;
-use super::{Failure, Outcome, open_store, show, table};
+use super::{Failure, Outcome, show, table};
 use crate::metrics::Metrics;
 use crate::service::endings::{Endings, STOPPED};
-use tintype_config::DataSettings;
 use tintype_domain::model::{FailureCause, Id, Status, Task, TaskId};
 use tintype_domain::text;
-use tintype_store::TaskRecord;
+use tintype_store::{Store, TaskRecord};
 use tintype_system::clock::Clock;
 
 #[derive(Debug, Subcommand)]
@@ -29,14 +28,11 @@ pub(super) enum TaskCommand {
 
 #[derive(Debug, Args)]
 pub(super) struct ListArgs {
-    /// List only the tasks of this account
-    #[arg(long, value_name = "NAME")]
-    account: Option<String>,
+    #[command(flatten)]
+    list: owners::ListArgs,
     /// Number of tasks to show
     #[arg(long, default_value_t = 20, value_name = "N", value_parser = whole_number::<u32>(0..=i64::from(u32::MAX)))]
     limit: u32,
-    #[command(flatten)]
-    json: JsonArgs,
 }
 
 #[derive(Debug, Args)]
@@ -82,22 +78,20 @@ fn task_json(task: &Task, account: &str) -> Value {
     })
 }
 
-pub(super) async fn run(command: TaskCommand, data: &DataSettings) -> Outcome {
+pub(super) async fn run(command: TaskCommand, store: &Arc<Store>) -> Outcome {
     match command {
-        TaskCommand::List(args) => list(args, data).await,
-        TaskCommand::Show(args) => show_one(args, data).await,
-        TaskCommand::Fail(args) => fail(args, data).await,
+        TaskCommand::List(args) => list(args, store).await,
+        TaskCommand::Show(args) => show_one(args, store).await,
+        TaskCommand::Fail(args) => fail(args, store).await,
     }
 }
 
-async fn list(args: ListArgs, data: &DataSettings) -> Outcome {
-    let store = open_store(data).await?;
-    let account = find_only(&store, args.account.as_deref()).await?;
-    let tasks = store.recent_tasks(account, args.limit).await?;
-    let owners = Owners::readable(&store).await;
-    let account = |task: &Task| owners.name_or_id(task.account_id);
+async fn list(args: ListArgs, store: &Store) -> Outcome {
+    let owners = args.list.owners(store).await?;
+    let tasks = store.recent_tasks(owners.only, args.limit).await?;
+    let account = |task: &Task| owners.name(task.account_id);
     let listed: Value = tasks.iter().map(|task| task_json(task, &account(task))).collect();
-    show(args.json, &listed, || {
+    show(args.list.json, &listed, || {
         let rows = tasks.iter().map(|task| {
             let error = match &task.status {
                 Status::Failed(failure) => failure.message.clone(),
@@ -116,11 +110,10 @@ async fn list(args: ListArgs, data: &DataSettings) -> Outcome {
     })
 }
 
-async fn show_one(args: OneTaskArgs, data: &DataSettings) -> Outcome {
-    let store = open_store(data).await?;
+async fn show_one(args: OneTaskArgs, store: &Store) -> Outcome {
     let record = store.inspect_task(args.id).await?.ok_or_else(|| no_such_task(args.id))?;
     let TaskRecord { task, request, person_id, lost_leases, removed_at } = record;
-    let mut shown = task_json(&task, &readable_name(&store, task.account_id).await);
+    let mut shown = task_json(&task, &owner_name(store, task.account_id).await);
     shown["request"] = serde_json::to_value(&request)?;
     shown["seeds"] = request.seeds(args.id).collect();
     shown["person_id"] = json!(person_id);
@@ -131,8 +124,7 @@ async fn show_one(args: OneTaskArgs, data: &DataSettings) -> Outcome {
     show(JsonArgs { json: true }, &shown, String::new)
 }
 
-async fn fail(args: FailArgs, data: &DataSettings) -> Outcome {
-    let store = open_store(data).await?;
+async fn fail(args: FailArgs, store: &Arc<Store>) -> Outcome {
     let id = args.task.id;
     let failed = Endings::new(store.clone(), Arc::new(Metrics::new(Clock::system().now())))
         .fail_unleased(id, FailureCause::Operator, &args.reason)
@@ -141,7 +133,7 @@ async fn fail(args: FailArgs, data: &DataSettings) -> Outcome {
     if !failed {
         return Err(Failure(format!("task {} is already {}", TaskId(id), record.task.status.as_str())));
     }
-    let account = readable_name(&store, record.task.account_id).await;
+    let account = owner_name(store, record.task.account_id).await;
     let shown = task_json(&record.task, &account);
     show(args.task.json, &shown, || format!("Task {} was failed and refunded.", TaskId(id)))
 }

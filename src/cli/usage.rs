@@ -6,10 +6,9 @@ use std::time::Duration;
 use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 
-use super::owners::find_only;
 use super::printing::{JsonArgs, misused};
 use super::values::whole_number;
-use super::{Outcome, open_store, or_dash, say, show, table};
+use super::{Outcome, find_account, open_store, or_dash, say, show, table};
 use crate::service::usage::{self, UsageLine};
 use tintype_config::DataSettings;
 use tintype_domain::timestamp::Timestamp;
@@ -54,7 +53,10 @@ pub(super) async fn run(args: UsageArgs, data: &DataSettings) -> Outcome {
         return misused("--since must not be after --until");
     }
     let store = open_store(data).await?;
-    let account_id = find_only(&store, args.account.as_deref()).await?;
+    let account_id = match &args.account {
+        Some(name) => Some(find_account(&store, name).await?.id),
+        None => None,
+    };
     let today = Timestamp::of_day(&store.now().day()).ok_or("the clock is beyond the years of the calendar")?;
     let from = match (args.since, args.until) {
         (None, None) => Some(today.saturating_sub(DAY * (args.days - 1))),

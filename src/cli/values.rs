@@ -24,10 +24,6 @@ where
     }
 }
 
-/// A value of a flag, or `none`.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct OrNone<T>(pub(super) Option<T>);
-
 /// A parser of roles, which shells complete.
 pub(super) fn role() -> impl TypedValueParser<Value = Role> {
     PossibleValuesParser::new(Role::ALL.map(Role::as_str)).try_map(|text: String| text.parse::<Role>())

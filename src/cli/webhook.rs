@@ -9,7 +9,7 @@ use clap::builder::PossibleValuesParser;
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 
-use super::owners::{ListArgs, open_account, owner_name};
+use super::owners::{ListArgs, owner_name};
 use super::printing::{JsonArgs, show, show_once, show_verdict};
 use super::values::whole_number;
 use super::{Failure, Outcome, find_account, open_store, or_dash, table};
@@ -155,21 +155,22 @@ fn last_outcome(delivery: &Delivery) -> String {
 }
 
 pub(super) async fn run(command: WebhookCommand, data: &DataSettings, adopted: &Adopted) -> Outcome {
+    let store = open_store(data).await?;
     match command {
-        WebhookCommand::Add(args) => add(args, data, adopted).await,
-        WebhookCommand::List(args) => list(args, data).await,
-        WebhookCommand::Test(args) => test(args, data).await,
-        WebhookCommand::Disable(args) => change(args, EndpointChange::Disable, data).await,
-        WebhookCommand::Enable(args) => change(args, EndpointChange::Enable, data).await,
-        WebhookCommand::Rotate(args) => rotate(args, data).await,
-        WebhookCommand::Remove(args) => remove(args, data).await,
-        WebhookCommand::Deliveries(args) => deliveries(args, data).await,
-        WebhookCommand::Replay(args) => replay(args, data).await,
+        WebhookCommand::Add(args) => add(args, &store, data, adopted).await,
+        WebhookCommand::List(args) => list(args, &store).await,
+        WebhookCommand::Test(args) => test(args, &store).await,
+        WebhookCommand::Disable(args) => change(args, EndpointChange::Disable, &store).await,
+        WebhookCommand::Enable(args) => change(args, EndpointChange::Enable, &store).await,
+        WebhookCommand::Rotate(args) => rotate(args, &store).await,
+        WebhookCommand::Remove(args) => remove(args, &store).await,
+        WebhookCommand::Deliveries(args) => deliveries(args, &store).await,
+        WebhookCommand::Replay(args) => replay(args, &store).await,
     }
 }
 
-async fn add(args: AddArgs, data: &DataSettings, adopted: &Adopted) -> Outcome {
-    let (store, account) = open_account(data, &args.account).await?;
+async fn add(args: AddArgs, store: &Store, data: &DataSettings, adopted: &Adopted) -> Outcome {
+    let account = find_account(store, &args.account).await?;
     let networks = args.networks.all();
     if !is_reachable(&args.url, networks) {
         // On PostgreSQL another process may send the events.
@@ -183,7 +184,7 @@ async fn add(args: AddArgs, data: &DataSettings, adopted: &Adopted) -> Outcome {
     }
     let kinds = args.events.iter().map(|name| name.parse()).collect::<Result<Vec<EventType>, _>>()?;
     let events = Subscription::to(&kinds).unwrap_or_else(Subscription::to_all);
-    match endpoints::add(&store, account.id, args.url, events, AddedBy::Operator).await? {
+    match endpoints::add(store, account.id, args.url, events, AddedBy::Operator).await? {
         Ok((endpoint, secret)) => {
             if let Err(error) = show_secret(args.json, &endpoint, &secret, "")? {
                 store.remove_endpoint(endpoint.id).await?;
@@ -214,14 +215,14 @@ fn show_secret(
     show_once(json, &with_secret, secret, &note)
 }
 
-async fn list(args: ListArgs, data: &DataSettings) -> Outcome {
-    let (store, owners) = args.open(data).await?;
+async fn list(args: ListArgs, store: &Store) -> Outcome {
+    let owners = args.owners(store).await?;
     let endpoints = store.list_endpoints(owners.only).await?;
     let account = |endpoint: &Endpoint| owners.name(endpoint.account_id);
-    let listed: Value = endpoints.iter().map(|endpoint| endpoint_json(endpoint, account(endpoint))).collect();
+    let listed: Value = endpoints.iter().map(|endpoint| endpoint_json(endpoint, &account(endpoint))).collect();
     show(args.json, &listed, || {
         let rows = endpoints.iter().map(|endpoint| {
-            let (account, url) = (account(endpoint).to_owned(), endpoint.url.as_str().to_owned());
+            let (account, url) = (account(endpoint), endpoint.url.as_str().to_owned());
             [endpoint.id.to_string(), account, state(endpoint), endpoint.events.to_string(), url]
         });
         table(["ID", "ACCOUNT", "STATE", "EVENTS", "URL"], rows)
@@ -240,17 +241,15 @@ fn state(endpoint: &Endpoint) -> String {
     }
 }
 
-async fn change(args: OneEndpointArgs, change: EndpointChange, data: &DataSettings) -> Outcome {
-    let store = open_store(data).await?;
+async fn change(args: OneEndpointArgs, change: EndpointChange, store: &Store) -> Outcome {
     let endpoint = store.change_endpoint(args.id, change).await?.ok_or_else(|| no_such_endpoint(args.id))?;
-    let account = owner_name(&store, endpoint.account_id).await?;
+    let account = owner_name(store, endpoint.account_id).await;
     show(args.json, &endpoint_json(&endpoint, &account), || {
         format!("Endpoint {} of {account} is {}.", endpoint.id, state(&endpoint))
     })
 }
 
-async fn rotate(args: RotateArgs, data: &DataSettings) -> Outcome {
-    let store = open_store(data).await?;
+async fn rotate(args: RotateArgs, store: &Store) -> Outcome {
     let (id, secret) = (args.endpoint.id, SigningSecret::random());
     let endpoint = store.find_endpoint(id).await?.ok_or_else(|| no_such_endpoint(id))?;
     let overlap = in_words(args.overlap);
@@ -265,19 +264,17 @@ async fn rotate(args: RotateArgs, data: &DataSettings) -> Outcome {
     changed.map(|_| ExitCode::SUCCESS).ok_or_else(|| unused(&no_such_endpoint(id).0))
 }
 
-async fn remove(args: OneEndpointArgs, data: &DataSettings) -> Outcome {
-    let store = open_store(data).await?;
+async fn remove(args: OneEndpointArgs, store: &Store) -> Outcome {
     let endpoint = store.remove_endpoint(args.id).await?.ok_or_else(|| no_such_endpoint(args.id))?;
-    let account = owner_name(&store, endpoint.account_id).await?;
+    let account = owner_name(store, endpoint.account_id).await;
     show(args.json, &endpoint_json(&endpoint, &account), || {
         format!("Endpoint {} of {account} is removed, and its deliveries with it.", endpoint.id)
     })
 }
 
 /// Sends an event, and waits until a server has made an attempt at it.
-async fn test(args: OneEndpointArgs, data: &DataSettings) -> Outcome {
-    let store = open_store(data).await?;
-    check_can_send(&store, args.id).await?;
+async fn test(args: OneEndpointArgs, store: &Store) -> Outcome {
+    check_can_send(store, args.id).await?;
     let id = store.test_endpoint(args.id).await?.ok_or("the endpoint was disabled or removed meanwhile")?;
     let mut waited = Duration::ZERO;
     let delivery = loop {
@@ -299,8 +296,7 @@ async fn test(args: OneEndpointArgs, data: &DataSettings) -> Outcome {
     })
 }
 
-async fn deliveries(args: DeliveriesArgs, data: &DataSettings) -> Outcome {
-    let store = open_store(data).await?;
+async fn deliveries(args: DeliveriesArgs, store: &Store) -> Outcome {
     let id = args.endpoint.id;
     store.find_endpoint(id).await?.ok_or_else(|| no_such_endpoint(id))?;
     let deliveries = store.list_deliveries(id, None, args.limit).await?;
@@ -321,11 +317,10 @@ async fn deliveries(args: DeliveriesArgs, data: &DataSettings) -> Outcome {
     })
 }
 
-async fn replay(args: ReplayArgs, data: &DataSettings) -> Outcome {
-    let store = open_store(data).await?;
+async fn replay(args: ReplayArgs, store: &Store) -> Outcome {
     let missing = || format!("there is no delivery {}; see `tintype webhook deliveries ID`", args.delivery);
     let found = store.find_delivery(args.delivery).await?.ok_or_else(missing)?;
-    check_can_send(&store, found.endpoint_id).await?;
+    check_can_send(store, found.endpoint_id).await?;
     let id = store.replay_delivery(args.delivery).await?.ok_or("the endpoint was disabled or removed meanwhile")?;
     let delivery = store.find_delivery(id).await?.ok_or("the endpoint was removed meanwhile")?;
     show(args.json, &delivery_json(&delivery), || {

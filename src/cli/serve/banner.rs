@@ -148,8 +148,8 @@ pub(super) struct FirstLink {
 
 impl FirstLink {
     /// Makes the link for a studio at `url`.
-    pub(super) async fn create(store: Arc<Store>, data: &Path, url: &str, shown: bool) -> Result<Self, Failure> {
-        let account = find_account(&store, FIRST_ACCOUNT).await?;
+    pub(super) async fn create(store: &Arc<Store>, data: &Path, url: &str, shown: bool) -> Result<Self, Failure> {
+        let account = find_account(store, FIRST_ACCOUNT).await?;
         let (link, _) = link_of_account(store, &account, url).await?;
         let (program, directory) = (quoted(&program()), from_anywhere(data));
         let command = format!("{program} account link {FIRST_ACCOUNT} --data {directory} --public-url {url}");

@@ -9,7 +9,6 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
-use clap::Args;
 use futures::future::BoxFuture;
 use rustix::process::{Resource, getrlimit};
 use tokio::task::JoinSet;
@@ -41,12 +40,6 @@ use tintype_system::locked::Locked as _;
 mod banner;
 mod rendering;
 mod started;
-
-#[derive(Debug, Args)]
-pub(super) struct ServeArgs {
-    #[command(flatten)]
-    pub(super) server: ServerSettings,
-}
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Role {
@@ -180,8 +173,7 @@ pub(super) fn check_machine() -> Result<(), Failure> {
     })
 }
 
-pub(super) async fn run(args: ServeArgs, data: &DataSettings, role: Role, logging: Logging) -> Outcome {
-    let ServeArgs { server } = args;
+pub(super) async fn run(server: ServerSettings, data: &DataSettings, role: Role, logging: Logging) -> Outcome {
     let mut signals = Signals::catch()?;
     // A start may have to wait for a database or a bucket. Its effects until then stay valid, as after a crash.
     let Started { parts, listeners, lock: _lock } = tokio::select! {

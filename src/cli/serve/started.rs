@@ -39,7 +39,7 @@ impl Ready<'_> {
         let is_known = url.is_some() && key.is_none();
         if let (Some(url), Some(key)) = (url, key) {
             let public = self.server.public_url.as_deref().unwrap_or(url);
-            let link = FirstLink::create(store, &self.data.data, public, shows_secrets(format)).await?;
+            let link = FirstLink::create(&store, &self.data.data, public, shows_secrets(format)).await?;
             match format {
                 LogFormat::Text => {
                     key.announce(url);
