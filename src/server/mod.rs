@@ -12,6 +12,7 @@ mod validity;
 
 use std::io;
 use std::net::IpAddr;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -35,7 +36,7 @@ use crate::http::{ConnectionInfo, EnvelopeStream, NoAnswer};
 use connection_slots::{ConnectionSlot, ConnectionSlots};
 use connection_timeouts::{ConnectionPhase, Exchange, TimedStream};
 use listener::Accepted;
-use socket::{Ending, ReturnedStream, Socket};
+use socket::{Ending, LentStream, Socket, lend};
 use tintype_config::{ConnectionLimits, MAX_HEADER, MAX_HEADER_FIELDS, RESERVED_FILE_DESCRIPTORS, TrustedProxy};
 use tintype_domain::source::Peer;
 
@@ -194,7 +195,7 @@ impl ConnectionAcceptor {
                     },
                 }
             }
-            let (stream, returned) = ReturnedStream::new(stream);
+            let (stream, returned) = lend(stream);
             let limit = state.limits.write_stall;
             finish(state.handshake(stream, connection, watcher), returned, connection, limit).await;
             drop(slot);
@@ -206,7 +207,7 @@ impl ConnectionAcceptor {
         let Some((slot, connection)) = slot(&self.slots, Peer::Socket) else { return };
         let (state, watcher) = (self.state.clone(), self.open.watcher());
         tokio::spawn(async move {
-            let (stream, returned) = ReturnedStream::new(stream);
+            let (stream, returned) = lend(stream);
             let limit = state.limits.write_stall;
             finish(state.serve_http(Box::new(stream), connection, watcher), returned, connection, limit).await;
             drop(slot);
@@ -259,7 +260,7 @@ async fn finish<S: Socket>(
 
 impl ListenerState {
     /// Detects whether a connection uses TLS, and serves it.
-    async fn handshake(self, stream: ReturnedStream<TcpStream>, connection: Connection, watcher: Watcher) -> Ending {
+    async fn handshake(self, stream: Pin<LentStream<TcpStream>>, connection: Connection, watcher: Watcher) -> Ending {
         let Some(tls) = self.tls.clone() else {
             return self.serve_http(Box::new(stream), connection, watcher).await;
         };

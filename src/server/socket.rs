@@ -5,12 +5,12 @@
 //! peer takes too long.
 
 use std::io;
+use std::ops::{Deref, DerefMut};
 use std::pin::Pin;
-use std::task::{Context, Poll};
 use std::time::Duration;
 
 use socket2::SockRef;
-use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, ReadBuf};
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream, UnixStream};
 use tokio::sync::oneshot;
 
@@ -83,68 +83,38 @@ async fn is_closed_by_peer(stream: &mut impl Socket) -> bool {
     discarded.is_ok_and(|bytes| bytes < MAX_DISCARDED)
 }
 
-/// A stream that returns itself when its user drops it.
+/// A stream that returns to its owner when its user drops it.
 #[derive(Debug)]
-pub(super) struct ReturnedStream<S> {
+pub(super) struct LentStream<S> {
     stream: Option<S>,
     owner: Option<oneshot::Sender<S>>,
 }
 
-impl<S> ReturnedStream<S> {
-    /// Lends a stream; the receiver gets it back.
-    pub(super) fn new(stream: S) -> (Self, oneshot::Receiver<S>) {
-        let (owner, returned) = oneshot::channel();
-        (Self { stream: Some(stream), owner: Some(owner) }, returned)
-    }
+/// Lends a stream; the receiver gets it back. A pinned pointer to a stream is a stream.
+pub(super) fn lend<S: Socket>(stream: S) -> (Pin<LentStream<S>>, oneshot::Receiver<S>) {
+    let (owner, returned) = oneshot::channel();
+    (Pin::new(LentStream { stream: Some(stream), owner: Some(owner) }), returned)
+}
 
-    /// The stream, which is here until this value is dropped.
-    fn stream(&mut self) -> Pin<&mut S>
-    where
-        S: Unpin,
-    {
-        Pin::new(self.stream.as_mut().expect("only dropping takes the stream"))
+impl<S> Deref for LentStream<S> {
+    type Target = S;
+
+    fn deref(&self) -> &S {
+        self.stream.as_ref().expect("only dropping takes the stream")
     }
 }
 
-impl ReturnedStream<TcpStream> {
-    /// Waits for the first bytes without taking them.
-    pub(super) async fn peek(&self, buffer: &mut [u8]) -> io::Result<usize> {
-        match &self.stream {
-            Some(stream) => stream.peek(buffer).await,
-            None => Err(io::ErrorKind::NotConnected.into()),
-        }
+impl<S> DerefMut for LentStream<S> {
+    fn deref_mut(&mut self) -> &mut S {
+        self.stream.as_mut().expect("only dropping takes the stream")
     }
 }
 
-impl<S> Drop for ReturnedStream<S> {
+impl<S> Drop for LentStream<S> {
     fn drop(&mut self) {
         if let (Some(stream), Some(owner)) = (self.stream.take(), self.owner.take()) {
             // Without an owner the stream is closed.
             drop(owner.send(stream));
         }
-    }
-}
-
-impl<S: AsyncRead + Unpin> AsyncRead for ReturnedStream<S> {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        buffer: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        self.stream().poll_read(context, buffer)
-    }
-}
-
-impl<S: AsyncWrite + Unpin> AsyncWrite for ReturnedStream<S> {
-    fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, buffer: &[u8]) -> Poll<io::Result<usize>> {
-        self.stream().poll_write(context, buffer)
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.stream().poll_flush(context)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.stream().poll_shutdown(context)
     }
 }
