@@ -7,6 +7,7 @@ use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as 
 use std::path::{Path, PathBuf};
 
 use indicatif::ProgressBar;
+use serde::Serialize;
 
 use crate::files::{Files, MARKER};
 use tintype_store::sqlite::Snapshot;
@@ -25,7 +26,7 @@ const FILES: &str = "files";
 const JOURNAL: &str = "tintype.db-journal";
 
 /// Contents of a backup or of a restored installation.
-#[derive(Debug)]
+#[derive(Debug, Serialize)]
 pub struct Contents {
     /// Accounts.
     pub accounts: u64,
@@ -35,6 +36,8 @@ pub struct Contents {
     pub files: u64,
     /// Size of the database and the result files, in bytes.
     pub bytes: u64,
+    /// Time that the copy took.
+    pub seconds: f64,
     /// Drifts, up to a limit.
     pub drifts: Vec<Drift>,
     /// Number of drifts beyond that limit.
@@ -42,7 +45,7 @@ pub struct Contents {
 }
 
 impl Contents {
-    fn new(audit: Audit, check: results::Check, database_bytes: u64) -> Self {
+    fn new(audit: Audit, check: results::Check, database_bytes: u64, progress: &ProgressBar) -> Self {
         let mut drifts = audit.drifts;
         drifts.extend(check.drifts);
         Self {
@@ -50,6 +53,7 @@ impl Contents {
             tasks: audit.tasks,
             files: check.files,
             bytes: database_bytes + check.bytes,
+            seconds: progress.elapsed().as_millis() as f64 / 1e3,
             drifts,
             drifts_left_out: check.drifts_left_out,
         }
@@ -201,5 +205,5 @@ async fn fill(database: &Path, files: Option<&Files>, into: &Path, progress: &Pr
     results::sync_directory(into)?;
     results::begin(progress, "checking the copy", audit.tasks);
     let check = results::check(Some(&copied), tasks, progress).await?;
-    Ok(Contents::new(audit, check, database_bytes))
+    Ok(Contents::new(audit, check, database_bytes, progress))
 }

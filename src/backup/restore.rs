@@ -90,7 +90,7 @@ async fn inspect(from: &Path, despite_drifts: bool, progress: &ProgressBar) -> R
     let files = results_in(&from.join(FILES))?;
     let check =
         results::check(files.as_ref(), Tasks::Snapshot(&snapshot), progress).await.map_err(|error| damaged(&error))?;
-    let contents = Contents::new(audit, check, 0);
+    let contents = Contents::new(audit, check, 0, progress);
     refuse_drifts(&contents, despite_drifts).map_err(|error| damaged(&error))
 }
 
@@ -192,7 +192,7 @@ impl Target {
         let database = fs::File::open(&staged).map_err(unwritable)?;
         database.sync_all().map_err(unwritable)?;
         let bytes = database.metadata().map_err(unwritable)?.len();
-        let contents = Contents::new(audit, check, bytes);
+        let contents = Contents::new(audit, check, bytes, progress);
         refuse_drifts(&contents, despite_drifts)?;
         if let Some(log) = companions(&staged).iter().find(|path| path.exists()) {
             return Err(format!("the database could not be closed: {} still exists", log.display()));

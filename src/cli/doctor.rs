@@ -136,7 +136,7 @@ fn directory(data: &DataSettings) -> Result<String, String> {
         return Ok(format!("none yet; the first start creates {}", data.data.display()));
     }
     writable(&data.data)?;
-    strangers(&data.data)?;
+    check_owners(&data.data)?;
     let database = data.database()?;
     let secret = data_dir::SECRET_FILES.iter().map(|name| data.data.join(name));
     let mut private = std::iter::once(data.data.clone()).chain(database.path().map(Path::to_owned)).chain(secret);
@@ -189,7 +189,7 @@ fn user_of(directory: &Path) -> std::io::Result<u32> {
 }
 
 /// Finds entries of a directory that belong to others than the user of the service, such as those that root made by mistake.
-fn strangers(directory: &Path) -> Result<(), String> {
+fn check_owners(directory: &Path) -> Result<(), String> {
     let unreadable = |error: std::io::Error| format!("cannot look into {}: {error}", directory.display());
     let own = user_of(directory).map_err(unreadable)?;
     for entry in std::fs::read_dir(directory).map_err(unreadable)? {
@@ -390,7 +390,7 @@ async fn files(
 /// Writes a file that has no name, so that nothing is left of it, and checks who owns what a service would write.
 fn try_directory(directory: &Path) -> Result<(), String> {
     writable(directory)?;
-    strangers(directory)?;
+    check_owners(directory)?;
     let unnamed = OFlags::TMPFILE | OFlags::WRONLY;
     let unwritable = |error: std::io::Error| format!("cannot write in {}: {error}", directory.display());
     match rustix::fs::open(directory, unnamed, Mode::RUSR | Mode::WUSR).map(File::from) {

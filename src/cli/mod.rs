@@ -253,7 +253,7 @@ pub fn main() -> ExitCode {
         // From here on this process may have threads.
         .and_then(|()| match is_server {
             true => serve::check_machine().and_then(|()| Ok(output::open(logging::report_dropped)?)),
-            false => Ok(signals::end_as_process_1(needs.heeds_interrupts)?),
+            false => Ok(signals::end_on_signals_as_init(needs.heeds_interrupts)?),
         })
         .and_then(|()| on_large_stack(|| run(command, &data, &read, logging, exporter))?);
     match outcome {
@@ -304,7 +304,7 @@ fn explain(error: SettingsError, arguments: &[OsString]) -> ExitCode {
             ExitCode::from(2)
         }
         SettingsError::Usage(error, notes) => {
-            let error = with_habits(without_credentials(error), arguments);
+            let error = with_own_flag(without_credentials(error), arguments);
             let printed = error.print();
             let unknown = unknown_argument(&error).unwrap_or_default();
             let takes_prompt = || arguments.iter().any(|argument| argument == "generate" || argument == "try");
@@ -342,18 +342,18 @@ fn without_credentials(mut error: clap::Error) -> clap::Error {
 }
 
 /// What commands take in place of flags that other programs have.
-const HABITS: [(&[&str], &[&str], &str); 3] = [
+const FOREIGN_FLAGS: [(&[&str], &[&str], &str); 3] = [
     (&tintype_config::SERVERS, &["--port", "--host", "--bind"], "--listen HOST:PORT"),
     (&["generate"], &["--size", "--width", "--height"], "--aspect W:H"),
     (&["generate"], &["--prompt"], "<PROMPT>"),
 ];
 
 /// The error with what does the same where someone tries a flag of other programs: a port is most like `--production`.
-fn with_habits(mut error: clap::Error, arguments: &[OsString]) -> clap::Error {
+fn with_own_flag(mut error: clap::Error, arguments: &[OsString]) -> clap::Error {
     let flag = unknown_argument(&error).unwrap_or_default().to_owned();
     let is_of = |commands: &[&str]| arguments.iter().any(|argument| commands.iter().any(|command| argument == command));
-    let habit = HABITS.iter().find(|(commands, flags, _)| flags.contains(&&*flag) && is_of(commands));
-    if let Some((_, _, ours)) = habit {
+    let known = FOREIGN_FLAGS.iter().find(|(commands, flags, _)| flags.contains(&&*flag) && is_of(commands));
+    if let Some((_, _, ours)) = known {
         error.remove(ContextKind::Usage);
         error.remove(ContextKind::Suggested);
         error.insert(ContextKind::SuggestedArg, ContextValue::String((*ours).into()));

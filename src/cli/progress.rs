@@ -17,10 +17,14 @@ use tintype_system::output;
 /// Creates a spinner on standard error if that is a terminal; [`crate::backup::results::begin`] turns it into a bar.
 pub(super) fn bar(visible: bool) -> ProgressBar {
     let style = ProgressStyle::with_template("{spinner} {msg} ({elapsed})").expect("the template is valid");
-    let target = if visible { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };
-    let bar = ProgressBar::with_draw_target(Some(0), target).with_style(style);
+    let bar = ProgressBar::with_draw_target(Some(0), draw_target(visible)).with_style(style);
     bar.enable_steady_tick(Duration::from_millis(100));
     bar
+}
+
+/// Standard error shows progress only when it is a terminal.
+pub(super) fn draw_target(visible: bool) -> ProgressDrawTarget {
+    if visible { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() }
 }
 
 /// How often a render's progress is checked.
@@ -96,8 +100,7 @@ impl Transfer {
         let terminal = io::stderr().is_terminal();
         let template = "{bar:30} {binary_bytes} of {binary_total_bytes}, {binary_bytes_per_sec}, {eta} left";
         let style = ProgressStyle::with_template(template).expect("the template is valid");
-        let target = if visible && terminal { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };
-        let bar = ProgressBar::with_draw_target(None, target).with_style(style);
+        let bar = ProgressBar::with_draw_target(None, draw_target(visible)).with_style(style);
         Self { bar, lines: visible && !terminal, state: Mutex::default() }
     }
 

@@ -5,12 +5,11 @@ use std::path::PathBuf;
 use clap::Args;
 use serde::Serialize;
 
-use super::backup::{Copied, lossy};
+use super::backup::summary;
 use super::printing::JsonArgs;
 use super::{Outcome, progress, show};
-use crate::backup::{self, Target};
+use crate::backup::{self, Contents, Target};
 use tintype_config::{DataSettings, FilesSettings};
-use tintype_system::clock::Clock;
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
@@ -31,15 +30,14 @@ pub(super) struct RestoreArgs {
 }
 
 #[derive(Debug, Serialize)]
-struct Restored<'a> {
+struct Restored {
     from: String,
     data: String,
     #[serde(flatten)]
-    copied: Copied<'a>,
+    contents: Contents,
 }
 
 pub(super) async fn run(args: RestoreArgs, data: &DataSettings) -> Outcome {
-    let clock = Clock::system();
     let target = Target {
         data: data.data.clone(),
         database: data.sqlite_file("restore to SQLite, then move with `tintype migrate`")?,
@@ -48,8 +46,8 @@ pub(super) async fn run(args: RestoreArgs, data: &DataSettings) -> Outcome {
     let bar = progress::bar(!args.json);
     let restored = backup::restore(&args.from, &target, args.despite_drifts, &bar).await;
     bar.finish_and_clear();
-    let contents = restored?;
-    let (from, data) = (lossy(&args.from), lossy(&data.data));
-    let restored = Restored { from, data, copied: Copied::new(&contents, &clock) };
-    show(args.json, &restored, || restored.copied.text(&format!("Restored {} into {}", restored.from, restored.data)))
+    let (from, data) = (args.from.display().to_string(), data.data.display().to_string());
+    let done = format!("Restored {from} into {data}");
+    let restored = Restored { from, data, contents: restored? };
+    show(args.json, &restored, || summary(&restored.contents, &done))
 }

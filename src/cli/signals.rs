@@ -1,4 +1,4 @@
-//! The signals that servers and commands obey.
+//! The signals that servers and commands until_stop.
 
 use std::io::{self, IsTerminal as _};
 
@@ -42,7 +42,7 @@ impl Signals {
     }
 
     /// Reads the log filter again until a signal to stop comes. Returns its name.
-    pub(super) async fn obey(&mut self, logging: &Logging) -> &'static str {
+    pub(super) async fn until_stop(&mut self, logging: &Logging) -> &'static str {
         loop {
             match self.next().await {
                 ServerSignal::Reload => reload(logging),
@@ -74,7 +74,7 @@ pub(super) async fn until_interrupted<T>(
 
 /// Has signals end this command as they end any process. Process 1, such as a command in a container without an init,
 /// ignores those that it does not catch. A command that `heeds_interrupts` catches SIGINT itself.
-pub(super) fn end_as_process_1(heeds_interrupts: bool) -> io::Result<()> {
+pub(super) fn end_on_signals_as_init(heeds_interrupts: bool) -> io::Result<()> {
     if std::process::id() != 1 {
         return Ok(());
     }

@@ -215,7 +215,7 @@ pub(super) async fn run(command: EngineCommand, data: &Path) -> Outcome {
     match command {
         EngineCommand::List(args) => list(&args, data),
         EngineCommand::Check(args) => check(args, data).await,
-        EngineCommand::Try(args) => try_out(args, data).await,
+        EngineCommand::Try(args) => try_command(args, data).await,
         EngineCommand::Nodes(args) => nodes::run(&args),
         EngineCommand::Library(args) => library::run(args, data).await,
     }
@@ -294,13 +294,13 @@ async fn check_one(named: &NamedEngine, data: &Path) -> Result<(Value, String, b
     Ok((json, text, is_ready))
 }
 
-async fn try_out(args: TryArgs, data: &Path) -> Outcome {
+async fn try_command(args: TryArgs, data: &Path) -> Outcome {
     let (width, height) = args.aspect.size();
     let out = args.out.clone().unwrap_or_else(free_file);
     // Before the render, which may cost money.
     check_free(&out)?;
     let stages = Stages::new(!args.json);
-    let tried = paint(&args, &out, data, (width, height), &stages).await;
+    let tried = try_engine(&args, &out, data, (width, height), &stages).await;
     stages.end();
     let (tried, text) = tried?;
     show(args.json, &tried, || text)
@@ -327,7 +327,11 @@ fn check_free(out: &Path) -> Result<(), String> {
 }
 
 /// An engine that is ready, for one picture of the operator.
-async fn ready(named: &NamedEngine, data: &Path, limit: Duration) -> Result<(Arc<dyn Engine>, EngineInfo), Failure> {
+async fn start_engine(
+    named: &NamedEngine,
+    data: &Path,
+    limit: Duration,
+) -> Result<(Arc<dyn Engine>, EngineInfo), Failure> {
     let choice = chosen(named, data)?;
     let engine = choice.build(EngineContext { quotes_server: true, keeps: owns(data), ..EngineContext::default() })?;
     let started = tokio::time::timeout(limit, engine.started()).await;
@@ -342,7 +346,7 @@ fn owns(data: &Path) -> bool {
 }
 
 /// Renders one picture: the outcome as JSON and as text.
-async fn paint(
+async fn try_engine(
     args: &TryArgs,
     out: &Path,
     data: &Path,
@@ -351,7 +355,7 @@ async fn paint(
 ) -> Result<(Value, String), Failure> {
     let named = args.engine.engine_named(&args.name)?;
     stages.begin(&format!("starting the engine {}", named.name));
-    let (engine, info) = ready(&named, data, args.timeout).await?;
+    let (engine, info) = start_engine(&named, data, args.timeout).await?;
     stages.begin(&format!("rendering with {}", info.description));
     let (native_width, native_height) = info.sizes.nearest(width, height);
     let clock = Clock::system();

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Args;
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use indicatif::{ProgressBar, ProgressStyle};
 use reqwest::StatusCode;
 use serde::{Serialize, Serializer};
 use tintype_client::{Accepted, Client, ClientError, Finished, PlainHttp, Refusal, SetupError, TaskId};
@@ -15,6 +15,7 @@ use url::Url;
 
 use self::waiting::WaitingBar;
 use super::printing::print_line;
+use super::progress::draw_target;
 use super::terminal;
 use tintype_config::{ClientSettings, program};
 use tintype_system::data_dir;
@@ -366,11 +367,6 @@ fn byte_bar(visible: bool, message: String) -> ProgressBar {
     let style = ProgressStyle::with_template(template).expect("the template is well-formed");
     let bar = ProgressBar::with_draw_target(None, draw_target(visible)).with_style(style);
     bar.with_message(message)
-}
-
-/// Standard error shows progress only when it is a terminal.
-fn draw_target(visible: bool) -> ProgressDrawTarget {
-    if visible { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() }
 }
 
 impl FollowArgs {

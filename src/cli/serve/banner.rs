@@ -118,7 +118,7 @@ impl FirstKey {
 }
 
 /// Three lines on how to get real images, for a server whose engines all draw sketches, while no model is installed.
-pub(super) fn towards_real_pictures(settings: &EngineSettings, data: &Path) -> Option<String> {
+pub(super) fn real_images_hint(settings: &EngineSettings, data: &Path) -> Option<String> {
     let engines = tintype_engines::configured(settings, data).ok()?;
     let sketches = engines.iter().all(|engine| engine.settings.engine == Some(EngineTarget::Sketch));
     let has_models = !models::entries(data).ok()?.is_empty();
@@ -181,7 +181,7 @@ impl FirstLink {
 }
 
 /// Two lines on how to get into an installation whose key and link were shown at an earlier start.
-pub(super) fn ways_in(data: &Path) -> String {
+pub(super) fn sign_in_hint(data: &Path) -> String {
     let (program, data) = (quoted(&program()), from_anywhere(data));
     format!(
         "\nSign in: {program} account link NAME --data {data}\nNew key: {program} key create --account NAME --data {data}"

@@ -406,7 +406,7 @@ async fn work(
     }
     run(Box::pin(sweeper.run(stop.clone())));
     let broken = tokio::select! {
-        signal = signals.obey(&logging) => {
+        signal = signals.until_stop(&logging) => {
             tracing::info!(signal, "stopping");
             false
         }

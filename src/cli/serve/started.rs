@@ -4,7 +4,7 @@ use std::io::{self, IsTerminal as _};
 use std::sync::Arc;
 
 use super::Parts;
-use super::banner::{FirstKey, FirstLink, towards_real_pictures, ways_in};
+use super::banner::{FirstKey, FirstLink, real_images_hint, sign_in_hint};
 use super::rendering::Rendering;
 use crate::cli::logging::LogFormat;
 use crate::cli::{Failure, say, systemd};
@@ -56,7 +56,7 @@ impl Ready<'_> {
             LogFormat::Json => self.log()?,
         }
         if is_known && shows_secrets(format) {
-            say(&ways_in(&self.data.data));
+            say(&sign_in_hint(&self.data.data));
         }
         systemd::notify("READY=1");
         Ok(())
@@ -107,7 +107,7 @@ impl Ready<'_> {
             say(&format!("  Engine  {engine}"));
         }
         if parts.rendering.is_some()
-            && let Some(lines) = towards_real_pictures(&server.worker.engine, &data.data)
+            && let Some(lines) = real_images_hint(&server.worker.engine, &data.data)
         {
             say(&lines);
         }
