@@ -40,12 +40,12 @@ impl AnswerMemory {
     }
 
     /// `bytes`, which hold the memory until the last slice of them is gone.
-    pub(super) fn of(self, bytes: Bytes) -> Bytes {
+    pub(super) fn attach_to(self, bytes: Bytes) -> Bytes {
         Bytes::from_owner(ReservedBytes { bytes, _memory: self })
     }
 
     /// `body` in parts, which hold the memory.
-    pub(super) fn with(self, body: Body) -> ReservedBody {
+    pub(super) fn attach_to_body(self, body: Body) -> ReservedBody {
         ReservedBody { body, rest: Bytes::new(), memory: self }
     }
 }
@@ -54,7 +54,7 @@ impl AnswerMemory {
 pub(super) fn deliver(hold: Hold, response: Response) -> Response {
     let memory = AnswerMemory::default();
     memory.end_with(hold);
-    response.map(|body| Body::new(memory.with(body)))
+    response.map(|body| Body::new(memory.attach_to_body(body)))
 }
 
 /// Takes the next part of what is left of an answer.
@@ -92,7 +92,7 @@ impl HttpBody for ReservedBody {
         if self.rest.is_empty() {
             match ready!(Pin::new(&mut self.body).poll_frame(context)) {
                 Some(Ok(frame)) => match frame.into_data() {
-                    Ok(bytes) => self.rest = self.memory.clone().of(bytes),
+                    Ok(bytes) => self.rest = self.memory.clone().attach_to(bytes),
                     Err(other) => return Poll::Ready(Some(Ok(other))),
                 },
                 None => {

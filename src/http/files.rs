@@ -35,17 +35,17 @@ pub(super) async fn serve(
     if method == Method::GET && !conditions.iter().any(|condition| headers.contains_key(condition)) {
         // The common case, in one request to a bucket.
         let file = api.shared.files.open(name, None).await?.ok_or_else(ApiError::not_found)?;
-        let mut response = described(StatusCode::OK, &etag);
+        let mut response = file_response(StatusCode::OK, &etag);
         insert(response.headers_mut(), header::CONTENT_LENGTH, &file.meta.size.to_string());
         *response.body_mut() = Body::from_stream(file.into_stream());
         return Ok(response);
     }
     let size = api.shared.files.size(name).await?.ok_or_else(ApiError::not_found)?;
-    if headers.contains_key(header::IF_MATCH) && !is_named(&headers, &header::IF_MATCH, &etag) {
+    if headers.contains_key(header::IF_MATCH) && !matches_etag(&headers, &header::IF_MATCH, &etag) {
         return Err(ApiError::of_status(StatusCode::PRECONDITION_FAILED));
     }
-    if is_named(&headers, &header::IF_NONE_MATCH, &etag) {
-        let mut response = described(StatusCode::NOT_MODIFIED, &etag);
+    if matches_etag(&headers, &header::IF_NONE_MATCH, &etag) {
+        let mut response = file_response(StatusCode::NOT_MODIFIED, &etag);
         insert(response.headers_mut(), header::CONTENT_LENGTH, &size.to_string());
         return Ok(response);
     }
@@ -53,7 +53,7 @@ pub(super) async fn serve(
         // Ranges are defined for GET alone (RFC 9110, section 14.2).
         _ if method != Method::GET => ByteRange::Whole,
         Some(validator) if validator.as_bytes() != etag.as_bytes() => ByteRange::Whole,
-        _ => headers.get(header::RANGE).map_or(ByteRange::Whole, |range| extent(range, size)),
+        _ => headers.get(header::RANGE).map_or(ByteRange::Whole, |range| requested_range(range, size)),
     };
     let (status, range) = match extent {
         ByteRange::Whole => (StatusCode::OK, 0..size),
@@ -64,7 +64,7 @@ pub(super) async fn serve(
             return Ok(response);
         }
     };
-    let mut response = described(status, &etag);
+    let mut response = file_response(status, &etag);
     insert(response.headers_mut(), header::CONTENT_LENGTH, &(range.end - range.start).to_string());
     if status == StatusCode::PARTIAL_CONTENT {
         let content_range = format!("bytes {}-{}/{size}", range.start, range.end - 1);
@@ -79,7 +79,7 @@ pub(super) async fn serve(
 }
 
 /// A response with the headers of a file and no body.
-fn described(status: StatusCode, etag: &str) -> Response<Body> {
+fn file_response(status: StatusCode, etag: &str) -> Response<Body> {
     let mut response = Response::new(Body::empty());
     *response.status_mut() = status;
     let headers = response.headers_mut();
@@ -104,7 +104,7 @@ fn insert(headers: &mut HeaderMap, name: HeaderName, value: &str) {
 }
 
 /// Whether a condition names this ETag. If-Match compares strongly (RFC 9110, section 13.1.1), so no weak tag counts.
-pub(super) fn is_named(headers: &HeaderMap, condition: &HeaderName, etag: &str) -> bool {
+pub(super) fn matches_etag(headers: &HeaderMap, condition: &HeaderName, etag: &str) -> bool {
     let is_strong = *condition == header::IF_MATCH;
     let is_same = |tag: &str| tag == etag || (!is_strong && tag.strip_prefix("W/") == Some(etag));
     let values = headers.get_all(condition).iter().filter_map(|value| value.to_str().ok());
@@ -113,7 +113,7 @@ pub(super) fn is_named(headers: &HeaderMap, condition: &HeaderName, etag: &str) 
 
 /// Reads a Range header (RFC 9110, section 14). Several ranges, another unit or an invalid value get the whole file, as
 /// the RFC allows.
-fn extent(range: &HeaderValue, size: u64) -> ByteRange {
+fn requested_range(range: &HeaderValue, size: u64) -> ByteRange {
     let spec = range.to_str().ok().and_then(|text| text.strip_prefix("bytes="));
     let Some((first, last)) = spec.and_then(|spec| spec.trim().split_once('-')) else { return ByteRange::Whole };
     let number =

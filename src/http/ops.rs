@@ -59,7 +59,7 @@ pub(super) async fn ready(
     if readiness.is_stopping() {
         return Err(not_ready);
     }
-    api.shared.check().await.map_err(|reason| not_ready.because(reason))?;
+    api.shared.check().await.map_err(|reason| not_ready.with_cause(reason))?;
     Ok(fresh(JSON, r#"{"status":"ready"}"#))
 }
 

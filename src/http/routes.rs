@@ -169,7 +169,7 @@ pub struct Route {
     /// The rate limit that a call counts against.
     pub limit: Option<RateLimit>,
     /// `None` for a route of the listener for metrics.
-    handler: Option<Serve>,
+    handler: Option<RouteHandler>,
 }
 
 /// The parts of the service that have URLs.
@@ -205,15 +205,15 @@ pub enum Access {
 }
 
 /// The handler of a route. All have one type, so that the compiler makes the parts of the router once and not for each.
-struct Serve(Box<dyn Fn(Request, ServiceState) -> BoxFuture<'static, Response> + Send + Sync>);
+struct RouteHandler(Box<dyn Fn(Request, ServiceState) -> BoxFuture<'static, Response> + Send + Sync>);
 
-tintype_domain::opaque_debug!(Serve);
+tintype_domain::opaque_debug!(RouteHandler);
 
-fn to<T, H>(handler: H) -> Serve
+fn to<T, H>(handler: H) -> RouteHandler
 where
     H: Handler<T, ServiceState, Future = BoxFuture<'static, Response>>,
 {
-    Serve(Box::new(move |request, state| handler.clone().call(request, state)))
+    RouteHandler(Box::new(move |request, state| handler.clone().call(request, state)))
 }
 
 /// The state of the listener for callers. A handler takes the part that it needs.
@@ -241,30 +241,30 @@ impl FromRef<ServiceState> for Readiness {
     }
 }
 
-fn api(method: Method, pattern: &'static str, limit: RateLimit, handler: Serve) -> Route {
+fn api(method: Method, pattern: &'static str, limit: RateLimit, handler: RouteHandler) -> Route {
     let (group, access, limit) = (RouteGroup::Api, Access::Key, Some(limit));
     Route { pattern, method, group, access, limit, handler: Some(handler) }
 }
 
-fn openai(method: Method, pattern: &'static str, limit: RateLimit, handler: Serve) -> Route {
+fn openai(method: Method, pattern: &'static str, limit: RateLimit, handler: RouteHandler) -> Route {
     Route { group: RouteGroup::OpenAi, ..api(method, pattern, limit, handler) }
 }
 
 /// The tools for agents. A call of one that submits counts as a submit as well.
-fn agents(method: Method, pattern: &'static str, handler: Serve) -> Route {
+fn agents(method: Method, pattern: &'static str, handler: RouteHandler) -> Route {
     Route { group: RouteGroup::Mcp, ..api(method, pattern, RateLimit::Read, handler) }
 }
 
-fn open(group: RouteGroup, pattern: &'static str, handler: Serve) -> Route {
+fn open(group: RouteGroup, pattern: &'static str, handler: RouteHandler) -> Route {
     Route { group, ..public_page(Method::GET, pattern, handler) }
 }
 
-fn page(method: Method, pattern: &'static str, handler: Serve) -> Route {
+fn page(method: Method, pattern: &'static str, handler: RouteHandler) -> Route {
     Route { access: Access::Session, ..public_page(method, pattern, handler) }
 }
 
 /// A route of the studio that needs no session.
-fn public_page(method: Method, pattern: &'static str, handler: Serve) -> Route {
+fn public_page(method: Method, pattern: &'static str, handler: RouteHandler) -> Route {
     let (group, access, limit) = (RouteGroup::Studio, Access::Anyone, None);
     Route { pattern, method, group, access, limit, handler: Some(handler) }
 }
@@ -396,7 +396,7 @@ fn matched_pattern(request: &Request) -> Option<&str> {
 /// The router of the listener for callers.
 pub fn router(api: Arc<ApiState>, readiness: Readiness) -> Router {
     let served = ROUTES.iter().filter_map(|route| Some((route, route.handler.as_ref()?)));
-    let routes = served.fold(Router::new(), |router, (route, Serve(handler))| {
+    let routes = served.fold(Router::new(), |router, (route, RouteHandler(handler))| {
         route.count_from_zero(&api.shared.metrics);
         let serve = async |State(state): State<ServiceState>, request| handler(request, state).await;
         router.route(route.pattern, on(route.filter(), serve))

@@ -1,7 +1,5 @@
 //! A task on a page: its words and its pictures.
 
-use std::borrow::Cow;
-
 use askama::Template;
 use tintype_engine::{Setting, Stage};
 
@@ -47,7 +45,7 @@ impl Failure {
     fn new(t: &Texts, failure: &TaskFailure, cost: i64) -> Self {
         let refunded = t.count("refunded", cost);
         if failure.cause == FailureCause::Cancelled {
-            return Self { title: "cancelled", text: refunded.into_owned() };
+            return Self { title: "cancelled", text: refunded };
         }
         let mut text = failures::failure(t, failure);
         if !text.ends_with(['.', '!', '?', '…']) {
@@ -181,14 +179,14 @@ impl<'a> Card<'a> {
         self.elapsed = u64::try_from(elapsed / 1_000).unwrap_or(0);
         let Some(unfinished) = unfinished.iter().find(|unfinished| unfinished.task_id == self.task.id) else {
             // It ends at this moment, or its place is unknown.
-            self.state = self.t.get("working").into_owned();
+            self.state = self.t.get("working");
             return;
         };
         let progress = TaskProgress::of(&studio.tasks, unfinished).await;
         self.preview = progress.preview;
         self.waits = progress.waits;
         self.fraction = progress.stage.map(Stage::fraction);
-        self.state = words(self.t, &progress);
+        self.state = progress_text(self.t, &progress);
     }
 
     pub(super) fn references(&self) -> String {
@@ -205,10 +203,10 @@ impl<'a> Card<'a> {
         preset.into_iter().chain(mask).chain(Setting::ALL.into_iter().filter_map(field)).collect()
     }
 
-    pub(super) fn rendered_with(&self) -> Vec<(Cow<'_, str>, String)> {
+    pub(super) fn rendered_with(&self) -> Vec<(String, String)> {
         let TaskSettings { preset, render, .. } = &self.request.settings;
         let named = |name: &String| match name.as_str() {
-            DEFAULT_PRESET => self.t.get("preset-default").into_owned(),
+            DEFAULT_PRESET => self.t.get("preset-default"),
             name => name.to_owned(),
         };
         let preset = preset.as_ref().map(|name| (self.t.get("preset"), named(name)));
@@ -280,7 +278,7 @@ pub(super) fn initials(name: &str) -> String {
 
 /// The name of an author, for the reader. Someone who has left has none.
 pub(super) fn author_name(t: &Texts, name: &str) -> String {
-    if name.is_empty() { t.get("usage-former-person").into_owned() } else { name.to_owned() }
+    if name.is_empty() { t.get("usage-former-person") } else { name.to_owned() }
 }
 
 /// The name of one of these people; empty for someone who has left.
@@ -288,14 +286,13 @@ pub(super) fn name_of(people: &[Person], id: Id) -> String {
     people.iter().find(|person| person.id == id).map(|person| person.name.clone()).unwrap_or_default()
 }
 
-pub(super) fn words(t: &Texts, progress: &TaskProgress) -> String {
+pub(super) fn progress_text(t: &Texts, progress: &TaskProgress) -> String {
     let mut words = match (progress.waits, progress.stage) {
         (true, _) if progress.position > 0 => t.count("waiting-place", progress.position),
         (true, _) => t.get("waiting"),
         (false, Some(Stage::Step { done, of })) => t.word("working-steps", &format!("{done}/{of}")),
         (false, _) => t.get("working"),
-    }
-    .into_owned();
+    };
     if let Some(left) = progress.left {
         words.push_str(", ");
         words.push_str(&t.count("left", left));

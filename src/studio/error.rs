@@ -198,4 +198,4 @@ pub fn write_error(texts: &Texts, text: &str, status: StatusCode, request_id: &s
 
 /// In the extensions of a response with the status of an error: it has its page already.
 #[derive(Debug, Clone, Copy)]
-pub struct Written;
+pub struct HasOwnBody;

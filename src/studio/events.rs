@@ -13,7 +13,7 @@ use tintype_engine::Stage;
 use tokio::sync::broadcast::error::RecvError;
 
 use super::Studio;
-use super::cards::words;
+use super::cards::progress_text;
 use super::error::{PageError, PageResult};
 use super::live::{Change, Live, Watcher};
 use super::page::secured;
@@ -69,7 +69,7 @@ fn event(change: Change, t: &Texts) -> Bytes {
     let (name, data) = match change {
         Change::State(id) => ("task", json!({ "id": id })),
         Change::Progress(id, standing) => {
-            let (words, fraction) = (words(t, &standing), standing.stage.map(Stage::fraction));
+            let (words, fraction) = (progress_text(t, &standing), standing.stage.map(Stage::fraction));
             ("progress", json!({ "id": id, "words": words, "fraction": fraction, "preview": standing.preview }))
         }
         Change::Marks(marks) => ("marks", json!(*marks)),

@@ -22,19 +22,19 @@ pub(super) fn failure(t: &Texts, failure: &TaskFailure) -> String {
                 ReferenceProblem::Unknown => "reference-unusable".to_owned(),
                 known => format!("reference-{}", known.as_str()),
             };
-            return t.count(&text, index as u64 + 1).into_owned();
+            return t.count(&text, index as u64 + 1);
         }
-        FailureCause::TooManyReferences(most) => return t.count("failure-references", most).into_owned(),
+        FailureCause::TooManyReferences(most) => return t.count("failure-references", most),
         FailureCause::NoEngine => "failure-no-engine",
         FailureCause::Engine => "failure-engine",
         FailureCause::Lost => "failure-lost",
         FailureCause::Expired => "failure-expired",
         FailureCause::Cancelled => "failure-cancelled",
         FailureCause::Operator if failure.message == STOPPED => "failure-operator",
-        FailureCause::Operator => return t.word("failure-operator-said", &failure.message).into_owned(),
+        FailureCause::Operator => return t.word("failure-operator-said", &failure.message),
         FailureCause::Unknown => return failure.message.clone(),
     };
-    t.get(text).into_owned()
+    t.get(text)
 }
 
 /// Why a key or a person is suspended. A reason that this version cannot read is shown as it is.
@@ -63,7 +63,7 @@ pub(super) fn refusal(t: &Texts, invalid: &InvalidRequest) -> String {
         InvalidRequest::Count => "number-unknown",
         InvalidRequest::TooManyReferences => "upload-four",
         InvalidRequest::Reference { index, fault } => {
-            return t.count(link_text(*fault), *index as u64 + 1).into_owned();
+            return t.count(link_text(*fault), *index as u64 + 1);
         }
         // No form of the studio sends such a body.
         InvalidRequest::Body(_)
@@ -71,7 +71,7 @@ pub(super) fn refusal(t: &Texts, invalid: &InvalidRequest) -> String {
         | InvalidRequest::References
         | InvalidRequest::ReferenceType(_) => "error-request",
     };
-    t.get(text).into_owned()
+    t.get(text)
 }
 
 /// The name of the text for a link that cannot be a reference.
@@ -97,16 +97,16 @@ pub(super) fn setting_refusal(
 ) -> String {
     let name = t.of_word("setting", setting.as_str());
     match (setting, bounds) {
-        (_, None) => t.word("setting-not-taken", &name).into_owned(),
+        (_, None) => t.word("setting-not-taken", &name),
         (Setting::NegativePrompt, Some(bounds)) if is_too_long => {
-            t.range("setting-long", &name, *bounds.start(), *bounds.end()).into_owned()
+            t.range("setting-long", &name, *bounds.start(), *bounds.end())
         }
-        (Setting::NegativePrompt, Some(_)) => t.get("prompt-character").into_owned(),
+        (Setting::NegativePrompt, Some(_)) => t.get("prompt-character"),
         (Setting::Seed | Setting::Steps, Some(bounds)) => {
-            t.range("setting-whole", &name, *bounds.start(), *bounds.end()).into_owned()
+            t.range("setting-whole", &name, *bounds.start(), *bounds.end())
         }
         (Setting::GuidanceScale | Setting::Strength, Some(bounds)) => {
-            t.range("setting-range", &name, *bounds.start(), *bounds.end()).into_owned()
+            t.range("setting-range", &name, *bounds.start(), *bounds.end())
         }
     }
 }
@@ -124,7 +124,7 @@ mod tests {
         for setting in Setting::ALL {
             let bounds = setting.bounds();
             let most = bounds.end().to_string();
-            let name = t.of_word("setting", setting.as_str()).into_owned();
+            let name = t.of_word("setting", setting.as_str());
             for (bounds, is_too_long) in [(None, false), (Some(&bounds), false), (Some(&bounds), true)] {
                 let message = setting_refusal(t, setting, bounds, is_too_long);
                 let is_of_characters = setting == Setting::NegativePrompt && bounds.is_some() && !is_too_long;

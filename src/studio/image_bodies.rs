@@ -17,6 +17,8 @@ pub(crate) struct ImageBody {
     /// Start, on the monotonic clock.
     begun: Duration,
     bytes: u64,
+    /// Most bytes.
+    most: u64,
 }
 
 /// The body did not arrive.
@@ -26,11 +28,12 @@ pub(crate) enum Stopped {
     TooSlow,
     /// It broke off.
     BrokeOff,
+    TooLarge,
 }
 
 impl ImageBody {
-    pub(crate) fn new(body: Body, idle: Duration, clock: &Clock) -> Self {
-        Self { body, idle, clock: clock.clone(), begun: clock.elapsed(), bytes: 0 }
+    pub(crate) fn new(body: Body, idle: Duration, clock: &Clock, most: u64) -> Self {
+        Self { body, idle, clock: clock.clone(), begun: clock.elapsed(), bytes: 0, most }
     }
 
     /// The next bytes; `None` at the end.
@@ -47,7 +50,7 @@ impl ImageBody {
                 if self.clock.elapsed().saturating_sub(self.begun) > allowed {
                     return Err(Stopped::TooSlow);
                 }
-                return Ok(Some(bytes));
+                return if self.bytes > self.most { Err(Stopped::TooLarge) } else { Ok(Some(bytes)) };
             }
         }
     }

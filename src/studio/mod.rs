@@ -54,7 +54,7 @@ use tintype_domain::source::Source;
 use tintype_outbound::identity_provider::IdentityProvider;
 
 pub use self::create::snippets::TEMPLATES as SNIPPETS;
-pub use self::error::{PageError, Written, write_error};
+pub use self::error::{HasOwnBody, PageError, write_error};
 pub use self::live::MAX_WATCHERS_OF_PERSON;
 pub use self::session::check_https;
 pub use self::texts::Texts;

@@ -1,6 +1,6 @@
 //! Headers that every page has, and its parts that do not depend on the page.
 
-use std::borrow::{Borrow, Cow};
+use std::borrow::Borrow;
 use std::time::Duration;
 
 use askama::Template;
@@ -12,7 +12,7 @@ use jiff::civil::DateTime;
 use jiff::tz::TimeZone;
 use serde::Deserialize;
 
-use super::error::{PageError, PageResult, Written};
+use super::error::{HasOwnBody, PageError, PageResult};
 use super::session::{Fields, Form, Visitor};
 use super::texts::Texts;
 use tintype_domain::ledger::OPENING_NOTE;
@@ -35,15 +35,15 @@ pub(super) fn html(page: &impl Template) -> PageResult {
 }
 
 /// A page that answers a form, with an error status if `refusal` says why the form was rejected.
-pub(super) fn answer(page: &impl Template, refusal: Option<&'static str>) -> PageResult {
-    if refusal.is_some() { written(StatusCode::UNPROCESSABLE_ENTITY, page) } else { html(page) }
+pub(super) fn form_page(page: &impl Template, refusal: Option<&'static str>) -> PageResult {
+    if refusal.is_some() { error_page(StatusCode::UNPROCESSABLE_ENTITY, page) } else { html(page) }
 }
 
 /// A page with an error status that it explains itself.
-pub(super) fn written(status: StatusCode, page: &impl Template) -> PageResult {
+pub(super) fn error_page(status: StatusCode, page: &impl Template) -> PageResult {
     let mut response = html(page)?;
     *response.status_mut() = status;
-    response.extensions_mut().insert(Written);
+    response.extensions_mut().insert(HasOwnBody);
     Ok(response)
 }
 
@@ -125,13 +125,13 @@ pub(super) fn secured(mut response: Response<Body>) -> Response<Body> {
 }
 
 /// Whether the script of a page sent the request and will put the answer into the page.
-pub(super) fn is_of_script(headers: &HeaderMap) -> bool {
+pub(super) fn is_from_script(headers: &HeaderMap) -> bool {
     headers.get("x-requested-with").is_some_and(|value| value == "studio")
 }
 
 /// Leads a browser without the script to a page; the script stays where it is.
 pub(super) fn done(form: &Form, page: &str) -> Response<Body> {
-    if is_of_script(&form.headers) {
+    if is_from_script(&form.headers) {
         return secured(StatusCode::NO_CONTENT.into_response());
     }
     redirect(page)
@@ -150,7 +150,7 @@ pub(super) fn time(at: impl Borrow<Timestamp>) -> String {
 /// A text with a time in it, as HTML: the script shows the time in the time zone of its reader.
 pub(super) fn text_with_time(t: &Texts, text: &str, at: impl Borrow<Timestamp>) -> String {
     // The texts are ours and contain no markup.
-    t.word(text, &time(at)).into_owned()
+    t.word(text, &time(at))
 }
 
 /// A time to the millisecond in UTC, as the log has it, which the script shows in the time zone of its reader.
@@ -184,11 +184,11 @@ fn local(at: &Timestamp, in_utc: &str) -> String {
 
 /// The note of a ledger entry, for the reader. The note of the opening balance is translated.
 pub(super) fn note(texts: &Texts, note: &str) -> String {
-    if note == OPENING_NOTE { texts.get("credits-opening").into_owned() } else { note.to_owned() }
+    if note == OPENING_NOTE { texts.get("credits-opening") } else { note.to_owned() }
 }
 
 /// The text for an entry: the credits that an operator took are a grant with a negative amount.
-pub(super) fn entry_text<'t>(t: &'t Texts, entry: &LedgerEntry) -> Cow<'t, str> {
+pub(super) fn entry_text(t: &Texts, entry: &LedgerEntry) -> String {
     let is_taken = entry.kind == EntryKind::Grant && entry.amount < 0;
     if is_taken { t.get("credits-taken") } else { t.of_word("credits", entry.kind) }
 }

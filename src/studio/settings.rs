@@ -94,7 +94,7 @@ pub(super) fn read(fields: &Fields) -> Result<RenderSettings, InvalidCall> {
 pub(super) fn choose(visitor: &Visitor, fields: &Fields) -> Result<Chosen, String> {
     let name = fields.text("preset");
     let preset = visitor.studio.shared.presets.of_form(name);
-    let preset = preset.ok_or_else(|| visitor.texts.word("no-preset", name).into_owned())?;
+    let preset = preset.ok_or_else(|| visitor.texts.word("no-preset", name))?;
     let refusal = |setting: Setting| {
         let bounds = preset.callers.get(&setting);
         let characters = fields.text(setting.as_str()).trim().chars().count() as f64;
@@ -103,7 +103,7 @@ pub(super) fn choose(visitor: &Visitor, fields: &Fields) -> Result<Chosen, Strin
     };
     let asked = read(fields).map_err(|fault| {
         let setting = Setting::ALL.into_iter().find(|setting| fault.param == Some(setting.as_str()));
-        setting.map_or_else(|| visitor.texts.get("error-request").into_owned(), refusal)
+        setting.map_or_else(|| visitor.texts.get("error-request"), refusal)
     })?;
     let chosen = preset.choose(asked).map_err(|fault| refusal(fault.setting))?;
     match chosen.ignored.first() {

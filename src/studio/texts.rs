@@ -1,6 +1,5 @@
 //! The studio's texts, in all of its languages. Pages contain no texts of their own.
 
-use std::borrow::Cow;
 use std::fmt::Display;
 use std::sync::LazyLock;
 use std::time::Duration;
@@ -8,6 +7,7 @@ use std::time::Duration;
 use axum::http::HeaderMap;
 use axum::http::header;
 use fluent_bundle::concurrent::FluentBundle;
+use fluent_bundle::types::FluentNumber;
 use fluent_bundle::{FluentArgs, FluentResource, FluentValue};
 
 use super::cookies;
@@ -72,30 +72,29 @@ impl Texts {
     }
 
     /// A text by its name. A name without a text is shown as it is; a test finds those.
-    pub fn get(&self, name: &str) -> Cow<'_, str> {
-        self.format(name, None)
+    pub fn get(&self, name: &str) -> String {
+        self.with(name, [])
     }
 
     /// The text for a word, such as `role-viewer` for a role. A word without a text is shown as it is; a test finds
     /// those.
-    pub(super) fn of_word(&self, kind: &str, word: impl Display) -> Cow<'_, str> {
+    pub(super) fn of_word(&self, kind: &str, word: impl Display) -> String {
         self.get(&format!("{kind}-{word}"))
     }
 
     /// A text with one number in it, called `n`, which decides between singular and plural.
-    pub(super) fn count(&self, name: &str, n: impl Number) -> Cow<'_, str> {
-        self.with(name, &[("n", FluentValue::from(n.as_i64()))])
+    pub(super) fn count(&self, name: &str, n: impl Into<FluentNumber>) -> String {
+        self.with(name, [("n", n.into().into())])
     }
 
     /// A text with a number and a word in it, called `n` and `word`.
-    pub(super) fn count_of(&self, name: &str, n: impl Number, word: &str) -> String {
-        self.with(name, &[("n", FluentValue::from(n.as_i64())), ("word", FluentValue::from(word.to_owned()))])
-            .into_owned()
+    pub(super) fn count_of(&self, name: &str, n: impl Into<FluentNumber>, word: &str) -> String {
+        self.with(name, [("n", n.into().into()), ("word", word.into())])
     }
 
     /// A number with separators between its thousands.
-    pub(super) fn number(&self, n: impl Number) -> String {
-        grouped(n.as_i64(), self.separators[0])
+    pub(super) fn number(&self, n: impl Into<FluentNumber>) -> String {
+        grouped(n.into().value as i64, self.separators[0])
     }
 
     /// A time in seconds, with a decimal if it is short.
@@ -107,30 +106,26 @@ impl Texts {
     }
 
     /// A text with one word in it, called `word`.
-    pub fn word(&self, name: &str, word: &str) -> Cow<'_, str> {
-        self.with(name, &[("word", FluentValue::from(word.to_owned()))])
+    pub fn word(&self, name: &str, word: &str) -> String {
+        self.with(name, [("word", word.into())])
     }
 
     /// A text about a range, with one word in it: they are called `word`, `least` and `most`.
-    pub(super) fn range(&self, name: &str, word: &str, least: f64, most: f64) -> Cow<'_, str> {
-        let [word, least, most] = [word.to_owned(), least.to_string(), most.to_string()].map(FluentValue::from);
-        self.with(name, &[("word", word), ("least", least), ("most", most)])
+    pub(super) fn range(&self, name: &str, word: &str, least: f64, most: f64) -> String {
+        let [least, most] = [least.to_string(), most.to_string()];
+        self.with(name, [("word", word.into()), ("least", least.into()), ("most", most.into())])
     }
 
     pub(super) fn has(&self, name: &str) -> bool {
         self.bundle.has_message(name)
     }
 
-    fn with(&self, name: &str, values: &[(&'static str, FluentValue<'static>)]) -> Cow<'_, str> {
-        let arguments: FluentArgs<'static> = values.iter().cloned().collect();
-        Cow::Owned(self.format(name, Some(&arguments)).into_owned())
-    }
-
-    fn format<'a>(&'a self, name: &str, arguments: Option<&'a FluentArgs<'_>>) -> Cow<'a, str> {
+    fn with<const N: usize>(&self, name: &str, values: [(&'static str, FluentValue<'_>); N]) -> String {
         let Some(pattern) = self.bundle.get_message(name).and_then(|message| message.value()) else {
-            return Cow::Owned(name.to_owned());
+            return name.to_owned();
         };
-        self.bundle.format_pattern(pattern, arguments, &mut Vec::new())
+        let arguments: FluentArgs<'_> = values.into_iter().collect();
+        self.bundle.format_pattern(pattern, Some(&arguments), &mut Vec::new()).into_owned()
     }
 }
 
@@ -150,41 +145,6 @@ fn grouped(n: i64, separator: char) -> String {
         grouped.push(digit);
     }
     grouped
-}
-
-/// A number in a text. Templates pass some by reference.
-pub(super) trait Number {
-    fn as_i64(&self) -> i64;
-}
-
-impl Number for i64 {
-    fn as_i64(&self) -> i64 {
-        *self
-    }
-}
-
-impl Number for u64 {
-    fn as_i64(&self) -> i64 {
-        i64::try_from(*self).unwrap_or(i64::MAX)
-    }
-}
-
-impl Number for u32 {
-    fn as_i64(&self) -> i64 {
-        i64::from(*self)
-    }
-}
-
-impl Number for u8 {
-    fn as_i64(&self) -> i64 {
-        i64::from(*self)
-    }
-}
-
-impl<T: Number> Number for &T {
-    fn as_i64(&self) -> i64 {
-        (**self).as_i64()
-    }
 }
 
 /// Reads a header such as `de-AT,de;q=0.9,en;q=0.5` (RFC 9110, section 12.5.4).

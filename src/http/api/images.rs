@@ -247,7 +247,7 @@ fn created(task: &Task, api: &ApiState) -> Response {
 }
 
 /// Names the ignored fields of a submit, which are often misspelled ones.
-pub(in crate::http) fn naming(ignored: IgnoredFields, mut response: Response) -> Response {
+pub(in crate::http) fn with_ignored_fields(ignored: IgnoredFields, mut response: Response) -> Response {
     if !ignored.is_empty()
         && let Ok(names) = HeaderValue::try_from(ignored.to_string())
     {
@@ -304,7 +304,7 @@ pub async fn generate(caller: Caller, request: Request) -> Result<Response, ApiE
         tracing::warn!(task = %task.id, cause, "the task was accepted, but waiting for its result failed");
         created(&task, &caller.api)
     });
-    Ok(naming(ignored, response))
+    Ok(with_ignored_fields(ignored, response))
 }
 
 /// Charges and queues the task in a body, and names its unknown fields; `None` if it is unknown whether the task exists.

@@ -16,7 +16,7 @@ use sha2::{Digest as _, Sha256};
 pub(super) use self::document::openapi;
 pub use self::document::openapi_json;
 use super::compression::{ACCEPT_ENCODING, GZIP, accepts_gzip, pack};
-use super::files::is_named;
+use super::files::matches_etag;
 use super::pipeline::error::ApiError;
 use crate::studio::SNIPPETS;
 
@@ -74,10 +74,10 @@ static PAGES: [(&str, Page); 15] = [
     ("/docs/icon.svg", Page::new(PICTURE, || include_str!("pages/icon.svg").into())),
     ("/favicon.ico", Page::new(PICTURE, || include_str!("pages/icon.svg").into())),
     ("/studio/assets/studio.css", Page::new(STYLE, || STUDIO_STYLE.concat().into())),
-    ("/studio/assets/early.js", Page::new(SCRIPT, || slim(&[include_str!("../../studio/pages/early.js")]))),
-    ("/studio/assets/studio.js", Page::new(SCRIPT, || slim(&[include_str!("../../studio/pages/studio.js")]))),
-    ("/studio/assets/pictures.js", Page::new(SCRIPT, || slim(&PICTURES_SCRIPT))),
-    ("/studio/assets/create.js", Page::new(SCRIPT, || slim(&CREATE_SCRIPT))),
+    ("/studio/assets/early.js", Page::new(SCRIPT, || minified(&[include_str!("../../studio/pages/early.js")]))),
+    ("/studio/assets/studio.js", Page::new(SCRIPT, || minified(&[include_str!("../../studio/pages/studio.js")]))),
+    ("/studio/assets/pictures.js", Page::new(SCRIPT, || minified(&PICTURES_SCRIPT))),
+    ("/studio/assets/create.js", Page::new(SCRIPT, || minified(&CREATE_SCRIPT))),
     ("/openapi.json", Page::new("application/json", || openapi_json().into())),
     ("/openapi-other.json", Page::new("application/json", || other_openapi_json().into())),
 ];
@@ -120,7 +120,7 @@ fn quick_start() -> Bytes {
 }
 
 /// A script without comments and indentation, which are a third of it. No string in it spans lines.
-fn slim(parts: &[&str]) -> Bytes {
+fn minified(parts: &[&str]) -> Bytes {
     let lines = parts.iter().flat_map(|part| part.lines()).map(str::trim);
     let code = lines.filter(|line| !line.is_empty() && !line.starts_with("//"));
     code.flat_map(|line| [line, "\n"]).collect::<String>().into()
@@ -147,7 +147,7 @@ impl Page {
         let gzip = accepts_gzip(request);
         let Representation { body, etag } = if gzip { &self.made().gzip } else { &self.made().plain };
         let mut response = Response::new(Body::empty());
-        if is_named(request, &header::IF_NONE_MATCH, etag.to_str().unwrap_or_default()) {
+        if matches_etag(request, &header::IF_NONE_MATCH, etag.to_str().unwrap_or_default()) {
             *response.status_mut() = StatusCode::NOT_MODIFIED;
         } else {
             let pieces = (0..body.len()).step_by(PIECE).map(|start| body.slice(start..body.len().min(start + PIECE)));

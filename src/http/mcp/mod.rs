@@ -17,17 +17,17 @@ use rmcp::transport::streamable_http_server::session::never::NeverSessionManager
 use rmcp::transport::streamable_http_server::{StreamableHttpServerConfig, StreamableHttpService};
 use serde_json::value::RawValue;
 
-use self::forms::Forms;
+use self::accept::AcceptedFormats;
 use self::tools::Tools;
 use super::answer_memory::AnswerMemory;
 use super::api::body::read_json;
 use super::pipeline::auth::Caller;
 use super::pipeline::error::ApiError;
 use super::state::ApiState;
-use crate::studio::Written;
+use crate::studio::HasOwnBody;
 
+mod accept;
 mod definitions;
-mod forms;
 mod tools;
 
 /// Longest message of the transport that callers see.
@@ -37,26 +37,26 @@ const MAX_MESSAGE_BYTES: usize = 1_024;
 pub(super) async fn post(caller: Caller, request: Request) -> Result<Response, ApiError> {
     check_origin(&caller.api, request.headers())?;
     let (mut parts, body) = request.into_parts();
-    let forms = Forms::of(&parts.headers).ok_or_else(|| {
+    let formats = AcceptedFormats::of(&parts.headers).ok_or_else(|| {
         ApiError::invalid_request("The header Accept must allow application/json or text/event-stream.")
     })?;
     let limits = &caller.api.settings.connections;
     let message = read_json(Request::from_parts(parts.clone(), body), limits).await?;
     caller.recheck().await?;
     let memory = AnswerMemory::default();
-    Forms::name_both(&mut parts.headers);
-    let tools = Tools { caller, memory: memory.clone(), reports: forms.stream, count: count_in(&message) };
+    AcceptedFormats::allow_both(&mut parts.headers);
+    let tools = Tools { caller, memory: memory.clone(), reports: formats.stream, count: count_in(&message) };
     // No sessions, which the rest of the cluster would not know.
     let config = StreamableHttpServerConfig::default()
         .with_legacy_session_mode(false)
-        .with_json_response(forms.json)
+        .with_json_response(formats.json)
         // These are checked above, and by the routes of this server.
         .disable_allowed_hosts()
         .disable_allowed_origins();
     let service =
         StreamableHttpService::new(move || Ok(tools.clone()), Arc::new(NeverSessionManager::default()), config);
     let answer = service.handle(Request::from_parts(parts, Full::new(message))).await;
-    let mut answer = refused_or_written(answer.map(|body| Body::new(memory.with(Body::new(body))))).await;
+    let mut answer = refused_or_written(answer.map(|body| Body::new(memory.attach_to_body(Body::new(body))))).await;
     answer.headers_mut().insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
     Ok(answer)
 }
@@ -123,7 +123,7 @@ async fn refused_or_written(mut answer: Response) -> Response {
         }
         _ => {
             // Protocol errors have their own form, whatever their status.
-            answer.extensions_mut().insert(Written);
+            answer.extensions_mut().insert(HasOwnBody);
             answer
         }
     }

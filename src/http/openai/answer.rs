@@ -65,7 +65,7 @@ pub(super) async fn completed(options: &AnswerOptions, awaited: &PendingCall) ->
     room.correct(body.len());
     let memory = AnswerMemory::default();
     memory.keep((room, awaited.slot.clone()));
-    Ok(fresh(JSON, Body::new(memory.with(body.into()))))
+    Ok(fresh(JSON, Body::new(memory.attach_to_body(body.into()))))
 }
 
 /// A text whose members `b64_json` are empty, with these pictures in their places. Base64 needs no escapes, and the bytes
@@ -98,7 +98,7 @@ impl From<EncodeError> for ApiError {
     fn from(error: EncodeError) -> Self {
         match error {
             // A repeated call may find room.
-            EncodeError::Crowded => Self::goes_on(),
+            EncodeError::Crowded => Self::task_continues(),
             other => Self::caused_by(other),
         }
     }

@@ -59,8 +59,7 @@ pub(super) async fn read(
         }
     }
     let api = &caller.api;
-    let arriving = ImageBody::new(body, api.settings.connections.body_idle, &api.shared.clock);
-    let arriving = Limited { arriving, left: most };
+    let arriving = ImageBody::new(body, api.settings.connections.body_idle, &api.shared.clock, most);
     let mut pictures = Pictures::none();
     let reading = async {
         match form {
@@ -92,26 +91,17 @@ fn too_slow() -> ApiError {
     ApiError::of_status(StatusCode::REQUEST_TIMEOUT)
 }
 
-struct Limited {
-    arriving: ImageBody,
-    /// Bytes that may still come.
-    left: u64,
-}
-
-impl Limited {
-    /// The next bytes; `None` at the end.
-    async fn next(&mut self) -> Result<Option<Bytes>, ApiError> {
-        let bytes = self.arriving.next().await.map_err(|stopped| match stopped {
+impl From<Stopped> for ApiError {
+    fn from(stopped: Stopped) -> Self {
+        match stopped {
             Stopped::TooSlow => too_slow(),
-            Stopped::BrokeOff => ApiError::invalid_request("The body broke off."),
-        })?;
-        let arrived = bytes.as_ref().map_or(0, Bytes::len);
-        self.left = self.left.checked_sub(arrived as u64).ok_or_else(too_large)?;
-        Ok(bytes)
+            Stopped::BrokeOff => Self::invalid_request("The body broke off."),
+            Stopped::TooLarge => too_large(),
+        }
     }
 }
 
-async fn read_json(mut arriving: Limited, caller: &Caller, pictures: &mut Pictures) -> Result<Fields, ApiError> {
+async fn read_json(mut arriving: ImageBody, caller: &Caller, pictures: &mut Pictures) -> Result<Fields, ApiError> {
     let mut reader = DataUrls::new(pictures.mark.clone(), MAX_BODY);
     let mut pieces = Vec::new();
     while let Some(bytes) = arriving.next().await? {
@@ -158,7 +148,7 @@ impl<'a> Form<'a> {
         Self { caller, pictures, part: None, fields: Vec::new(), images: Vec::new(), parts: 0, bytes: 0 }
     }
 
-    async fn read(mut self, mut reader: Multipart, mut arriving: Limited) -> Result<Fields, ApiError> {
+    async fn read(mut self, mut reader: Multipart, mut arriving: ImageBody) -> Result<Fields, ApiError> {
         let mut received = 0;
         'parts: loop {
             while let Some(piece) = reader.next_piece().map_err(|_| malformed())? {

@@ -154,7 +154,7 @@ impl Events {
         room.correct(event.len());
         let memory = AnswerMemory::default();
         memory.keep(room);
-        self.rest = memory.of(event.into());
+        self.rest = memory.attach_to(event.into());
         Ok(())
     }
 

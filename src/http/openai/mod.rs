@@ -9,7 +9,7 @@ use axum::response::{IntoResponse as _, Response};
 
 use super::answer_memory::deliver;
 use super::api::body::read_json;
-use super::api::images::{naming, task_with_slot};
+use super::api::images::{task_with_slot, with_ignored_fields};
 use super::pipeline::auth::Caller;
 use super::pipeline::error::{ApiError, NoAnswer};
 use super::pipeline::repeats::RetryHeaders;
@@ -168,7 +168,7 @@ async fn answer_call(
         Some(awaited) => answer::completed(&options, &awaited).await,
         None => background::accepted(TaskId(task_id), preferred, &caller).await,
     };
-    Ok(naming_task(task_id, naming(ignored, settled(answered, hold).await)))
+    Ok(with_task_id(task_id, with_ignored_fields(ignored, end_attempt(answered, hold).await)))
 }
 
 /// Applies the preset of a call to its settings, its images and its mask. `engines` are those that workers have reported.
@@ -214,7 +214,7 @@ fn slot(answer: AnswerMode, caller: &Caller) -> Result<Option<WaitSlot>, ApiErro
 }
 
 /// The answer to this attempt at a call. Ends its hold on the task.
-async fn settled(answered: Result<Response, ApiError>, hold: Option<Hold>) -> Response {
+async fn end_attempt(answered: Result<Response, ApiError>, hold: Option<Hold>) -> Response {
     if let Some(hold) = &hold
         && !hold.is_held().await.unwrap_or(true)
     {
@@ -308,14 +308,14 @@ impl PendingCall {
         let found = task_with_slot(&self.slot, &self.caller, TaskId(self.task_id), limit).await?;
         let task = found.ok_or_else(ApiError::removed_task)?.task;
         match &task.status {
-            Status::Processing => Err(ApiError::goes_on()),
+            Status::Processing => Err(ApiError::task_continues()),
             Status::Failed(failure) => Err(ApiError::failed_task(failure)),
             Status::Completed(_) => Ok(task),
         }
     }
 }
 
-fn naming_task(task_id: Id, mut response: Response) -> Response {
+fn with_task_id(task_id: Id, mut response: Response) -> Response {
     if let Ok(id) = HeaderValue::try_from(TaskId(task_id).to_string()) {
         response.headers_mut().insert(TASK_ID.clone(), id);
     }

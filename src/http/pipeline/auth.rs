@@ -108,7 +108,7 @@ pub(super) async fn guard(api: &Arc<ApiState>, readiness: &Readiness, mut reques
         let context = request_context(api, &request);
         if let Err(error) = studio::check_https(&api.studio, &context) {
             let reason = proxy::over_plain_http(&api.settings.trusted_proxies, &request);
-            return ApiError::from(error).because(reason).into_response();
+            return ApiError::from(error).with_cause(reason).into_response();
         }
         request.extensions_mut().insert(context);
         return next.run(request).await;
@@ -152,7 +152,7 @@ fn request_context(api: &ApiState, request: &Request) -> RequestContext {
 /// rejects every request, because it takes a [`Caller`].
 fn credentials(api: &Arc<ApiState>, request: &Request) -> Result<Option<(KeySecret, Option<RateLimit>)>, ApiError> {
     if api.settings.studio.require_https && !proxy::arrived_over_https(&api.settings.trusted_proxies, request) {
-        return Err(ApiError::unauthorized().because(proxy::over_plain_http(&api.settings.trusted_proxies, request)));
+        return Err(ApiError::unauthorized().with_cause(proxy::over_plain_http(&api.settings.trusted_proxies, request)));
     }
     if let Some(query) = request.uri().query()
         && holds_key(query)
@@ -253,7 +253,7 @@ async fn within_limit(
     }
     let refused = response.extensions().get::<ApiError>().and_then(|error| error.limit.as_deref().copied());
     if let Some((usage, allowance)) = refused.or(counted) {
-        announce(response.headers_mut(), usage, allowance);
+        add_limit_headers(response.headers_mut(), usage, allowance);
     }
     response
 }
@@ -270,7 +270,7 @@ fn bearer(headers: &HeaderMap) -> Option<KeySecret> {
 }
 
 /// Adds the headers that describe the state of a limit (draft-ietf-httpapi-ratelimit-headers).
-fn announce(headers: &mut HeaderMap, usage: RateLimit, allowance: Allowance) {
+fn add_limit_headers(headers: &mut HeaderMap, usage: RateLimit, allowance: Allowance) {
     let name = if allowance.of_account { usage.of_account().as_str() } else { usage.as_str() };
     let seconds = allowance.retry_after.unwrap_or_else(|| allowance.seconds_to_full());
     let policy = format!("\"{name}\";q={};w={}", allowance.limit, WINDOW.as_secs());

@@ -74,7 +74,7 @@ impl ApiError {
 
     /// The error for a task that was accepted but whose pictures this call cannot return. The official clients retry on
     /// their own, and get the same task's pictures.
-    pub(in crate::http) fn goes_on() -> Self {
+    pub(in crate::http) fn task_continues() -> Self {
         let message = "The task was accepted and continues, but this call cannot return its images. Fetch the task by its \
                        id, which X-Tintype-Task-Id names: a new call is charged again.";
         let dialect =
@@ -120,7 +120,7 @@ impl ApiError {
     /// This error for a call whose task was accepted. Saying that nothing was charged would be wrong.
     pub(in crate::http) fn after_the_charge(self) -> Self {
         match (self.code, self.dialect.code) {
-            (ErrorCode::InternalError, None) => Self { cause: self.cause, ..Self::goes_on() },
+            (ErrorCode::InternalError, None) => Self { cause: self.cause, ..Self::task_continues() },
             _ => self,
         }
     }

@@ -37,7 +37,7 @@ pub enum ErrorCode {
 }
 
 /// Where the APIs are, for callers of a path that has nothing.
-pub(super) const PLACES: &str =
+pub(super) const API_PATHS: &str =
     "The API is under /api/v1, OpenAI's image API under /v1/images, and MCP at /mcp; /docs/ describes them.";
 
 /// An error response. Handlers put it into a response's extensions; the outermost layer, which has the request id,
@@ -181,9 +181,9 @@ impl ApiError {
     }
 
     /// 405 for a page that programs post API requests to.
-    pub fn only_a_page() -> Self {
+    pub fn no_api_here() -> Self {
         let wrong_method = Self::of_status(StatusCode::METHOD_NOT_ALLOWED);
-        Self { message: format!("{} {PLACES}", wrong_method.message), ..wrong_method }
+        Self { message: format!("{} {API_PATHS}", wrong_method.message), ..wrong_method }
     }
 
     /// 429 with `Retry-After` in seconds.
@@ -228,12 +228,12 @@ impl ApiError {
 
     /// 500 with the error that caused it.
     pub fn caused_by(cause: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
-        Self::internal().because(cause)
+        Self::internal().with_cause(cause)
     }
 
     /// This error with its cause.
     #[must_use]
-    pub fn because(self, cause: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
+    pub fn with_cause(self, cause: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
         Self { cause: Some(Arc::from(cause.into())), ..self }
     }
 

@@ -16,10 +16,10 @@ use futures::FutureExt as _;
 use tracing::field::Empty;
 use tracing::{Instrument as _, Span};
 
-use super::error::{ApiError, ErrorForm, NoAnswer, PLACES};
+use super::error::{API_PATHS, ApiError, ErrorForm, NoAnswer};
 use crate::http::routes::{self, RouteGroup};
 use crate::service::ServiceContext;
-use crate::studio::{PageError, Texts, Written};
+use crate::studio::{HasOwnBody, PageError, Texts};
 use crate::traces::UNTRACED;
 use tintype_domain::source::Peer;
 use tintype_system::clock::Clock;
@@ -63,14 +63,14 @@ pub(in crate::http) async fn no_route(uri: Uri) -> ApiError {
         (None, path) if path.starts_with("/v1/") => {
             ApiError::no_route("This server makes images: of OpenAI's API, it has only images and models.")
         }
-        (None, _) => ApiError::no_route(PLACES),
+        (None, _) => ApiError::no_route(API_PATHS),
     }
 }
 
 /// The answer to a method that a path does not have.
 pub(in crate::http) async fn wrong_method(request: Request) -> ApiError {
     match routes::group(&request) {
-        Some(RouteGroup::Docs) => ApiError::only_a_page(),
+        Some(RouteGroup::Docs) => ApiError::no_api_here(),
         _ => ApiError::of_status(StatusCode::METHOD_NOT_ALLOWED),
     }
 }
@@ -155,7 +155,7 @@ fn error_of(response: &mut Response<Body>) -> Option<ApiError> {
     let status = response.status();
     let failed = status.is_client_error() || status.is_server_error();
     let extensions = response.extensions_mut();
-    if extensions.remove::<Written>().is_some() {
+    if extensions.remove::<HasOwnBody>().is_some() {
         return None;
     }
     let known = extensions.remove::<ApiError>().or_else(|| extensions.remove::<PageError>().map(ApiError::from));

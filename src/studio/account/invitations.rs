@@ -10,10 +10,10 @@ use crate::service::people::JoinOutcome;
 use crate::studio::Studio;
 use crate::studio::create::base;
 use crate::studio::error::{PageError, PageResult};
-use crate::studio::page::{answer, html, redirect, written};
+use crate::studio::page::{error_page, form_page, html, redirect};
 use crate::studio::session::{Form, Guest, GuestForm, Visitor, WithoutSecondFactor};
 use crate::studio::sign_in::sign_up::new_person;
-use crate::studio::sign_in::{agent, delay_failure, take_slot, without_path_in_referrer, words};
+use crate::studio::sign_in::{agent, delay_failure, password_refusal, take_slot, without_path_in_referrer};
 use crate::studio::texts::Texts;
 use tintype_domain::model::Id;
 use tintype_domain::person::{Role, Token};
@@ -42,7 +42,7 @@ pub async fn invite(form: Form) -> PageResult {
     };
     tracing::info!(invitation = %id, account = %account_id, person = %person_id, %role, places, "people were invited");
     let link = format!("{}{JOIN}/{}", base(&visitor, &headers), token.reveal());
-    let lead = visitor.texts.count("invite-link", places).into_owned();
+    let lead = visitor.texts.count("invite-link", places);
     secret::show(&visitor, &Secret { lead, texts: vec![link], copy: "copy-link".into(), back: PEOPLE.into() }).await
 }
 
@@ -105,7 +105,7 @@ struct GonePage<'a> {
 async fn gone(guest: &Guest) -> PageResult {
     delay_failure(&guest.studio, &guest.context).await?;
     let page = GonePage { t: guest.texts(), path: guest.path() };
-    written(StatusCode::NOT_FOUND, &page).map(without_path_in_referrer)
+    error_page(StatusCode::NOT_FOUND, &page).map(without_path_in_referrer)
 }
 
 /// The page for a person who is already signed in: joining would sign the browser in as someone else.
@@ -144,7 +144,7 @@ pub async fn join(Path(token): Path<String>, GuestForm { guest, fields }: GuestF
     }
     let refuse = |notice| {
         let page = JoinPage { name: fields.text("name"), notice: Some(notice), ..JoinPage::new(&guest, &invitation) };
-        answer(&page, Some(notice)).map(without_path_in_referrer)
+        form_page(&page, Some(notice)).map(without_path_in_referrer)
     };
     let new = match new_person(&guest, &fields)? {
         Ok(new) => new,
@@ -163,7 +163,7 @@ pub async fn join(Path(token): Path<String>, GuestForm { guest, fields }: GuestF
             );
             Ok(without_path_in_referrer(guest.enter(&signed_in)))
         }
-        JoinOutcome::Invalid(invalid) => refuse(words(invalid)),
+        JoinOutcome::Invalid(invalid) => refuse(password_refusal(invalid)),
         JoinOutcome::NameTaken => {
             delay_failure(studio, &guest.context).await?;
             refuse("sign-up-taken")

@@ -12,7 +12,7 @@ use crate::service::keys::{AccountKeys, KeyRefusal, MAX_KEYS};
 use crate::studio::Studio;
 use crate::studio::action::{KeyAction, action};
 use crate::studio::error::{PageError, PageResult};
-use crate::studio::page::{DAY, Draft, Frame, answer, redirect};
+use crate::studio::page::{DAY, Draft, Frame, form_page, redirect};
 use crate::studio::session::{Fields, Form, Visitor};
 use tintype_domain::budget::{Allowance, Budget, InvalidBudget, Period};
 use tintype_domain::key::{ApiKey, KeySecret, KeyState};
@@ -61,8 +61,8 @@ impl KeysPage<'_> {
 
     fn rate(&self, rate: &Option<u32>) -> String {
         match rate {
-            None => self.frame.t.get("key-default").into_owned(),
-            Some(0) => self.frame.t.get("key-unlimited").into_owned(),
+            None => self.frame.t.get("key-default"),
+            Some(0) => self.frame.t.get("key-unlimited"),
             Some(rate) => rate.to_string(),
         }
     }
@@ -108,7 +108,7 @@ async fn page(visitor: &Visitor, draft: Draft) -> PageResult {
         closed: account_keys(visitor).await?.may_add().err().map(refusal_text),
         draft,
     };
-    answer(&page, page.draft.refusal)
+    form_page(&page, page.draft.refusal)
 }
 
 /// The page.
@@ -136,7 +136,7 @@ pub async fn create(State(studio): State<Arc<Studio>>, form: Form) -> PageResult
         KeyCreation::NotPossible => return Err(PageError::not_found()),
     };
     tracing::info!(key = %key.id, person = %visitor.person_id(), "a key was created in the studio");
-    let lead = visitor.texts.get("key-created").into_owned();
+    let lead = visitor.texts.get("key-created");
     show(&visitor, &secret, lead).await
 }
 
@@ -224,7 +224,7 @@ pub async fn change(
                 KeyCreation::NotPossible => return Err(PageError::not_found()),
             };
             tracing::info!(key = %id, new = %new.id, %person, "a key was rotated in the studio");
-            let lead = visitor.texts.count("key-rotated", overlap.hours).into_owned();
+            let lead = visitor.texts.count("key-rotated", overlap.hours);
             return show(&visitor, &secret, lead).await;
         }
         // Only the operator lifts a suspension.

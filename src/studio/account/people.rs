@@ -12,7 +12,7 @@ use crate::studio::action::{PersonAction, action};
 use crate::studio::cookies::referring_page;
 use crate::studio::create::base;
 use crate::studio::error::{PageError, PageResult};
-use crate::studio::page::{Draft, Frame, answer, redirect};
+use crate::studio::page::{Draft, Frame, form_page, redirect};
 use crate::studio::search::{PAGE, Search};
 use crate::studio::session::{Fields, Form, Visitor};
 use tintype_domain::model::Id;
@@ -66,7 +66,7 @@ async fn page(visitor: &Visitor, search: &Search, draft: Draft) -> PageResult {
     let invitations = store.list_invitations(account).await?;
     let frame = Frame::new("people", visitor).await?;
     let page = PeoplePage { frame, people, q, next, invitations, roles: Role::ALL, draft };
-    answer(&page, page.draft.refusal)
+    form_page(&page, page.draft.refusal)
 }
 
 /// The page.
@@ -109,7 +109,7 @@ async fn show_link(visitor: &Visitor, person: &Person, headers: &HeaderMap) -> P
     let made = People::new(visitor.store()).link(person).await?;
     let (token, _) = made.ok_or_else(PageError::not_found)?;
     let link = format!("{}{SIGN_IN}/{}", base(visitor, headers), token.reveal());
-    let lead = visitor.texts.word("people-link", &person.name).into_owned();
+    let lead = visitor.texts.word("people-link", &person.name);
     secret::show(visitor, &Secret { lead, texts: vec![link], copy: "copy-link".into(), back: PEOPLE.into() }).await
 }
 

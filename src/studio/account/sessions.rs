@@ -9,10 +9,10 @@ use serde::Deserialize;
 
 use crate::service::people::{PasswordChange, Passwords};
 use crate::studio::error::{PageError, PageResult};
-use crate::studio::page::{Frame, answer, redirect, secured};
+use crate::studio::page::{Frame, form_page, redirect, secured};
 use crate::studio::session::{Form, Visitor, with_session};
 use crate::studio::sign_in::confirmation::CONFIRMATION;
-use crate::studio::sign_in::{agent, delay_failure, take_slot, words};
+use crate::studio::sign_in::{agent, delay_failure, password_refusal, take_slot};
 use tintype_domain::person::Session;
 use tintype_store::EndSessions;
 
@@ -69,7 +69,7 @@ async fn page(visitor: &Visitor, done: bool, refusal: Option<&'static str>) -> P
     let provider = visitor.provider().await?;
     let sessions = visitor.studio.shared.store.list_sessions(visitor.person_id()).await?;
     let frame = Frame::new("sessions", visitor).await?;
-    answer(&SessionsPage { frame, sessions, done, refusal, provider }, refusal)
+    form_page(&SessionsPage { frame, sessions, done, refusal, provider }, refusal)
 }
 
 /// The page.
@@ -105,7 +105,7 @@ pub async fn set_password(form: Form) -> PageResult {
             delay_failure(&visitor.studio, &visitor.context).await?;
             "password-wrong"
         }
-        PasswordChange::Invalid(invalid) => words(invalid),
+        PasswordChange::Invalid(invalid) => password_refusal(invalid),
     };
     page(&visitor, false, Some(refusal)).await
 }

@@ -78,7 +78,7 @@ impl UsagePage<'_> {
             Some(UNKNOWN_KEY) | None => "usage-unknown-key",
             Some(name) => return name.to_owned(),
         };
-        self.frame.t.get(text).into_owned()
+        self.frame.t.get(text)
     }
 
     fn is_shown(&self, by: &str) -> bool {

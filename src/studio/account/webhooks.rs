@@ -10,7 +10,7 @@ use super::secret::{self, Secret};
 use crate::service::webhooks::endpoints::{self, EndpointRefusal};
 use crate::studio::action::{WebhookAction, action};
 use crate::studio::error::{PageError, PageResult};
-use crate::studio::page::{Cursor, Draft, Frame, answer, last_of_page, redirect, text_with_time, time};
+use crate::studio::page::{Cursor, Draft, Frame, form_page, last_of_page, redirect, text_with_time, time};
 use crate::studio::session::{Fields, Form, Visitor};
 use tintype_domain::endpoint::{AddedBy, Delivery, DisabledFor, Endpoint, EndpointState, SigningSecret, Trouble};
 use tintype_domain::event::{EventType, Subscription};
@@ -59,11 +59,11 @@ fn is_enabled(endpoint: &Endpoint) -> bool {
 fn state(frame: &Frame<'_>, endpoint: &Endpoint) -> String {
     let since = |text| endpoint.failing_since.map(|at| text_with_time(frame.t, text, at)).unwrap_or_default();
     match (endpoint.state(), endpoint.disabled_for) {
-        (EndpointState::Active, _) => frame.t.get("endpoint-active").into_owned(),
+        (EndpointState::Active, _) => frame.t.get("endpoint-active"),
         (EndpointState::Failing, _) => since("endpoint-failing"),
-        (EndpointState::Disabled, Some(DisabledFor::Gone)) => frame.t.get("endpoint-gone").into_owned(),
+        (EndpointState::Disabled, Some(DisabledFor::Gone)) => frame.t.get("endpoint-gone"),
         (EndpointState::Disabled, Some(DisabledFor::Failing)) => since("endpoint-dead"),
-        (EndpointState::Disabled, _) => frame.t.get("endpoint-disabled").into_owned(),
+        (EndpointState::Disabled, _) => frame.t.get("endpoint-disabled"),
     }
 }
 
@@ -86,9 +86,9 @@ impl WebhookPage<'_> {
     fn outcome(&self, delivery: &Delivery) -> String {
         match (delivery.status, delivery.trouble) {
             (Some(status), _) => status.to_string(),
-            (None, Some(Trouble::Timeout)) => self.frame.t.get("delivery-timeout").into_owned(),
-            (None, Some(Trouble::Unreachable)) => self.frame.t.get("delivery-unreachable").into_owned(),
-            (None, Some(Trouble::Address)) => self.frame.t.get("delivery-address").into_owned(),
+            (None, Some(Trouble::Timeout)) => self.frame.t.get("delivery-timeout"),
+            (None, Some(Trouble::Unreachable)) => self.frame.t.get("delivery-unreachable"),
+            (None, Some(Trouble::Address)) => self.frame.t.get("delivery-address"),
             (None, None) => String::new(),
         }
     }
@@ -104,7 +104,7 @@ async fn page(visitor: &Visitor, draft: Draft) -> PageResult {
     let endpoints = store.list_endpoints(Some(visitor.account_id())).await?;
     let frame = Frame::new("webhooks", visitor).await?;
     let page = WebhooksPage { frame, endpoints, kinds: EventType::SUBSCRIBABLE, draft };
-    answer(&page, page.draft.refusal)
+    form_page(&page, page.draft.refusal)
 }
 
 /// The page of all endpoints.
@@ -129,7 +129,7 @@ pub async fn create(form: Form) -> PageResult {
         Ok((endpoint, secret)) => {
             let person = visitor.person_id();
             tracing::info!(endpoint = %endpoint.id, %person, "an endpoint was added in the studio");
-            let lead = visitor.texts.get("webhook-created").into_owned();
+            let lead = visitor.texts.get("webhook-created");
             return show(&visitor, &secret, lead).await;
         }
         Err(EndpointRefusal::NoAccount) => return Err(PageError::not_found()),
@@ -175,7 +175,7 @@ async fn endpoint_page(
     let older = last_of_page(&mut deliveries, PAGE).map(|delivery| delivery.id);
     let frame = Frame::new("webhooks", visitor).await?;
     let page = WebhookPage { frame, endpoint, deliveries, older, kinds: EventType::SUBSCRIBABLE, refusal };
-    answer(&page, refusal)
+    form_page(&page, refusal)
 }
 
 /// Counts a webhook that the person sends by hand, and refuses too many.
@@ -217,7 +217,7 @@ pub async fn change(Path((id, word)): Path<(String, String)>, form: Form) -> Pag
             let rotate = EndpointChange::Rotate { secret: secret.clone(), overlap: overlap.duration() };
             store.change_endpoint(endpoint.id, rotate).await?.ok_or_else(PageError::not_found)?;
             tracing::info!(endpoint = %endpoint.id, %person, "the secret of an endpoint was rotated in the studio");
-            let lead = visitor.texts.count("webhook-rotated", overlap.hours).into_owned();
+            let lead = visitor.texts.count("webhook-rotated", overlap.hours);
             return show(&visitor, &secret, lead).await;
         }
         WebhookAction::Events => match chosen(&fields) {

@@ -1,6 +1,5 @@
 //! The first page: the prompt, and the latest pictures.
 
-use std::borrow::Cow;
 use std::sync::Arc;
 
 use askama::Template;
@@ -18,7 +17,7 @@ use super::cards::{Card, PicturePage, TaskDetails, card, latest};
 use super::error::{PageError, PageResult};
 use super::images::{bin, boards};
 use super::live::{Mark, Marks};
-use super::page::{Cursor, Frame, html, is_of_script, redirect, secured};
+use super::page::{Cursor, Frame, html, is_from_script, redirect, secured};
 use super::references::{Chip, lines};
 use super::session::{Fields, Form, Visitor};
 use super::settings::{self, PresetOption, SettingField};
@@ -85,7 +84,7 @@ impl CreatePage<'_> {
         self.shapes.iter().any(|shape| shape.chosen && shape.usage.is_none())
     }
 
-    fn examples(&self) -> [Cow<'_, str>; 4] {
+    fn examples(&self) -> [String; 4] {
         EXAMPLES.map(|name| self.frame.t.get(name))
     }
 
@@ -149,7 +148,7 @@ impl FormValues {
 /// `seed` the images would be the same. `reference` adds a picture of the account, `prompt` sets the prompt, and
 /// `board` selects a board.
 #[derive(Debug, Deserialize)]
-pub struct From {
+pub struct CreateQuery {
     prompt: Option<String>,
     from: Option<String>,
     take: Option<String>,
@@ -160,13 +159,13 @@ pub struct From {
 
 /// What the script shows of a task: its tile, which can be chosen in the gallery, or its details.
 #[derive(Debug, Deserialize)]
-pub struct Shown {
+pub struct PictureQuery {
     tile: Option<String>,
     gallery: Option<String>,
 }
 
 /// The first page.
-pub async fn create(visitor: Visitor, Query(from): Query<From>) -> PageResult {
+pub async fn create(visitor: Visitor, Query(from): Query<CreateQuery>) -> PageResult {
     let mut filled = FormValues { n: 1, ..FormValues::default() };
     if let Some(id) = from.from.as_deref().and_then(|id| id.parse().ok())
         && let Some(record) = own(&visitor, id).await?
@@ -206,7 +205,7 @@ pub async fn create(visitor: Visitor, Query(from): Query<From>) -> PageResult {
 async fn page(visitor: &Visitor, filled: FormValues, refusal: Option<String>) -> PageResult {
     let (cards, older) = latest(visitor, None).await?;
     let is_suspended = visitor.session.person.suspension.is_some();
-    let refusal = refusal.or_else(|| is_suspended.then(|| visitor.texts.get("suspended").into_owned()));
+    let refusal = refusal.or_else(|| is_suspended.then(|| visitor.texts.get("suspended")));
     let shape = |ratio: AspectRatio| {
         let (width, height) = ratio.size();
         let longest = width.max(height);
@@ -255,7 +254,7 @@ async fn own(visitor: &Visitor, id: Id) -> Result<Option<TaskRecord>, StoreError
 pub async fn picture(
     visitor: Visitor,
     Path(id): Path<String>,
-    Query(shown): Query<Shown>,
+    Query(shown): Query<PictureQuery>,
     headers: HeaderMap,
 ) -> PageResult {
     let id = id.parse()?;
@@ -264,7 +263,7 @@ pub async fn picture(
         return Err(if is_in_bin { PageError::in_bin() } else { PageError::not_found() });
     };
     let mut card = card(&visitor, record).await?;
-    if is_of_script(&headers) && shown.tile.is_some() {
+    if is_from_script(&headers) && shown.tile.is_some() {
         card.selects = shown.gallery.is_some() && visitor.can_create();
         return fragment(&visitor, &card.tile()).await;
     }
@@ -273,7 +272,7 @@ pub async fn picture(
     let has_own = request.reference_images.len() < card.request.reference_images.len();
     let snippets = Snippets::new(&base(&visitor, &headers), &request);
     let one = TaskDetails { t: visitor.texts, card, snippets, boards: boards::seen(&visitor).await?, has_own };
-    if is_of_script(&headers) {
+    if is_from_script(&headers) {
         return fragment(&visitor, &one).await;
     }
     let account = visitor.account_id();
@@ -294,10 +293,10 @@ pub async fn submit(State(studio): State<Arc<Studio>>, request: Request) -> Page
     let arrived = studio.shared.clock.elapsed();
     visitor.require(Role::Member)?;
     let mut filled = FormValues::of(&fields);
-    let barred = barred(&visitor).await?;
+    let barred = submit_refusal(&visitor).await?;
     let (wait, read) = match (barred, refused) {
         (Some(barred), _) => (barred.wait, Err(barred.message)),
-        (None, Some(text)) => (None, Err(visitor.texts.get(text).into_owned())),
+        (None, Some(text)) => (None, Err(visitor.texts.get(text))),
         (None, None) => (None, read(&visitor, &fields, &mut filled).await?),
     };
     let refusal = match read {
@@ -318,7 +317,7 @@ pub async fn submit(State(studio): State<Arc<Studio>>, request: Request) -> Page
                 Ok(refused) => refusal_of(&visitor, &refused, cost),
                 Err(StoreError::Unknown(cause)) => {
                     tracing::error!(%cause, "it is unknown whether a task of the studio was accepted");
-                    visitor.texts.get("unknown-outcome").into_owned()
+                    visitor.texts.get("unknown-outcome")
                 }
                 Err(error) => return Err(error.into()),
             }
@@ -363,11 +362,11 @@ async fn read(
         Err(fault) => {
             filled.mask.clear();
             return Ok(Err(match fault {
-                MaskFault::Gone => t.get("mask-gone").into_owned(),
-                MaskFault::NoReference => t.count("no-reference", 1_u32).into_owned(),
-                MaskFault::NotTaken => t.get("mask-not-taken").into_owned(),
-                MaskFault::NoReferences => t.get("references-not-taken").into_owned(),
-                MaskFault::Unfit | MaskFault::Store(_) => t.get("mask-unfit").into_owned(),
+                MaskFault::Gone => t.get("mask-gone"),
+                MaskFault::NoReference => t.count("no-reference", 1_u32),
+                MaskFault::NotTaken => t.get("mask-not-taken"),
+                MaskFault::NoReferences => t.get("references-not-taken"),
+                MaskFault::Unfit | MaskFault::Store(_) => t.get("mask-unfit"),
             }));
         }
     }
@@ -379,7 +378,7 @@ async fn read(
             None => false,
         };
         if !is_seen {
-            return Ok(Err(t.get("board-gone").into_owned()));
+            return Ok(Err(t.get("board-gone")));
         }
     }
     let request_id = Some(visitor.context.request_id.clone());
@@ -412,7 +411,7 @@ async fn refuse(
     refusal: String,
     wait: Option<u64>,
 ) -> PageResult {
-    let mut response = if is_of_script(headers) {
+    let mut response = if is_from_script(headers) {
         secured(Response::new(Body::from(refusal)))
     } else {
         page(visitor, filled, Some(refusal)).await?
@@ -422,7 +421,7 @@ async fn refuse(
         *response.status_mut() = StatusCode::TOO_MANY_REQUESTS;
         response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(seconds));
     }
-    response.extensions_mut().insert(super::error::Written);
+    response.extensions_mut().insert(super::error::HasOwnBody);
     Ok(response)
 }
 
@@ -433,13 +432,13 @@ struct SubmitRefusal {
 }
 
 /// Whether the person is suspended, or creates too many tasks per minute. Counts one task.
-async fn barred(visitor: &Visitor) -> Result<Option<SubmitRefusal>, PageError> {
+async fn submit_refusal(visitor: &Visitor) -> Result<Option<SubmitRefusal>, PageError> {
     let (studio, t) = (&visitor.studio, visitor.texts);
     // The session was read before the body, which may have taken a minute.
     let found = studio.shared.store.find_person(visitor.person_id().as_str()).await?;
     let person = found.ok_or_else(PageError::signed_out)?.person;
     if person.suspension.is_some() {
-        return Ok(Some(SubmitRefusal { message: t.get("suspended").into_owned(), wait: None }));
+        return Ok(Some(SubmitRefusal { message: t.get("suspended"), wait: None }));
     }
     let Some(counted) = studio.limits.count_person(person.id).await else { return Ok(None) };
     let metrics = &studio.shared.metrics;
@@ -448,26 +447,26 @@ async fn barred(visitor: &Visitor) -> Result<Option<SubmitRefusal>, PageError> {
     }
     let Some(seconds) = counted.retry_after else { return Ok(None) };
     metrics.rate_limited.inc();
-    Ok(Some(SubmitRefusal { message: t.count("too-fast", seconds).into_owned(), wait: Some(seconds) }))
+    Ok(Some(SubmitRefusal { message: t.count("too-fast", seconds), wait: Some(seconds) }))
 }
 
 fn refusal_of(visitor: &Visitor, refused: &Submission, cost: i64) -> String {
     let t = visitor.texts;
     match refused {
-        Submission::NotCharged(NotCharged::TooManyUnfinished) => t.get("too-many").into_owned(),
+        Submission::NotCharged(NotCharged::TooManyUnfinished) => t.get("too-many"),
         Submission::NotCharged(NotCharged::InsufficientCredits { .. } | NotCharged::OverBudget { .. }) => {
-            t.word("no-credits", &cost.to_string()).into_owned()
+            t.word("no-credits", &cost.to_string())
         }
-        Submission::TooManyFailed { wait } => t.count("too-many-failed", wait.as_secs() + 1).into_owned(),
-        Submission::Overloaded { excess } => t.count("overloaded", excess.as_secs().max(1)).into_owned(),
-        Submission::NoReference { index } => t.count("no-reference", *index as u64 + 1).into_owned(),
-        Submission::NotStarted | Submission::Repeated | Submission::Accepted(_) => t.get("error-internal").into_owned(),
+        Submission::TooManyFailed { wait } => t.count("too-many-failed", wait.as_secs() + 1),
+        Submission::Overloaded { excess } => t.count("overloaded", excess.as_secs().max(1)),
+        Submission::NoReference { index } => t.count("no-reference", *index as u64 + 1),
+        Submission::NotStarted | Submission::Repeated | Submission::Accepted(_) => t.get("error-internal"),
     }
 }
 
 /// A new task's tile for the script, and the balance; otherwise redirects to the page.
 async fn accepted(visitor: &Visitor, id: Id, headers: &HeaderMap) -> PageResult {
-    if !is_of_script(headers) {
+    if !is_from_script(headers) {
         return Ok(redirect(HOME));
     }
     let record = own(visitor, id).await?.ok_or_else(PageError::not_found)?;
@@ -479,7 +478,7 @@ async fn fragment(visitor: &Visitor, part: &impl Template) -> PageResult {
     let mut response = html(part)?;
     let credits = visitor.account().await?.map_or(0, |account| account.credits);
     let words = visitor.texts.count("credits", credits);
-    if let Ok(value) = HeaderValue::try_from(words.as_ref()) {
+    if let Ok(value) = HeaderValue::try_from(words) {
         response.headers_mut().insert("x-credits", value);
     }
     response.headers_mut().insert(header::VARY, HeaderValue::from_static("x-requested-with"));
@@ -501,7 +500,7 @@ pub async fn cancel(State(studio): State<Arc<Studio>>, Path(id): Path<String>, f
     if !record.task.status.is_terminal() {
         return Err(PageError::forbidden("stop-refused"));
     }
-    if is_of_script(&form.headers) {
+    if is_from_script(&form.headers) {
         return fragment(visitor, &card(visitor, record).await?.tile()).await;
     }
     Ok(redirect(HOME))

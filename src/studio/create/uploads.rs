@@ -16,7 +16,7 @@ use crate::service::thumbnails::{ThumbnailError, size};
 use crate::service::uploads::{Incoming, Refusal, UploadError};
 use crate::studio::Studio;
 use crate::studio::cards::{name_of, url};
-use crate::studio::error::{PageError, PageResult, Written};
+use crate::studio::error::{HasOwnBody, PageError, PageResult};
 use crate::studio::image_bodies::{ImageBody, Stopped, announced};
 use crate::studio::page::{Cursor, Frame, done, file, html, last_of_page, secured};
 use crate::studio::references::{self, Found};
@@ -76,12 +76,13 @@ impl From<Stopped> for PageError {
         match stopped {
             Stopped::TooSlow => Self::new(StatusCode::REQUEST_TIMEOUT, "error-request"),
             Stopped::BrokeOff => Self::bad_request(),
+            Stopped::TooLarge => UploadError::from(Refusal::TooLarge).into(),
         }
     }
 }
 
-fn arriving(studio: &Studio, body: Body) -> ImageBody {
-    ImageBody::new(body, studio.connections.body_idle, &studio.shared.clock)
+fn arriving(studio: &Studio, body: Body, most: u64) -> ImageBody {
+    ImageBody::new(body, studio.connections.body_idle, &studio.shared.clock, most)
 }
 
 #[derive(Debug, Deserialize)]
@@ -103,13 +104,13 @@ pub async fn upload(State(studio): State<Arc<Studio>>, request: Request) -> Page
     let received = received.map_err(|_| PageError::new(StatusCode::REQUEST_TIMEOUT, "error-request"))?;
     let (status, answer) = match received {
         Ok(upload) => (StatusCode::OK, StoredReference::Upload(upload.id).to_string()),
-        Err(error) if is_refusal(&error) => (error.status, visitor.texts.get(error.text).into_owned()),
+        Err(error) if is_refusal(&error) => (error.status, visitor.texts.get(error.text)),
         Err(error) => return Err(error),
     };
     let mut response = secured(Response::new(Body::from(answer)));
     *response.status_mut() = status;
     response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
-    response.extensions_mut().insert(Written);
+    response.extensions_mut().insert(HasOwnBody);
     Ok(response)
 }
 
@@ -121,7 +122,8 @@ async fn receive(studio: &Arc<Studio>, sender: &Sender<'_>, parts: &Parts, body:
     };
     let announced = announced(&parts.headers);
     let mut incoming = studio.uploads.begin(sender.upload(), sender.right(), announced).await?;
-    let mut arriving = arriving(studio, body);
+    // The upload itself is limited.
+    let mut arriving = arriving(studio, body, u64::MAX);
     while let Some(bytes) = arriving.next().await? {
         incoming.write(bytes).await?;
     }
@@ -154,8 +156,7 @@ pub(in crate::studio) async fn form(
     if announced(&parts.headers).is_some_and(|bytes| bytes > most) {
         return Err(PageError::from(UploadError::from(Refusal::TooLarge)));
     }
-    let arriving = arriving(studio, body);
-    let reading = Reading::new(studio, &sender).read(reader, arriving, most);
+    let reading = Reading::new(studio, &sender).read(reader, arriving(studio, body, most));
     let read = tokio::time::timeout(UPLOAD_TIME_LIMIT, reading).await;
     let (fields, refusal) = read.map_err(|_| PageError::new(StatusCode::REQUEST_TIMEOUT, "error-request"))??;
     sender.check_csrf_token(fields.get(PROOF))?;
@@ -185,14 +186,12 @@ impl<'a> Reading<'a> {
         Self { studio, sender, fields: HashMap::new(), part: Part::File(None), bytes: 0, uploads: Vec::new() }
     }
 
-    /// Reads the whole form of at most `most` bytes, or as far as a file that is refused, and says why it was.
+    /// Reads the whole form, or as far as a file that is refused, and says why it was.
     async fn read(
         mut self,
         mut reader: Multipart,
         mut arriving: ImageBody,
-        most: u64,
     ) -> Result<(Fields, Option<&'static str>), PageError> {
-        let mut left = most;
         loop {
             while let Some(piece) = reader.next_piece().map_err(|_| PageError::bad_request())? {
                 let is_end = piece == Piece::End;
@@ -205,7 +204,6 @@ impl<'a> Reading<'a> {
                 }
             }
             let bytes = arriving.next().await?.ok_or_else(PageError::bad_request)?;
-            left = left.checked_sub(bytes.len() as u64).ok_or(UploadError::Refused(Refusal::TooLarge))?;
             reader.push(&bytes);
         }
     }
@@ -267,7 +265,7 @@ fn is_refusal(error: &PageError) -> bool {
     error.text.starts_with("upload-") || error.text.starts_with("mask-")
 }
 
-struct Shown {
+struct ListedUpload {
     id: Id,
     reference: String,
     url: String,
@@ -284,7 +282,7 @@ struct Shown {
 #[template(path = "uploads.html")]
 struct UploadsPage<'a> {
     frame: Frame<'a>,
-    uploads: Vec<Shown>,
+    uploads: Vec<ListedUpload>,
     older: Option<Id>,
     most: i64,
 }
@@ -304,7 +302,7 @@ pub async fn uploads(visitor: Visitor, Query(cursor): Query<Cursor>) -> PageResu
         let reference = StoredReference::Upload(id).to_string();
         let author = person_id.filter(|_| several).map(|id| name_of(&people, id));
         let deletes = visitor.can_create() && visitor.author_filter().is_none_or(|own| person_id == Some(own));
-        uploads.push(Shown { id, reference, url, width, height, is_mask, author, deletes });
+        uploads.push(ListedUpload { id, reference, url, width, height, is_mask, author, deletes });
     }
     let frame = Frame::new("uploads", &visitor).await?;
     html(&UploadsPage { frame, uploads, older, most: i64::from(MAX_UPLOADS) })

@@ -35,15 +35,15 @@ pub(in crate::studio) const MAX_DOWNLOADS: usize = 4;
 
 /// Collects output until it is sent.
 #[derive(Debug, Clone, Default)]
-struct Written(Arc<Mutex<Vec<u8>>>);
+struct Unsent(Arc<Mutex<Vec<u8>>>);
 
-impl Written {
+impl Unsent {
     fn take(&self) -> Bytes {
         std::mem::take(&mut *self.0.locked()).into()
     }
 }
 
-impl Write for Written {
+impl Write for Unsent {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.0.locked().extend_from_slice(bytes);
         Ok(bytes.len())
@@ -83,11 +83,11 @@ async fn write(visitor: &Visitor, pictures: Vec<Chosen>, details: bool, mut send
     // length comes after it.
     let options = SimpleFileOptions::default().compression_method(CompressionMethod::Deflated);
     let fast = options.compression_level(Some(1));
-    let written = Written::default();
+    let written = Unsent::default();
     let mut archive = ZipWriter::new_stream(written.clone());
     let sent = async {
         for chosen in pictures {
-            here(visitor).await?;
+            check_session(visitor).await?;
             // A picture that was deleted meanwhile is left out.
             let Some(picture) = chosen.find(shared, account).await? else { continue };
             let Some(png) = read(shared, &picture, details).await? else { continue };
@@ -101,7 +101,7 @@ async fn write(visitor: &Visitor, pictures: Vec<Chosen>, details: bool, mut send
         archive.start_file(TABLE, dated(options, shared.clock.now())).map_err(io::Error::other)?;
         archive.write_all(PictureFile::csv_header().as_bytes())?;
         for chosen in listed {
-            here(visitor).await?;
+            check_session(visitor).await?;
             let Some(picture) = chosen.find(shared, account).await? else { continue };
             archive.write_all(picture.csv_line(&chosen.name).as_bytes())?;
             sender.send(Ok(written.take())).await.map_err(|_| io::ErrorKind::BrokenPipe)?;
@@ -136,7 +136,7 @@ fn dated(options: SimpleFileOptions, at: Timestamp) -> SimpleFileOptions {
 }
 
 /// An error once the session has ended.
-async fn here(visitor: &Visitor) -> io::Result<()> {
+async fn check_session(visitor: &Visitor) -> io::Result<()> {
     if visitor.has_session().await.map_err(io::Error::other)? {
         Ok(())
     } else {
@@ -261,7 +261,7 @@ pub async fn zip(visitor: Visitor, Query(query): Query<HashMap<String, String>>)
             }
         }
     }
-    tell_apart(&mut pictures);
+    make_unique(&mut pictures);
     if pictures.is_empty() {
         return Err(PageError::new(StatusCode::NOT_FOUND, "zip-none"));
     }
@@ -279,7 +279,7 @@ pub async fn zip(visitor: Visitor, Query(query): Query<HashMap<String, String>>)
 }
 
 /// Numbers names that several pictures have.
-fn tell_apart(pictures: &mut [Chosen]) {
+fn make_unique(pictures: &mut [Chosen]) {
     let mut taken = HashSet::new();
     for picture in pictures {
         let stem = picture.name.trim_end_matches(".png").to_owned();

@@ -18,7 +18,7 @@ use crate::studio::action::{GalleryAction, action};
 use crate::studio::cards::{Card, cards};
 use crate::studio::error::{PageError, PageResult};
 use crate::studio::live::Mark;
-use crate::studio::page::{DAY, Frame, day, done, html, is_of_script, query, redirect, secured};
+use crate::studio::page::{DAY, Frame, day, done, html, is_from_script, query, redirect, secured};
 use crate::studio::session::{Form, Visitor};
 use crate::studio::texts::Texts;
 use tintype_config::{MAX_BOARD_NAME, MAX_CHOSEN};
@@ -98,15 +98,15 @@ impl Search {
         query(self.fields().chain([("before", before.as_str())]))
     }
 
-    fn narrowing(&self, t: &Texts, boards: &[Board], people: &[Person]) -> Vec<Narrowing> {
+    fn active_filters(&self, t: &Texts, boards: &[Board], people: &[Person]) -> Vec<ActiveFilter> {
         let state = |value: &str| STATES.into_iter().find(|(state, _)| state.as_str() == value);
-        let day = |value: &str| Timestamp::of_day(value).map(|at| day(t, at).into());
+        let day = |value: &str| Timestamp::of_day(value).map(|at| day(t, at));
         let words = |name, value: &str| -> Option<String> {
             let (label, value) = match name {
                 "state" => ("state", t.get(state(value)?.1)),
                 "kind" => ("kind", t.get(if value == "image" { "kind-image" } else { "kind-text" })),
                 "shape" => ("shape", value.into()),
-                "starred" if value == "1" => return Some(t.get("starred").into_owned()),
+                "starred" if value == "1" => return Some(t.get("starred")),
                 "person" if value == MINE => ("created-by", t.get("mine")),
                 "person" => {
                     let author = people.iter().find(|person| person.id.as_str() == value);
@@ -120,7 +120,7 @@ impl Search {
             Some(format!("{}: {value}", t.get(label)))
         };
         let without = |field| query(self.fields().filter(|(name, _)| *name != field));
-        let on = |(name, value)| Some(Narrowing { words: words(name, value)?, without: without(name) });
+        let on = |(name, value)| Some(ActiveFilter { words: words(name, value)?, without: without(name) });
         self.fields().filter_map(on).collect()
     }
 }
@@ -139,7 +139,7 @@ const STATES: [(TaskState, &str); 4] = [
     (TaskState::Cancelled, "cancelled"),
 ];
 
-struct Narrowing {
+struct ActiveFilter {
     /// What it filters, for the reader.
     words: String,
     /// The query of the page without it.
@@ -151,7 +151,7 @@ struct Narrowing {
 struct GalleryPage<'a> {
     frame: Frame<'a>,
     search: Search,
-    narrowing: Vec<Narrowing>,
+    filters: Vec<ActiveFilter>,
     boards: Vec<Board>,
     /// The people of the account, if there are several.
     people: Vec<Person>,
@@ -183,12 +183,12 @@ impl GalleryPage<'_> {
 
     /// Whether a board is shown that has no picture, and nothing else is searched.
     fn is_empty_board(&self) -> bool {
-        self.board.is_some() && self.narrowing.len() == 1 && self.search.q.is_empty()
+        self.board.is_some() && self.filters.len() == 1 && self.search.q.is_empty()
     }
 
     fn is_new(&self) -> bool {
         let Search { q, before, board, starred, person, .. } = &self.search;
-        let whole = self.narrowing.is_empty() && [q, before, board, starred, person].into_iter().all(String::is_empty);
+        let whole = self.filters.is_empty() && [q, before, board, starred, person].into_iter().all(String::is_empty);
         whole && self.cards.is_empty() && self.older.is_none()
     }
 }
@@ -234,12 +234,12 @@ pub async fn gallery(
     for card in &mut cards {
         card.selects = visitor.can_create();
     }
-    if is_of_script(&headers) {
+    if is_from_script(&headers) {
         return html(&MoreCards { t: visitor.texts, cards, older });
     }
     let boards = boards::seen(&visitor).await?;
     let mut people = store.list_people(Some(account)).await?;
-    let narrowing = search.narrowing(visitor.texts, &boards, &people);
+    let filters = search.active_filters(visitor.texts, &boards, &people);
     if people.len() < 2 {
         people.clear();
     }
@@ -248,7 +248,7 @@ pub async fn gallery(
         board: boards.iter().find(|board| Some(board.id) == filter.board).cloned(),
         is_gone: !is_seen,
         deleted: ids(&search.deleted),
-        narrowing,
+        filters,
         search,
         boards,
         people,

@@ -18,7 +18,7 @@ use crate::studio::cards::name_of;
 use crate::studio::create::base;
 use crate::studio::create::uploads::thumbnail;
 use crate::studio::error::{PageError, PageResult};
-use crate::studio::page::{Frame, html, last_of_page, redirect, written};
+use crate::studio::page::{Frame, error_page, html, last_of_page, redirect};
 use crate::studio::session::{Form, Visitor};
 use crate::studio::texts::Texts;
 use tintype_config::MAX_SHARED_LINKS;
@@ -131,7 +131,7 @@ pub async fn revoke(Path(id): Path<String>, form: Form) -> PageResult {
     Ok(redirect(LINKS))
 }
 
-struct Shown {
+struct SharedPicture {
     file: String,
     /// The size of its thumbnail, in pixels.
     width: u32,
@@ -145,7 +145,7 @@ struct SharedPage {
     t: &'static Texts,
     /// The name of the board, or the prompt.
     title: Option<String>,
-    pictures: Vec<Shown>,
+    pictures: Vec<SharedPicture>,
     /// The path of the next page.
     older: Option<String>,
 }
@@ -165,7 +165,7 @@ struct GonePage {
 
 /// The answer to a link that does not work. It does not reveal whether the link ever did.
 fn gone(headers: &HeaderMap) -> PageResult {
-    written(StatusCode::NOT_FOUND, &GonePage { t: Texts::of(headers) })
+    error_page(StatusCode::NOT_FOUND, &GonePage { t: Texts::of(headers) })
 }
 
 /// What a link shows is in no search engine, and its address in no other site's log.
@@ -181,12 +181,14 @@ fn public(mut response: Response<Body>) -> Response<Body> {
     response
 }
 
-fn pictures_of(record: TaskRecord, link: &SharedLink, path: &str) -> Vec<Shown> {
+fn pictures_of(record: TaskRecord, link: &SharedLink, path: &str) -> Vec<SharedPicture> {
     let Status::Completed(names) = record.task.status else { return Vec::new() };
     let (width, height) = thumbnails::size(record.request.aspect_ratio.size());
     let prompt = link.with_prompts.then_some(record.request.prompt);
     let file = |number| format!("{path}/{}/{number}", record.task.id);
-    (1..=names.len()).map(|number| Shown { file: file(number), width, height, prompt: prompt.clone() }).collect()
+    (1..=names.len())
+        .map(|number| SharedPicture { file: file(number), width, height, prompt: prompt.clone() })
+        .collect()
 }
 
 /// The page of a link.

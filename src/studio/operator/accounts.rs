@@ -7,7 +7,7 @@ use axum::http::StatusCode;
 use super::{Operator, OperatorForm, ReversibleForm};
 use crate::studio::action::{AccountAction, AnyKeyAction, AnyPersonAction, action};
 use crate::studio::error::{PageError, PageResult};
-use crate::studio::page::{DAY, Draft, Frame, answer, html, last_of_page, redirect};
+use crate::studio::page::{DAY, Draft, Frame, form_page, html, last_of_page, redirect};
 use crate::studio::search::{PAGE, Search};
 use crate::studio::session::{Fields, Visitor};
 use tintype_domain::key::{ApiKey, KeyState};
@@ -109,7 +109,7 @@ async fn page(visitor: &Visitor, account: Account, draft: Draft) -> PageResult {
         is_own: visitor.account_id() == account.id,
         account,
     };
-    answer(&page, page.draft.refusal)
+    form_page(&page, page.draft.refusal)
 }
 
 /// One account.

@@ -1,7 +1,5 @@
 //! The audit log.
 
-use std::borrow::Cow;
-
 use askama::Template;
 use axum::extract::Query;
 use serde::Deserialize;
@@ -31,7 +29,7 @@ struct AuditPage<'a> {
 }
 
 impl AuditPage<'_> {
-    fn actor<'e>(&'e self, entry: &'e AuditEntry) -> Cow<'e, str> {
+    fn actor(&self, entry: &AuditEntry) -> String {
         details::actor(self.frame.t, &entry.actor.name)
     }
 

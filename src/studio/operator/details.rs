@@ -24,8 +24,8 @@ pub(super) fn detail(t: &Texts, audited: &AuditedChange) -> Option<String> {
 }
 
 /// The name of a change's actor. The server's own names are in English.
-pub(super) fn actor<'a>(t: &'a Texts, name: &'a str) -> std::borrow::Cow<'a, str> {
-    if name == "content policy" { t.get("audit-policy") } else { name.into() }
+pub(super) fn actor(t: &Texts, name: &str) -> String {
+    if name == "content policy" { t.get("audit-policy") } else { name.to_owned() }
 }
 
 /// A detail with its times as the page shows others, to the minute.
@@ -74,7 +74,7 @@ fn amount(t: &Texts, detail: &str) -> Option<String> {
 /// Such as `none`, `40` or `8/month`.
 fn limit(t: &Texts, detail: &str) -> Option<String> {
     if detail == "none" {
-        return Some(t.get("key-budget-none").into_owned());
+        return Some(t.get("key-budget-none"));
     }
     if let Ok(number) = detail.parse::<i64>() {
         return Some(t.number(number));
@@ -90,7 +90,7 @@ fn disabled_for(t: &Texts, detail: &str) -> Option<String> {
         DisabledFor::Failing => "audit-failing",
         DisabledFor::Request => return None,
     };
-    Some(t.get(text).into_owned())
+    Some(t.get(text))
 }
 
 #[cfg(test)]

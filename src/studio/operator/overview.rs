@@ -46,7 +46,7 @@ impl OverviewPage<'_> {
     /// The time of a report, as HTML: how long ago it came, or its minute if that was long ago.
     fn ago(&self, at: &Timestamp) -> String {
         let age = self.now.since(*at);
-        if age < LONG_AGO { self.frame.t.word("ago", &self.frame.t.seconds(age)).into_owned() } else { time(at) }
+        if age < LONG_AGO { self.frame.t.word("ago", &self.frame.t.seconds(age)) } else { time(at) }
     }
 }
 
@@ -82,7 +82,7 @@ pub async fn overview(operator: Operator) -> PageResult {
     for (failure, count) in hours.iter().flat_map(|(_, hour)| &hour.failed) {
         let reason = match failure {
             Some(failure) => failures::failure(t, failure),
-            None => t.get("reason-other").into_owned(),
+            None => t.get("reason-other"),
         };
         *reasons.entry(reason).or_default() += count;
     }

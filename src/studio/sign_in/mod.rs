@@ -85,7 +85,7 @@ pub async fn by_password(GuestForm { guest, fields }: GuestForm) -> PageResult {
     let slot = take_slot(&studio.hashes, context)?;
     let signed_in = studio.people.sign_in(&name, fields.text("password").to_owned(), agent(guest.headers())).await?;
     drop(slot);
-    if let Some(answer) = answer(&guest, signed_in).await {
+    if let Some(answer) = answer_to(&guest, signed_in).await {
         return answer;
     }
     // The name is logged only if a person has it: another one may be a password in the wrong field.
@@ -98,7 +98,7 @@ pub async fn by_password(GuestForm { guest, fields }: GuestForm) -> PageResult {
 }
 
 /// The answer to a sign-in that was not refused.
-async fn answer(guest: &Guest, signed_in: SignIn) -> Option<PageResult> {
+async fn answer_to(guest: &Guest, signed_in: SignIn) -> Option<PageResult> {
     match signed_in {
         SignIn::Done(signed_in) => Some(Ok(guest.enter(&signed_in))),
         SignIn::NeedsCode(person, first) => Some(ask_for_code(guest, &person, &first).await),
@@ -107,7 +107,7 @@ async fn answer(guest: &Guest, signed_in: SignIn) -> Option<PageResult> {
 }
 
 /// The name of the text that says why a password may not be set.
-pub(super) fn words(invalid: InvalidPassword) -> &'static str {
+pub(super) fn password_refusal(invalid: InvalidPassword) -> &'static str {
     match invalid {
         InvalidPassword::Length => "password-short",
         InvalidPassword::Common => "password-common",
@@ -156,7 +156,7 @@ pub async fn by_link(Path(token): Path<String>, guest: Guest) -> PageResult {
         Some(token) => guest.studio.people.sign_in_by_link(&token, agent(guest.headers())).await?,
         None => SignIn::Refused,
     };
-    if let Some(answer) = answer(&guest, signed_in).await {
+    if let Some(answer) = answer_to(&guest, signed_in).await {
         return answer;
     }
     delay_failure(&guest.studio, &guest.context).await?;

@@ -13,7 +13,7 @@ use super::{Address, SignInPage, agent, delay_failure, without_path_in_referrer}
 use crate::service::people::FirstProof;
 use crate::studio::account::secret::{self, Secret};
 use crate::studio::error::{PageError, PageResult};
-use crate::studio::page::{Frame, answer, html, redirect};
+use crate::studio::page::{Frame, form_page, html, redirect};
 use crate::studio::session::{Fields, Form, Guest, GuestForm, Visitor, WithoutSecondFactor, lacks_factor};
 use crate::studio::texts::Texts;
 use crate::studio::{RequestContext, SECOND_FACTOR, Studio};
@@ -86,7 +86,7 @@ async fn page(visitor: &Visitor, secret: Option<FactorSecret>, refusal: Option<&
         left: factor.map_or(0, |factor| factor.recovery_codes),
         refusal,
     };
-    answer(&page, refusal)
+    form_page(&page, refusal)
 }
 
 /// The page on which a person turns a second factor on and off.
@@ -114,7 +114,7 @@ pub async fn turn_on(WithoutSecondFactor(form): WithoutSecondFactor<Form>) -> Pa
 
 /// Leads to the page that shows recovery codes, this once.
 async fn show(visitor: &Visitor, codes: &RecoveryCodes) -> PageResult {
-    let lead = visitor.texts.get("factor-codes-lead").into_owned();
+    let lead = visitor.texts.get("factor-codes-lead");
     let (copy, back) = ("factor-codes-copy".into(), SECOND_FACTOR.into());
     secret::show(visitor, &Secret { lead, texts: codes.reveal(), copy, back }).await
 }

@@ -3,11 +3,11 @@
 use askama::Template;
 use axum::http::StatusCode;
 
-use super::{agent, delay_failure, take_slot, words};
+use super::{agent, delay_failure, password_refusal, take_slot};
 use crate::service::people::{NewPerson, SignUpOutcome, SignUpTerms};
 use crate::studio::HOME;
 use crate::studio::error::{PageError, PageResult};
-use crate::studio::page::{answer, html, redirect};
+use crate::studio::page::{form_page, html, redirect};
 use crate::studio::session::{Fields, Guest, GuestForm, Visitor};
 use crate::studio::texts::Texts;
 use tintype_domain::names::{InvalidName, new_person_name};
@@ -64,7 +64,7 @@ pub async fn submit(GuestForm { guest, fields }: GuestForm) -> PageResult {
     let (terms, studio, t) = (terms(&guest)?, &guest.studio, guest.texts());
     let refuse = |notice| {
         let page = SignUpPage { t, name: fields.text("name"), credits: terms.credits, notice: Some(notice) };
-        answer(&page, Some(notice))
+        form_page(&page, Some(notice))
     };
     let new = match new_person(&guest, &fields)? {
         Ok(new) => new,
@@ -78,7 +78,7 @@ pub async fn submit(GuestForm { guest, fields }: GuestForm) -> PageResult {
             tracing::info!(account = %signed_in.session.person.account_id, "a person signed up");
             Ok(guest.enter(&signed_in))
         }
-        SignUpOutcome::Invalid(invalid) => refuse(words(invalid)),
+        SignUpOutcome::Invalid(invalid) => refuse(password_refusal(invalid)),
         SignUpOutcome::NameTaken => {
             delay_failure(studio, &guest.context).await?;
             refuse("sign-up-taken")

@@ -3,18 +3,18 @@
 
 use axum::http::header::{self, HeaderMap, HeaderValue};
 
-/// The forms that the transport wants to be named.
+/// The formats that the transport wants to be named.
 const BOTH: HeaderValue = HeaderValue::from_static("application/json, text/event-stream");
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Forms {
+pub(super) struct AcceptedFormats {
     /// Whether it is answered with JSON, and not with a stream of events: it names no stream, or cannot take one.
     pub(super) json: bool,
     /// Whether it takes a stream, which may hold reports before the answer.
     pub(super) stream: bool,
 }
 
-impl Forms {
+impl AcceptedFormats {
     /// Reads the header `Accept`; `None` if it allows neither form. Without one, any is allowed.
     pub(super) fn of(headers: &HeaderMap) -> Option<Self> {
         let lines = headers.get_all(header::ACCEPT).iter().filter_map(|line| line.to_str().ok());
@@ -30,8 +30,8 @@ impl Forms {
         (json || stream).then_some(Self { json: !stream, stream })
     }
 
-    /// Names both forms, so that the transport takes the message.
-    pub(super) fn name_both(headers: &mut HeaderMap) {
+    /// Names both formats, so that the transport takes the message.
+    pub(super) fn allow_both(headers: &mut HeaderMap) {
         headers.insert(header::ACCEPT, BOTH);
     }
 }
@@ -83,7 +83,11 @@ mod tests {
             for line in lines {
                 headers.append(header::ACCEPT, line.parse().expect("a value"));
             }
-            assert_eq!(Forms::of(&headers).map(|forms| (forms.json, forms.stream)), expected, "{lines:?}");
+            assert_eq!(
+                AcceptedFormats::of(&headers).map(|formats| (formats.json, formats.stream)),
+                expected,
+                "{lines:?}"
+            );
         }
     }
 }
