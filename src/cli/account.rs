@@ -39,8 +39,8 @@ pub(super) enum AccountCommand {
     Disable(OneAccountArgs),
     /// Enable a disabled account
     Enable(OneAccountArgs),
-    /// Delete an account for good: revoke its keys, and remove its tasks with their prompts and images. Its ledger stays,
-    /// and so does its name
+    /// Delete an account for good: revoke its keys, and remove its tasks with their prompts and images. Its ledger
+    /// and its name are kept
     Delete(DeleteArgs),
 }
 

@@ -239,7 +239,7 @@ async fn server(data: &DataSettings, listen: Option<&Vec<ListenAddress>>) -> Res
                 return ready.map(|ready| format!("{state}{ready}")).map_err(|fault| format!("{state}, and {fault}"));
             }
             Ok(false) => "not running",
-            Err(_) => "not known, as this user may not read the data directory",
+            Err(_) => "unknown: this user cannot read the data directory",
         },
     };
     Ok(state.to_owned())

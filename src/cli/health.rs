@@ -22,7 +22,7 @@ const MAX_ANSWER: u64 = 16 * 1024;
 #[command(after_help = "\
 Asks /readyz, or /healthz with --alive, of the server that listens on the first of these addresses. Exits with 0 if the \
 server answers with 200, and with 1 otherwise. With --worker, exits with 0 if every worker on the data directory \
-is ready, be it of `tintype worker` or of `tintype serve`, and with 1 if one isn't or none is running on this machine \
+is ready, whether of `tintype worker` or `tintype serve`, and with 1 if one isn't or none is running on this machine \
 or in this container.")]
 pub(super) struct HealthArgs {
     /// Addresses that the server listens on, as for `tintype serve`

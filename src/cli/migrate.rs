@@ -21,7 +21,7 @@ use tintype_system::fault::Faults;
 #[command(after_help = "\
 No server may be running on the SQLite database, and the PostgreSQL database must have no accounts. The command \
 copies everything in one transaction and commits it only if the ledger in PostgreSQL matches. The SQLite database is \
-marked as moved: every command refuses it from then on and says where its content is. --take-back removes the mark. \
+marked as moved: from then on, every command rejects it and says where its content is. --take-back removes the mark. \
 Result files are not moved; set --files to their location.")]
 pub(super) struct MigrateArgs {
     /// Database to move, as sqlite:PATH

@@ -47,7 +47,7 @@ pub(super) enum ModelCommand {
 #[derive(Debug, Args)]
 #[command(after_help = "\
 The files gather in a folder beside the models, and the model appears under its name when all of them are there and \
-their checksums are right. An interrupted pull continues where it broke off. Only weights as safetensors and files of \
+their checksums are right. Repeat an interrupted pull to continue it. Only weights as safetensors and files of \
 settings are fetched, never code. The proxies of HTTPS_PROXY, ALL_PROXY and NO_PROXY are used.")]
 pub(super) struct PullArgs {
     /// Name in the catalogue, as `tintype model list` shows it, or OWNER/NAME of a repository
@@ -241,7 +241,7 @@ fn describe(pull: &Pull) -> String {
     let commercial = match pull.licence.commercial {
         Some(true) => "commercial use is allowed under its terms",
         Some(false) => "NO commercial use",
-        None => "read whether it allows your use",
+        None => "check whether it allows your use",
     };
     let Licence { name, url, .. } = &pull.licence;
     format!(
@@ -476,7 +476,7 @@ async fn remove(args: RemoveArgs, data: &DataSettings) -> Outcome {
         return Err(not_installed(&name));
     }
     let confirmed = || ask(&format!("Remove the model {name}?"), json);
-    if !yes && !confirmed().ok_or("without a terminal, or with --json, say --yes")? {
+    if !yes && !confirmed().ok_or("without a terminal, or with --json, pass --yes")? {
         return Err(Failure("nothing was removed".into()));
     }
     if !until_interrupted(remove_when_free(&data.data, &name), "interrupted: nothing was removed").await? {

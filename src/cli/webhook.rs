@@ -290,7 +290,7 @@ async fn test(args: OneEndpointArgs, store: &Store) -> Outcome {
         DeliveryState::Delivered => format!("Delivered: {}.", last_outcome(&delivery)),
         DeliveryState::Failed => format!("Not delivered: {}.", last_outcome(&delivery)),
         DeliveryState::Waiting => format!(
-            "It waits until a running server sends it; `tintype webhook deliveries {}` shows the result.",
+            "It is pending until a running server sends it; `tintype webhook deliveries {}` shows the result.",
             args.id
         ),
     })

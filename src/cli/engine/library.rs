@@ -13,10 +13,10 @@ use tintype_engines::models::library::{self, STORE, Target};
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
-The library is taken out of the wheel that PyPI publishes, whose checksum this release knows. The proxies of \
-HTTPS_PROXY, ALL_PROXY and NO_PROXY are used. Its licence is MIT; the notices lie beside it.")]
+The library comes from the wheel on PyPI, whose checksum this release knows. The proxies of \
+HTTPS_PROXY, ALL_PROXY and NO_PROXY are used. Its licence is MIT; its notices are saved next to it.")]
 pub(in crate::cli) struct LibraryArgs {
-    /// Fetch the build for NVIDIA GPUs. CUDA and cuDNN have to be on the machine already
+    /// Fetch the build for NVIDIA GPUs. CUDA and cuDNN must already be installed
     #[arg(long)]
     cuda: bool,
     /// URL of a server with the packages of PyPI

@@ -62,10 +62,10 @@ pub(super) struct FollowArgs {
     /// Directory to save the images in; - writes the one image of a task to standard output
     #[arg(long, default_value = ".", value_name = "DIR")]
     out: PathBuf,
-    /// Open the images with the program that this desktop has for them
+    /// Open the images in the desktop's default viewer
     #[arg(long)]
     open: bool,
-    /// Do not show the images in terminals that can
+    /// Do not show images in the terminal
     #[arg(long)]
     no_preview: bool,
     /// Print one JSON object instead of paths

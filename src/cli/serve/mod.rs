@@ -149,7 +149,7 @@ pub(super) fn check_machine() -> Result<(), Failure> {
     // An allocation that fails ends the process, at best with a line that names no limit.
     if let Some(most) = getrlimit(Resource::As).current.filter(|most| *most < FEW_ADDRESSES) {
         tracing::warn!(
-            "a limit of {} MiB on memory addresses can end this server without a word; lift it (ulimit -v, LimitAS= of \
+            "a limit of {} MiB on memory addresses can end this server without an error message; lift it (ulimit -v, LimitAS= of \
              systemd) and limit the memory of its container or unit instead",
             most >> 20
         );

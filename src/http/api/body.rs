@@ -34,7 +34,7 @@ async fn read_body(mut body: Body, idle: Duration) -> Result<Bytes, ApiError> {
         let frame = tokio::time::timeout(idle, body.frame()).await;
         let frame = frame.map_err(|_| ApiError::of_status(StatusCode::REQUEST_TIMEOUT))?;
         let Some(frame) = frame else { return Ok(whole.freeze()) };
-        let frame = frame.map_err(|_| ApiError::invalid_request("The body broke off."))?;
+        let frame = frame.map_err(|_| ApiError::invalid_request("The body ended early."))?;
         let data = frame.into_data().unwrap_or_default();
         if data.len() > MAX_BODY - whole.len() {
             return Err(ApiError::of_status(StatusCode::PAYLOAD_TOO_LARGE));

@@ -37,7 +37,7 @@ pub(super) static TOOLS: LazyLock<Vec<Tool>> = LazyLock::new(|| {
     let images = json!({
         "type": "string", "enum": ["jpeg", "png", "none"], "default": "jpeg",
         "description": "The form in which finished images are part of the answer; their URLs always are. Many \
-            programs take no answer with png, which is some megabytes",
+            programs reject answers with PNG, which take several megabytes",
     });
     let task_id = json!({ "type": "string", "description": "The task_id, such as imgmodel-FP78JSYBAxivrBQ7kA432" });
     vec![
@@ -63,7 +63,7 @@ pub(super) static TOOLS: LazyLock<Vec<Tool>> = LazyLock::new(|| {
                         "description": "The same seed gives the same image. Leave it out for a new one",
                     },
                     "negative_prompt": {
-                        "type": "string", "description": "What the images should not show, where the model takes that",
+                        "type": "string", "description": "What the images should not show, if the model supports it",
                     },
                     "steps": { "type": "integer", "minimum": 1, "description": "Usually best left out" },
                     "guidance_scale": {
@@ -72,7 +72,7 @@ pub(super) static TOOLS: LazyLock<Vec<Tool>> = LazyLock::new(|| {
                     },
                     "strength": {
                         "type": "number", "minimum": 0, "maximum": 1,
-                        "description": "How far the images may be from a reference image, where the model takes that",
+                        "description": "How far the images may be from a reference image, if the model supports it",
                     },
                     "wait_seconds": wait(USUAL_WAIT),
                     "images": images,

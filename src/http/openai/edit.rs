@@ -95,7 +95,7 @@ impl From<Stopped> for ApiError {
     fn from(stopped: Stopped) -> Self {
         match stopped {
             Stopped::TooSlow => too_slow(),
-            Stopped::BrokeOff => Self::invalid_request("The body broke off."),
+            Stopped::BrokeOff => Self::invalid_request("The body ended early."),
             Stopped::TooLarge => too_large(),
         }
     }
@@ -263,5 +263,5 @@ fn too_many_images() -> ApiError {
 }
 
 fn malformed() -> ApiError {
-    ApiError::invalid_request("The form is malformed, or broke off.")
+    ApiError::invalid_request("The form is malformed or ended early.")
 }

@@ -61,7 +61,7 @@ pub(in crate::http) async fn no_route(uri: Uri) -> ApiError {
             "This server has no OAuth: let your program send a valid API key as \"Authorization: Bearer <API_KEY>\".",
         ),
         (None, path) if path.starts_with("/v1/") => {
-            ApiError::no_route("This server makes images: of OpenAI's API, it has only images and models.")
+            ApiError::no_route("This server supports only the image and model endpoints of OpenAI's API.")
         }
         (None, _) => ApiError::no_route(API_PATHS),
     }
