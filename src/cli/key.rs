@@ -8,7 +8,7 @@ use clap::{Args, Subcommand};
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use super::owners::{ListArgs, owner_name};
+use super::owners::{AccountFilterArgs, owner_name};
 use super::printing::{JsonArgs, print_line, show, show_once};
 use super::{Failure, Outcome, find_account, or_dash, table, terminal};
 use tintype_config::{lifetime, overlap, rate};
@@ -25,7 +25,7 @@ pub(super) enum KeyCommand {
     /// Create a key and print it; it cannot be shown again
     Create(CreateArgs),
     /// List keys without their secrets
-    List(ListArgs),
+    List(AccountFilterArgs),
     /// Show one key without its secret
     Show(OneKeyArgs),
     /// Set or remove the budget that a key shares with its rotations
@@ -171,7 +171,7 @@ fn introduction(key: &ApiKey) -> String {
     format!("This is key {}. It will not be shown again: store it safely.{off}", key.id)
 }
 
-async fn list(args: ListArgs, store: &Store) -> Outcome {
+async fn list(args: AccountFilterArgs, store: &Store) -> Outcome {
     let owners = args.owners(store).await?;
     let keys = store.list_keys(owners.only).await?;
     let now = store.now();

@@ -11,7 +11,7 @@ use tintype_store::Store;
 
 /// A list of what accounts own.
 #[derive(Debug, Args)]
-pub(super) struct ListArgs {
+pub(super) struct AccountFilterArgs {
     /// List only entries of this account
     #[arg(long, value_name = "NAME")]
     account: Option<String>,
@@ -19,7 +19,7 @@ pub(super) struct ListArgs {
     pub(super) json: JsonArgs,
 }
 
-impl ListArgs {
+impl AccountFilterArgs {
     pub(super) async fn owners(&self, store: &Store) -> Result<Owners, Failure> {
         let Some(name) = &self.account else { return Ok(Owners::all(store).await) };
         let account = find_account(store, name).await?;

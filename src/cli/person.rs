@@ -9,7 +9,7 @@ use clap::{Args, Subcommand};
 use console::Term;
 use serde::Serialize;
 
-use super::owners::{ListArgs, owner_name};
+use super::owners::{AccountFilterArgs, owner_name};
 use super::printing::{JsonArgs, show, show_once};
 use super::values::role;
 use super::{Failure, Outcome, find_account, table};
@@ -32,7 +32,7 @@ pub(super) enum PersonCommand {
     /// Add a person, who signs in with a link or a password
     Add(AddArgs),
     /// List people
-    List(ListArgs),
+    List(AccountFilterArgs),
     /// Print a one-time sign-in link for a person
     Link(LinkArgs),
     /// Give a person another role: viewer, member or owner
@@ -173,7 +173,7 @@ async fn create(store: &Store, account: &Account, name: &str, role: Role) -> Res
     }
 }
 
-async fn list(args: ListArgs, store: &Store) -> Outcome {
+async fn list(args: AccountFilterArgs, store: &Store) -> Outcome {
     let owners = args.owners(store).await?;
     let people = store.list_people(owners.only).await?;
     let shown = |person| ShownPerson { person, account: owners.name(person.account_id) };

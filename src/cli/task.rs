@@ -29,7 +29,7 @@ pub(super) enum TaskCommand {
 #[derive(Debug, Args)]
 pub(super) struct ListArgs {
     #[command(flatten)]
-    list: owners::ListArgs,
+    list: owners::AccountFilterArgs,
     /// Number of tasks to show
     #[arg(long, default_value_t = 20, value_name = "N", value_parser = whole_number::<u32>(0..=i64::from(u32::MAX)))]
     limit: u32,

@@ -9,7 +9,7 @@ use clap::builder::PossibleValuesParser;
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 
-use super::owners::{ListArgs, owner_name};
+use super::owners::{AccountFilterArgs, owner_name};
 use super::printing::{JsonArgs, show, show_once, show_verdict};
 use super::values::whole_number;
 use super::{Failure, Outcome, find_account, open_store, or_dash, table};
@@ -37,7 +37,7 @@ pub(super) enum WebhookCommand {
     /// Add an endpoint and print its secret, which cannot be shown again
     Add(AddArgs),
     /// List endpoints without their secrets
-    List(ListArgs),
+    List(AccountFilterArgs),
     /// Send a `webhook.test` event and show the result
     Test(OneEndpointArgs),
     /// Stop sending events to an endpoint and discard pending ones
@@ -215,7 +215,7 @@ fn show_secret(
     show_once(json, &with_secret, secret, &note)
 }
 
-async fn list(args: ListArgs, store: &Store) -> Outcome {
+async fn list(args: AccountFilterArgs, store: &Store) -> Outcome {
     let owners = args.owners(store).await?;
     let endpoints = store.list_endpoints(owners.only).await?;
     let account = |endpoint: &Endpoint| owners.name(endpoint.account_id);
