@@ -11,8 +11,7 @@ const ACCOUNT: &str = "/api/v1/account";
 
 #[tokio::test]
 async fn an_account_shows_its_balance_its_unfinished_tasks_and_the_limits_of_the_key() {
-    let service = Service::start_with(&["--submit-rate", "7", "--max-unfinished", "3"]).await;
-    let caller = service.caller("ada", 10).await;
+    let (service, caller) = Service::with_caller(&["--submit-rate", "7", "--max-unfinished", "3"], 10).await;
     service.caller("bob", 100).await.submit_prompt("a boat").await;
     let of_web = GenerateRequest::parse(br#"{"prompt": "a boat"}"#, &[443]).expect("valid");
     service.shared.store.submit(caller.account.id, None, Surface::Web, of_web, 0).await.expect("a store");
@@ -40,8 +39,7 @@ async fn an_account_shows_its_balance_its_unfinished_tasks_and_the_limits_of_the
 
 #[tokio::test]
 async fn a_limit_that_does_not_exist_is_null() {
-    let service = Service::start_with(&["--read-rate", "0", "--max-unfinished", "0"]).await;
-    let caller = service.caller("ada", 10).await;
+    let (service, caller) = Service::with_caller(&["--read-rate", "0", "--max-unfinished", "0"], 10).await;
     let limits = async |key: &str| {
         let answer = service.call("GET", ACCOUNT, &[("authorization", &format!("Bearer {key}"))], "").await;
         answer.json()["data"]["limits"].clone()
@@ -59,8 +57,7 @@ async fn a_limit_that_does_not_exist_is_null() {
 
 #[tokio::test]
 async fn a_revoked_key_shows_no_account() {
-    let service = Service::start().await;
-    let caller = service.caller("ada", 10).await;
+    let (service, caller) = Service::with_caller(&[], 10).await;
     service.shared.store.change_key(caller.key_id, KeyChange::Revoke).await.expect("a store");
     caller.get(ACCOUNT).await.assert_error(401, "UNAUTHORIZED");
 }

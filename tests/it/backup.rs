@@ -337,8 +337,7 @@ fn an_installation_without_results_is_backed_up() {
 
 #[tokio::test]
 async fn nothing_is_removed_while_a_backup_needs_it() {
-    let service = Service::start().await;
-    let caller = service.caller("ada", 100).await;
+    let (service, caller) = Service::with_caller(&[], 100).await;
     caller.submit_prompt("a boat [[fail]]").await;
     let claim = service.shared.store.claim(1, LEASE).await.expect("a store").remove(0);
     let orphan = service.shared.files.write(claim.lease.task_id, 0, Bytes::from_static(b"x")).await.expect("a file");

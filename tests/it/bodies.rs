@@ -37,7 +37,7 @@ fn utf16(text: &str) -> Vec<u8> {
 }
 
 /// The prompt that arrived, or the status and the message of the error.
-async fn arrived(caller: &Caller<'_>, coding: &str, body: Vec<u8>) -> Result<Value, (u16, String)> {
+async fn arrived(caller: &Caller, coding: &str, body: Vec<u8>) -> Result<Value, (u16, String)> {
     let headers = [("content-encoding", coding)];
     let headers = if coding.is_empty() { &[][..] } else { &headers };
     let answer = caller.post_with(headers, body).await;
@@ -96,8 +96,7 @@ fn quirks() -> Vec<Quirk> {
 
 #[tokio::test]
 async fn a_body_is_read_as_programs_send_it_or_refused_with_the_reason() {
-    let service = Service::start().await;
-    let caller = service.caller("ada", 1_000).await;
+    let (_, caller) = Service::with_caller(&[], 1_000).await;
     for (what, coding, body, expected) in quirks() {
         match (arrived(&caller, coding, body).await, expected) {
             (Ok(prompt), Ok(())) => assert_eq!(prompt, "ein Füchslein 🦊", "{what}"),
@@ -111,14 +110,13 @@ async fn a_body_is_read_as_programs_send_it_or_refused_with_the_reason() {
 }
 
 /// Sends a body to OpenAI's dialect.
-async fn to_openai(caller: &Caller<'_>, path: &str, headers: &[(&str, &str)], body: Vec<u8>) -> Answer {
+async fn to_openai(caller: &Caller, path: &str, headers: &[(&str, &str)], body: Vec<u8>) -> Answer {
     caller.post_json(path, headers, body).await
 }
 
 #[tokio::test]
 async fn the_dialect_of_openai_and_the_tools_read_bodies_alike() {
-    let service = Service::start().await;
-    let caller = service.caller("ada", 100).await;
+    let (_, caller) = Service::with_caller(&[], 100).await;
     let packed = [("content-encoding", "gzip")];
     let generated = to_openai(&caller, "/v1/images/generations/async", &packed, gzip(BODY)).await;
     assert_eq!(generated.status, 202, "{generated:?}");
@@ -146,8 +144,7 @@ fn escaped(text: &str) -> String {
 
 #[tokio::test]
 async fn the_longest_prompt_and_the_longest_references_fit_in_every_script_and_spelling() {
-    let service = Service::start().await;
-    let caller = service.caller("ada", 1_000).await;
+    let (_, caller) = Service::with_caller(&[], 1_000).await;
     let host = "https://example.com/";
     let url = format!("{host}{}", "a".repeat(4_096 - host.len()));
     for letter in ["a", "ü", "海", "🦊"] {

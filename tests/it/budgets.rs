@@ -16,14 +16,14 @@ fn budget(text: &str) -> Option<Budget> {
     Some(text.parse().expect("a budget"))
 }
 
-async fn limited<'a>(service: &'a Service, credits: i64, text: &str) -> Caller<'a> {
+async fn limited(service: &Service, credits: i64, text: &str) -> Caller {
     let caller = service.caller("ada", credits).await;
     let change = KeyChange::Budget(budget(text));
     service.shared.store.change_key(caller.key_id, change).await.expect("a store").expect("a key");
     caller
 }
 
-async fn shown(caller: &Caller<'_>) -> Value {
+async fn shown(caller: &Caller) -> Value {
     caller.get(ACCOUNT).await.json()["data"]["budget"].clone()
 }
 
@@ -107,8 +107,7 @@ async fn openais_dialect_answers_a_spent_budget_as_too_few_credits() {
 
 #[tokio::test]
 async fn expired_credits_pay_nothing_and_the_sweeper_takes_them() {
-    let service = Service::start().await;
-    let caller = service.caller("ada", 1).await;
+    let (service, caller) = Service::with_caller(&[], 1).await;
     let store = &service.shared.store;
     let end = service.clock.now().saturating_add(HOUR);
     store.grant(caller.account.id, 4, None, Some(end)).await.expect("a store");

@@ -1,15 +1,15 @@
 //! The command line of the operator.
 
-use std::time::Duration;
+use std::path::Path;
 
 use serde_json::{Value, json};
 use tempfile::TempDir;
-use tintype_domain::model::Surface;
+use tintype_domain::model::{Surface, Task};
 use tintype_domain::request::GenerateRequest;
-use tintype_store::StrikeRule;
-use tintype_store::sqlite;
+use tintype_store::{Submission, sqlite};
 use tintype_system::clock::Clock;
 
+use crate::person::violate;
 use crate::rigs::binary::{self, Ran as _, Run as _, json as run, refused, tintype};
 
 fn data() -> TempDir {
@@ -110,16 +110,21 @@ fn an_account_is_disabled_enabled_and_deleted() {
     assert!(refused(data, &["account", "disable", "eve"]).contains("no account"));
 }
 
+/// A task in the studio of a new account with 10 credits.
+async fn submit_for_ada(data: &Path) -> Task {
+    let account = run(data, &["account", "create", "ada", "--credits", "10"]);
+    let account_id = account["id"].as_str().and_then(|id| id.parse().ok()).expect("an id");
+    let store = sqlite::open(&data.join("tintype.db"), Clock::system()).expect("a store");
+    let submitted = store.submit(account_id, None, Surface::Web, GenerateRequest::new("a boat"), 0).await;
+    let Submission::Accepted(task) = submitted.expect("a store") else { panic!("not accepted") };
+    task
+}
+
 #[tokio::test]
 async fn an_account_with_unfinished_tasks_is_disabled_and_not_deleted() {
     let data = data();
     let data = data.path();
-    let account = run(data, &["account", "create", "ada", "--credits", "10"]);
-    let account_id = account["id"].as_str().and_then(|id| id.parse().ok()).expect("an id");
-    let store = sqlite::open(&data.join("tintype.db"), Clock::system()).expect("a store");
-    let request = GenerateRequest::parse(br#"{"prompt": "a boat"}"#, &[443]).expect("valid");
-    let submitted = store.submit(account_id, None, Surface::Web, request, 0).await.expect("a store");
-    let tintype_store::Submission::Accepted(task) = submitted else { panic!("not accepted") };
+    let task = submit_for_ada(data).await;
     let said = refused(data, &["account", "delete", "ada", "--yes"]);
     assert!(said.contains("1 unfinished task") && said.contains("disabled"), "{said}");
     let task_id = task.task_id().to_string();
@@ -258,12 +263,7 @@ async fn rotating_a_suspended_key_gives_a_suspended_key() {
     let id = created["id"].as_str().expect("an id");
     let store = sqlite::open(&data.join("tintype.db"), Clock::system()).expect("a store");
     let (account_id, key_id) = (created["account_id"].as_str().expect("an id").parse(), id.parse().ok());
-    let request = GenerateRequest::parse(br#"{"prompt": "a boat"}"#, &[443]).expect("valid");
-    let submitted = store.submit(account_id.expect("an id"), key_id, Surface::Api, request, 0).await;
-    submitted.expect("a store");
-    let claims = store.claim(1, Duration::from_secs(60)).await.expect("a store");
-    let rule = StrikeRule { limit: 1, window: Duration::from_secs(3_600) };
-    store.refuse(claims[0].lease, "no", Some(rule)).await.expect("a store");
+    violate(&store, account_id.expect("an id"), key_id, Surface::Api).await;
     drop(store);
 
     let rotated = run(data, &["key", "rotate", id]);
@@ -289,14 +289,7 @@ fn commands_that_only_read_create_nothing() {
 async fn the_operator_sees_and_fails_tasks() {
     let data = data();
     let data = data.path();
-    let account = run(data, &["account", "create", "ada", "--credits", "10"]);
-    let account_id = account["id"].as_str().and_then(|id| id.parse().ok()).expect("an id");
-    let store = tintype_store::sqlite::open(&data.join("tintype.db"), tintype_system::clock::Clock::system());
-    let request =
-        tintype_domain::request::GenerateRequest::parse(br#"{"prompt": "a boat", "n": 3}"#, &[443]).expect("valid");
-    let web = tintype_domain::model::Surface::Web;
-    let submitted = tintype_store::Store::submit(&store.expect("a store"), account_id, None, web, request, 0).await;
-    let tintype_store::Submission::Accepted(task) = submitted.expect("a store") else { panic!("not accepted") };
+    let task = submit_for_ada(data).await;
     let task_id = task.task_id().to_string();
     let listed = run(data, &["task", "list", "--account", "ada"]);
     assert_eq!((&listed[0]["task_id"], &listed[0]["surface"]), (&json!(task_id), &json!("web")));

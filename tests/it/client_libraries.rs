@@ -148,9 +148,7 @@ fn a_page_of_another_origin_uses_it(package: &Path) {
     let mut said = String::new();
     BufReader::new(pages.stdout.as_mut().expect("a pipe")).read_line(&mut said).expect("its address");
     let origin = said.split(['(', ')']).nth(1).expect("a URL").trim_end_matches('/').to_owned();
-    let data = TempDir::new().expect("a directory");
-    let server = Server::start(data.path(), &["--cors-origin", &origin]);
-    let key = server.first_key().expect("a key");
+    let (_data, server, key) = Server::install(&["--cors-origin", &origin]);
     let mut browser = Browser::start();
     browser.open(&format!("{origin}/package.json"));
     let script = r#"(async () => {

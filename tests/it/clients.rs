@@ -71,9 +71,7 @@ fn the_typescript_client_runs_a_task() {
     let types = ["openapi.json", "--enum", "--output", "schema.ts"];
     run(node_program(folder.path(), "openapi-typescript").args(types));
     run(node_program(folder.path(), "tsc").args(["--project", "tsconfig.json"]));
-    let data = TempDir::new().expect("a directory");
-    let server = Server::start(data.path(), &["--read-rate", "0"]);
-    let key = server.first_key().expect("a key");
+    let (_data, server, key) = Server::install(&["--read-rate", "0"]);
     let said = run(Command::new("node").args(["built/fetch.js", &server.url(), &key]).current_dir(folder.path()));
     assert_image(&said, &server);
     server.stop();
@@ -86,9 +84,7 @@ fn the_python_client_runs_a_task() {
     generate.args(["generate", "--path", "openapi.json", "--meta", "none", "--output-path", "tintype_client"]);
     run(generate.args(["--config", "generator.yaml", "--fail-on-warning"]));
     run(python_program(folder.path(), "mypy").args(["--strict", "task.py", "tintype_client"]));
-    let data = TempDir::new().expect("a directory");
-    let server = Server::start(data.path(), &["--read-rate", "0"]);
-    let key = server.first_key().expect("a key");
+    let (_data, server, key) = Server::install(&["--read-rate", "0"]);
     let said = run(python_program(folder.path(), "python3").args(["task.py", &server.url(), &key]));
     assert_image(&said, &server);
     server.stop();
@@ -119,9 +115,7 @@ fn clients_of_openapi_generator_run_a_task() {
         "built",
     ];
     run(node_program(folder.path(), "tsc").args(strictly).arg("generated.ts"));
-    let data = TempDir::new().expect("a directory");
-    let server = Server::start(data.path(), &["--read-rate", "0"]);
-    let key = server.first_key().expect("a key");
+    let (_data, server, key) = Server::install(&["--read-rate", "0"]);
     let mut of_python = python_program(folder.path(), "python3");
     of_python.args(["generated.py", &server.url(), &key]).env("PYTHONPATH", folder.path().join("generated_client"));
     let mut of_typescript = Command::new("node");
@@ -140,8 +134,7 @@ fn clients_of_openapi_generator_run_a_task() {
 async fn the_service_behaves_as_the_document_says() {
     // Nothing works on the tasks here, so that nothing is drawn, and no host of a reference image is looked up.
     let flags = ["--submit-rate", "0", "--read-rate", "0", "--max-unfinished", "1000000"];
-    let service = Service::start_with(&flags).await;
-    let caller = service.caller("ada", 10_000_000).await;
+    let (service, caller) = Service::with_caller(&flags, 10_000_000).await;
     let authorization = format!("Authorization: {}", caller.authorization());
     let url = format!("http://{}", service.address);
     let effort = match std::env::var("SCHEMATHESIS_SECONDS") {

@@ -15,11 +15,48 @@ use crate::rigs::service::{Caller, Service};
 /// Longer than any limit under test. The paused clock advances while everything waits.
 const FOR_EVER: Duration = Duration::from_secs(3_600);
 
-/// A connection from 127.0.0.`host`.
-pub async fn connect_from(service: &Service, host: u8) -> TcpStream {
-    let socket = TcpSocket::new_v4().expect("a socket");
-    socket.bind(([127, 0, 0, host], 0).into()).expect("a local address");
-    socket.connect(service.address).await.expect("the service listens")
+impl Service {
+    /// A connection on which these bytes were written.
+    pub async fn write(&self, bytes: impl AsRef<[u8]>) -> TcpStream {
+        self.write_from(1, bytes).await
+    }
+
+    /// A connection from 127.0.0.`host` on which these bytes were written.
+    pub async fn write_from(&self, host: u8, bytes: impl AsRef<[u8]>) -> TcpStream {
+        self.write_on(TcpSocket::new_v4().expect("a socket"), host, bytes).await
+    }
+
+    /// The same with a peer that takes little from the network.
+    async fn write_narrow(&self, bytes: impl AsRef<[u8]>) -> TcpStream {
+        let socket = TcpSocket::new_v4().expect("a socket");
+        socket.set_recv_buffer_size(4_096).expect("a small buffer");
+        self.write_on(socket, 2, bytes).await
+    }
+
+    async fn write_on(&self, socket: TcpSocket, host: u8, bytes: impl AsRef<[u8]>) -> TcpStream {
+        socket.bind(([127, 0, 0, host], 0).into()).expect("a local address");
+        let mut stream = socket.connect(self.address).await.expect("the service listens");
+        stream.write_all(bytes.as_ref()).await.expect("the service reads");
+        stream
+    }
+}
+
+impl Caller {
+    /// The head of a submit whose body has this length.
+    pub fn submit_head(&self, length: usize) -> String {
+        format!(
+            "POST {GENERATE} HTTP/1.1\r\nhost: x\r\nauthorization: {}\r\ncontent-type: application/json\r\n\
+             content-length: {length}\r\n\r\n",
+            self.authorization()
+        )
+    }
+
+    /// An answered connection from 127.0.0.`host`, which has a slot.
+    pub async fn hold(&self, host: u8) -> TcpStream {
+        let mut stream = self.service.write_from(host, get(TASKS, self)).await;
+        assert!(one_answer(&mut stream).await.starts_with("HTTP/1.1 200 "));
+        stream
+    }
 }
 
 /// The bytes that arrive until the other end closes or resets.
@@ -47,16 +84,8 @@ pub async fn one_answer(stream: &mut TcpStream) -> String {
     }
 }
 
-pub fn get(path: &str, caller: &Caller<'_>) -> String {
+pub fn get(path: &str, caller: &Caller) -> String {
     format!("GET {path} HTTP/1.1\r\nhost: x\r\nauthorization: {}\r\n\r\n", caller.authorization())
-}
-
-fn post_head(caller: &Caller<'_>, length: usize) -> String {
-    format!(
-        "POST {GENERATE} HTTP/1.1\r\nhost: x\r\nauthorization: {}\r\ncontent-type: application/json\r\n\
-         content-length: {length}\r\n\r\n",
-        caller.authorization()
-    )
 }
 
 /// Seconds on the paused clock that pass while `wait` runs.
@@ -80,28 +109,22 @@ fn distinct(limits: &mut ConnectionLimits) {
 async fn each_wait_of_a_connection_has_its_own_limit() {
     let service = Service::start_changed(&[], distinct).await;
     let caller = service.caller("ada", 10).await;
-    let stream = TcpStream::connect(service.address).await.expect("the service listens");
+    let stream = service.write("").await;
     assert_eq!(seconds(async { assert_eq!(rest(stream).await, "") }).await, 11, "for the first byte");
 
-    let mut stream = TcpStream::connect(service.address).await.expect("the service listens");
-    stream.write_all(b"GET / HTTP/1.1\r\nhost").await.expect("the service reads");
+    let stream = service.write(b"GET / HTTP/1.1\r\nhost").await;
     assert_eq!(seconds(async { assert_eq!(rest(stream).await, "") }).await, 22, "for a header");
 
-    let mut stream = TcpStream::connect(service.address).await.expect("the service listens");
-    for _ in 0..2 {
-        stream.write_all(get(TASKS, &caller).as_bytes()).await.expect("the service reads");
-        assert!(one_answer(&mut stream).await.starts_with("HTTP/1.1 200 "));
-    }
+    let mut stream = caller.hold(1).await;
+    stream.write_all(get(TASKS, &caller).as_bytes()).await.expect("the service reads");
+    assert!(one_answer(&mut stream).await.starts_with("HTTP/1.1 200 "));
     assert_eq!(seconds(async { assert_eq!(rest(stream).await, "") }).await, 44, "for the next request");
 
-    let mut stream = TcpStream::connect(service.address).await.expect("the service listens");
-    stream.write_all(get(TASKS, &caller).as_bytes()).await.expect("the service reads");
-    one_answer(&mut stream).await;
+    let mut stream = caller.hold(1).await;
     stream.write_all(b"G").await.expect("the service reads");
     assert_eq!(seconds(async { assert_eq!(rest(stream).await, "") }).await, 22, "for a second header");
 
-    let mut stream = TcpStream::connect(service.address).await.expect("the service listens");
-    stream.write_all((post_head(&caller, 10) + "{").as_bytes()).await.expect("the service reads");
+    let stream = service.write(caller.submit_head(10) + "{").await;
     let waited = seconds(async { assert!(rest(stream).await.starts_with("HTTP/1.1 408 ")) }).await;
     assert_eq!(waited, 33, "for more of a body");
     assert_eq!(caller.credits().await, 10);
@@ -130,13 +153,11 @@ async fn trickle(stream: TcpStream, every: Duration, byte: &[u8]) -> (u64, Strin
 async fn a_request_that_trickles_in_is_cut_off() {
     let service = Service::start_changed(&[], distinct).await;
     let caller = service.caller("ada", 10).await;
-    let mut stream = TcpStream::connect(service.address).await.expect("the service listens");
-    stream.write_all(b"GET / HTTP/1.1\r\nhost: x\r\nx: ").await.expect("the service reads");
+    let stream = service.write(b"GET / HTTP/1.1\r\nhost: x\r\nx: ").await;
     let (took, answer) = trickle(stream, Duration::from_secs(1), b"a").await;
     assert!((22..=24).contains(&took) && answer.is_empty(), "{took} s: {answer}");
 
-    let mut stream = TcpStream::connect(service.address).await.expect("the service listens");
-    stream.write_all(post_head(&caller, 1_000).as_bytes()).await.expect("the service reads");
+    let stream = service.write(caller.submit_head(1_000)).await;
     let (took, answer) = trickle(stream, Duration::from_secs(5), b" ").await;
     assert!((66..=75).contains(&took) && answer.starts_with("HTTP/1.1 408 "), "{took} s: {answer}");
 }
@@ -144,9 +165,8 @@ async fn a_request_that_trickles_in_is_cut_off() {
 #[tokio::test(start_paused = true)]
 async fn a_connection_whose_peer_reads_too_slowly_is_closed() {
     let service = Service::start_changed(&[], distinct).await;
-    let mut stream = TcpStream::connect(service.address).await.expect("the service listens");
     let request = "GET /docs/scalar.js HTTP/1.1\r\nhost: x\r\n\r\n";
-    stream.write_all(request.repeat(64).as_bytes()).await.expect("the service reads");
+    let mut stream = service.write(request.repeat(64)).await;
     let mut answers = Vec::new();
     let dripping = async {
         let mut bytes = [0; 16];
@@ -166,25 +186,16 @@ async fn a_connection_whose_peer_reads_too_slowly_is_closed() {
     assert!((1..63).contains(&begun), "{begun} answers were begun");
 }
 
-/// A connection from 127.0.0.`host` whose peer takes little from the network.
-async fn connect_narrow(service: &Service, host: u8) -> TcpStream {
-    let socket = TcpSocket::new_v4().expect("a socket");
-    socket.set_recv_buffer_size(4_096).expect("a small buffer");
-    socket.bind(([127, 0, 0, host], 0).into()).expect("a local address");
-    socket.connect(service.address).await.expect("the service listens")
-}
-
 /// Proxies made with Node.js do so: they pass the header on, and the body at once.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_refusal_reaches_a_caller_that_announces_to_wait_and_does_not() {
     const BYTES: usize = 32 * 1024 * 1024;
     let service = Service::start().await;
-    let mut stream = TcpStream::connect(service.address).await.expect("the service listens");
     let head = format!(
         "POST {GENERATE} HTTP/1.1\r\nhost: x\r\nauthorization: Bearer tt_no\r\ncontent-type: application/json\r\n\
          expect: 100-continue\r\ncontent-length: {BYTES}\r\n\r\n"
     );
-    stream.write_all(head.as_bytes()).await.expect("the service reads");
+    let mut stream = service.write(head).await;
     stream.write_all(&vec![b' '; BYTES]).await.expect("the service reads all of it");
     stream.shutdown().await.expect("an open connection");
     let answer = rest(stream).await;
@@ -194,9 +205,8 @@ async fn a_refusal_reaches_a_caller_that_announces_to_wait_and_does_not() {
 #[tokio::test(start_paused = true)]
 async fn the_kernel_holds_little_of_what_a_peer_does_not_read_and_the_connection_is_aborted() {
     let service = Service::start_changed(&[], distinct).await;
-    let mut stream = connect_narrow(&service, 2).await;
     let request = "GET /docs/scalar.js HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n";
-    stream.write_all(request.as_bytes()).await.expect("the service reads");
+    let mut stream = service.write_narrow(request).await;
     // Everything waits for this peer until the service gives up. An aborted connection discards what was under way.
     tokio::time::sleep(FOR_EVER).await;
     let mut taken = Vec::new();
@@ -209,13 +219,11 @@ async fn a_connection_keeps_its_slot_until_its_peer_has_closed_or_is_too_late() 
     let flags = ["--max-connections-per-address", "1"];
     let service = Service::start_changed(&flags, distinct).await;
     let status = async || {
-        let mut stream = connect_from(&service, 2).await;
-        stream.write_all(b"GET /docs/ HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n").await.expect("a reader");
+        let stream = service.write_from(2, b"GET /docs/ HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n").await;
         rest(stream).await.get(9..12).map(str::to_owned)
     };
     for request in ["GET /openapi.json HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n", "nonsense\r\n\r\n"] {
-        let mut unread = connect_narrow(&service, 2).await;
-        unread.write_all(request.as_bytes()).await.expect("the service reads");
+        let unread = service.write_narrow(request).await;
         tokio::time::sleep(Duration::from_secs(10)).await;
         assert_eq!(status().await.as_deref(), Some("503"), "the response of {request:?} lingers in the kernel");
         tokio::time::sleep(Duration::from_secs(55)).await;
@@ -227,17 +235,10 @@ async fn a_connection_keeps_its_slot_until_its_peer_has_closed_or_is_too_late() 
 #[tokio::test]
 async fn an_address_at_its_limit_still_learns_of_the_health_of_the_server() {
     for flags in [["--max-connections-per-address", "1"], ["--max-connections", "1"]] {
-        let service = Service::start_with(&flags).await;
-        let caller = service.caller("ada", 10).await;
-        let mut held = connect_from(&service, 2).await;
-        held.write_all(get(TASKS, &caller).as_bytes()).await.expect("the service reads");
-        assert!(one_answer(&mut held).await.starts_with("HTTP/1.1 200 "));
-        let ask = async |line: &str| {
-            let mut stream = connect_from(&service, 2).await;
-            let request = format!("{line} HTTP/1.1\r\nhost: x\r\n\r\n");
-            stream.write_all(request.as_bytes()).await.expect("the service reads");
-            rest(stream).await
-        };
+        let (service, caller) = Service::with_caller(&flags, 10).await;
+        let _held = caller.hold(2).await;
+        let ask =
+            async |line: &str| rest(service.write_from(2, format!("{line} HTTP/1.1\r\nhost: x\r\n\r\n")).await).await;
         for path in ["/healthz", "/readyz"] {
             let answer = ask(&format!("GET {path}")).await;
             assert!(answer.starts_with("HTTP/1.1 200 ") && answer.contains("\r\nconnection: close\r\n"), "{answer}");
@@ -275,42 +276,29 @@ fn slow_readers_of_a_large_page_share_one_copy_of_it() {
 
 #[tokio::test]
 async fn all_addresses_together_have_a_limit_and_places_become_free_again() {
-    let service = Service::start_with(&["--max-connections", "5"]).await;
-    let caller = service.caller("ada", 10).await;
+    let (service, caller) = Service::with_caller(&["--max-connections", "5"], 10).await;
     let mut held = Vec::new();
     for host in 2..7 {
-        // A connection that is answered has a slot.
-        let mut stream = connect_from(&service, host).await;
-        stream.write_all(get(TASKS, &caller).as_bytes()).await.expect("the service reads");
-        assert!(one_answer(&mut stream).await.starts_with("HTTP/1.1 200 "));
-        held.push(stream);
+        held.push(caller.hold(host).await);
     }
-    let mut turned_away = connect_from(&service, 7).await;
-    turned_away.write_all(get(TASKS, &caller).as_bytes()).await.expect("the service reads");
+    let turned_away = service.write_from(7, get(TASKS, &caller)).await;
     assert!(rest(turned_away).await.starts_with("HTTP/1.1 503 "), "no place is left");
 
     held.clear();
     let back = async {
-        let mut stream = connect_from(&service, 2).await;
-        stream.write_all(get(TASKS, &caller).as_bytes()).await.expect("the service reads");
-        while !one_answer(&mut stream).await.starts_with("HTTP/1.1 200 ") {
-            stream = connect_from(&service, 2).await;
-            stream.write_all(get(TASKS, &caller).as_bytes()).await.expect("the service reads");
-        }
+        let ask = async || one_answer(&mut service.write_from(2, get(TASKS, &caller)).await).await;
+        while !ask().await.starts_with("HTTP/1.1 200 ") {}
     };
     timeout(Duration::from_secs(60), back).await.expect("places become free again");
 }
 
 #[tokio::test]
 async fn trusted_proxies_may_hold_many_connections() {
-    let service = Service::start_with(&["--max-connections-per-address", "1", "--trusted-proxy", "127.0.0.2"]).await;
-    let caller = service.caller("ada", 10).await;
+    let (_, caller) =
+        Service::with_caller(&["--max-connections-per-address", "1", "--trusted-proxy", "127.0.0.2"], 10).await;
     let mut held = Vec::new();
     for _ in 0..4 {
-        let mut stream = connect_from(&service, 2).await;
-        stream.write_all(get(TASKS, &caller).as_bytes()).await.expect("the service reads");
-        assert!(one_answer(&mut stream).await.starts_with("HTTP/1.1 200 "));
-        held.push(stream);
+        held.push(caller.hold(2).await);
     }
 }
 
@@ -318,7 +306,7 @@ async fn trusted_proxies_may_hold_many_connections() {
 async fn attack(service: &Service, said: &str) -> Vec<TcpStream> {
     let mut held = Vec::new();
     for _ in 0..200 {
-        let mut stream = connect_from(service, 66).await;
+        let mut stream = service.write_from(66, "").await;
         // Connections without a slot may be closed already.
         drop(stream.write_all(said.as_bytes()).await);
         held.push(stream);
@@ -329,11 +317,10 @@ async fn attack(service: &Service, said: &str) -> Vec<TcpStream> {
 #[tokio::test]
 async fn good_callers_are_served_during_an_attack() {
     let flags = ["--max-connections-per-address", "50", "--max-connections", "80"];
-    let service = Service::start_with(&flags).await;
-    let caller = service.caller("ada", 1_000).await;
+    let (service, caller) = Service::with_caller(&flags, 1_000).await;
     let attacker = service.caller("eve", 1_000).await;
     let slow_read = "GET /docs/scalar.js HTTP/1.1\r\nhost: x\r\n\r\n".repeat(16);
-    let slow_body = post_head(&attacker, 1_000) + "{";
+    let slow_body = attacker.submit_head(1_000) + "{";
     for (name, said) in [
         ("connection flood", ""),
         ("slow header", "GET / HTTP/1.1\r\nhost: x\r\nx: a"),

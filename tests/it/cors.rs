@@ -22,7 +22,7 @@ async fn preflight(service: &Service, path: &str, origin: &str) -> Answer {
     service.call("OPTIONS", path, &headers, "").await
 }
 
-async fn get(caller: &Caller<'_>, path: &str, origins: &[&str]) -> Answer {
+async fn get(caller: &Caller, path: &str, origins: &[&str]) -> Answer {
     let headers: Vec<_> = origins.iter().map(|origin| ("origin", *origin)).collect();
     caller.call("GET", path, &headers, "").await
 }
@@ -42,8 +42,7 @@ fn set(members: &[&str]) -> BTreeSet<String> {
 
 #[tokio::test]
 async fn a_server_without_allowed_origins_answers_as_if_there_were_no_browsers() {
-    let service = Service::start().await;
-    let caller = service.caller("ada", 10).await;
+    let (service, caller) = Service::with_caller(&[], 10).await;
     let answer = get(&caller, TASKS, &[PAGE]).await;
     assert_eq!((answer.status.as_u16(), allows(&answer)), (200, None));
     assert!(!answer.headers.contains_key("access-control-expose-headers"));
@@ -72,8 +71,7 @@ async fn a_preflight_request_is_answered_before_authentication_and_rate_limits()
 
 #[tokio::test]
 async fn other_origins_and_other_paths_are_answered_as_without_cors() {
-    let service = Service::start_with(&["--cors-origin", PAGE]).await;
-    let caller = service.caller("ada", 10).await;
+    let (service, caller) = Service::with_caller(&["--cors-origin", PAGE], 10).await;
     for origin in
         [OTHER, "http://app.example.com", "https://app.example.com:444", "null", "", "*", "HTTPS://APP.EXAMPLE.COM"]
     {
@@ -99,8 +97,7 @@ async fn other_origins_and_other_paths_are_answered_as_without_cors() {
 
 #[tokio::test]
 async fn a_page_of_an_allowed_origin_may_read_every_error() {
-    let service = Service::start_with(&["--cors-origin", PAGE, "--submit-rate", "4"]).await;
-    let caller = service.caller("ada", 3).await;
+    let (service, caller) = Service::with_caller(&["--cors-origin", PAGE, "--submit-rate", "4"], 3).await;
     let post = async |body: &str| caller.post_with(&[("origin", PAGE)], body.to_owned()).await;
     let mut errors = vec![
         (400, post("{").await),
@@ -126,8 +123,7 @@ async fn a_page_of_an_allowed_origin_may_read_every_error() {
 
 #[tokio::test]
 async fn a_page_may_read_every_header_that_the_api_documents() {
-    let service = Service::start_with(&["--cors-origin", "*", "--submit-rate", "1"]).await;
-    let caller = service.caller("ada", 10).await;
+    let (_, caller) = Service::with_caller(&["--cors-origin", "*", "--submit-rate", "1"], 10).await;
     let body = json!({ "prompt": "a boat", "aspect": "16:9" }).to_string();
     let first = caller.post(body.clone()).await;
     let task = format!("{TASKS}/{}", first.json()["data"]["task_id"].as_str().expect("a task_id"));
@@ -147,8 +143,7 @@ async fn a_page_may_read_every_header_that_the_api_documents() {
 
 #[tokio::test]
 async fn a_star_allows_every_origin_and_nothing_else() {
-    let service = Service::start_with(&["--cors-origin", "*"]).await;
-    let caller = service.caller("ada", 10).await;
+    let (service, caller) = Service::with_caller(&["--cors-origin", "*"], 10).await;
     for origin in [PAGE, OTHER, "null"] {
         let answer = get(&caller, TASKS, &[origin]).await;
         assert_eq!((answer.status.as_u16(), allows(&answer)), (200, Some("*")));

@@ -250,8 +250,7 @@ async fn a_decoder_that_is_killed_is_not_the_fault_of_the_picture() {
     let error = script(&directory, "kill -9 $$").decode(b"").await.unwrap_err();
     assert!(matches!(error, DecodeError::Killed), "{error}");
     let program = directory.path().join("decoder").display().to_string();
-    let service = Service::start_with(&["--test-picture-decoder", &program]).await;
-    let caller = service.caller("ada", 10).await;
+    let (_, caller) = Service::with_caller(&["--test-picture-decoder", &program], 10).await;
     let body = json!({ "prompt": "a boat", "images": [{ "image_url": data_url(&png(8, 8)) }] });
     let answer = caller.edit_json(&body).await;
     assert_eq!(answer.status, 500, "{answer:?}");

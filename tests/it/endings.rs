@@ -13,7 +13,7 @@ use tokio::sync::broadcast::error::TryRecvError;
 
 use crate::rigs::service::{Caller, Service};
 
-async fn submit(caller: &Caller<'_>, surface: Surface, prompt: &str) -> Id {
+async fn submit(caller: &Caller, surface: Surface, prompt: &str) -> Id {
     let request = GenerateRequest::new(prompt);
     let store = &caller.service.shared.store;
     match store.submit(caller.account.id, None, surface, request, 0).await.expect("a store") {
@@ -37,8 +37,7 @@ fn waiting(subscriber: &mut Receiver<Ending>) -> Vec<Ending> {
 
 #[tokio::test]
 async fn a_subscriber_receives_each_kind_of_ending_once() {
-    let service = Service::start().await;
-    let ada = service.caller("ada", 100).await;
+    let (service, ada) = Service::with_caller(&[], 100).await;
     let (store, endings) = (&service.shared.store, &service.shared.endings);
     let mut subscriber = endings.subscribe();
     for surface in [Surface::Api, Surface::Web] {
@@ -79,8 +78,7 @@ async fn a_subscriber_receives_each_kind_of_ending_once() {
 
 #[tokio::test]
 async fn a_subscriber_receives_nothing_for_a_write_that_ends_no_task() {
-    let service = Service::start().await;
-    let ada = service.caller("ada", 100).await;
+    let (service, ada) = Service::with_caller(&[], 100).await;
     let endings = &service.shared.endings;
     let task = submit(&ada, Surface::Api, "a boat").await;
     let mut subscriber = endings.subscribe();
@@ -106,8 +104,7 @@ async fn a_subscriber_receives_nothing_for_a_write_that_ends_no_task() {
 
 #[tokio::test]
 async fn a_slow_subscriber_loses_the_oldest_endings_and_receives_their_number() {
-    let service = Service::start().await;
-    let ada = service.caller("ada", 10_000).await;
+    let (service, ada) = Service::with_caller(&[], 10_000).await;
     let endings = &service.shared.endings;
     let (mut slow, mut ready) = (endings.subscribe(), endings.subscribe());
     let first = submit(&ada, Surface::Api, "a boat").await;

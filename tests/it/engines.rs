@@ -88,7 +88,7 @@ async fn step(worker: &Arc<Worker>) -> usize {
     worker.step().await.expect("a store")
 }
 
-pub async fn lost_leases(caller: &Caller<'_>, task_id: &str) -> Option<u32> {
+pub async fn lost_leases(caller: &Caller, task_id: &str) -> Option<u32> {
     let TaskId(id) = task_id.parse().expect("a task_id");
     let record = caller.service.shared.store.inspect_task(id).await.expect("a store");
     record.expect("the task exists").lost_leases
@@ -96,8 +96,7 @@ pub async fn lost_leases(caller: &Caller<'_>, task_id: &str) -> Option<u32> {
 
 #[tokio::test]
 async fn an_engine_that_is_not_available_costs_no_attempt_and_gets_no_task_until_a_probe_succeeds() {
-    let service = Service::start().await;
-    let caller = service.caller("ada", 100).await;
+    let (service, caller) = Service::with_caller(&[], 100).await;
     let task_id = caller.submit_prompt("a boat").await;
     let engine = Arc::new(TestEngine { is_down: true.into(), ..TestEngine::default() });
     let worker = worker(&service, info(), &engine);
@@ -116,8 +115,7 @@ async fn an_engine_that_is_not_available_costs_no_attempt_and_gets_no_task_until
 
 #[tokio::test(start_paused = true)]
 async fn a_running_worker_probes_its_engine_before_it_claims_a_task() {
-    let service = Service::start().await;
-    let caller = service.caller("ada", 100).await;
+    let (service, caller) = Service::with_caller(&[], 100).await;
     let task_id = caller.submit_prompt("a boat").await;
     let engine = Arc::new(TestEngine { is_down: true.into(), ..TestEngine::default() });
     let stop = CancellationToken::new();
@@ -137,8 +135,7 @@ async fn a_running_worker_probes_its_engine_before_it_claims_a_task() {
 
 #[tokio::test]
 async fn a_lost_lease_cancels_the_render() {
-    let service = Service::start().await;
-    let caller = service.caller("ada", 100).await;
+    let (service, caller) = Service::with_caller(&[], 100).await;
     let task_id = caller.submit_prompt("a boat").await;
     let engine = Arc::new(TestEngine { hangs: true, ..TestEngine::default() });
     let worker = worker(&service, info(), &engine);
@@ -157,8 +154,7 @@ async fn a_lost_lease_cancels_the_render() {
 #[tokio::test]
 async fn a_task_that_an_operator_ends_stops_its_render_soon() {
     assert!(PROGRESS_EVERY <= Duration::from_secs(1), "the worker looks so often for tasks that have ended");
-    let service = Service::start_with(&["--lease", "5m"]).await;
-    let caller = service.caller("ada", 100).await;
+    let (service, caller) = Service::with_caller(&["--lease", "5m"], 100).await;
     let task_id = caller.submit_prompt("a boat").await;
     let engine = Arc::new(TestEngine { hangs: true, ..TestEngine::default() });
     let stop = CancellationToken::new();
@@ -183,8 +179,7 @@ async fn a_task_that_an_operator_ends_stops_its_render_soon() {
 #[tokio::test(start_paused = true)]
 async fn a_render_that_overruns_its_time_limit_is_cancelled_and_costs_the_attempt() {
     for ignores_cancellation in [false, true] {
-        let service = Service::start_with(&["--render-timeout", "5s"]).await;
-        let caller = service.caller("ada", 100).await;
+        let (service, caller) = Service::with_caller(&["--render-timeout", "5s"], 100).await;
         let task_id = caller.submit_prompt("a boat").await;
         let engine = Arc::new(TestEngine { hangs: true, ignores_cancellation, ..TestEngine::default() });
         assert_eq!(step(&worker(&service, info(), &engine)).await, 1);
@@ -196,8 +191,7 @@ async fn a_render_that_overruns_its_time_limit_is_cancelled_and_costs_the_attemp
 
 #[tokio::test(start_paused = true)]
 async fn a_worker_that_stops_cancels_the_render_after_the_drain_time_and_releases_the_task() {
-    let service = Service::start_with(&["--drain-timeout", "5s"]).await;
-    let caller = service.caller("ada", 100).await;
+    let (service, caller) = Service::with_caller(&["--drain-timeout", "5s"], 100).await;
     let task_id = caller.submit_prompt("a boat").await;
     let engine = Arc::new(TestEngine { hangs: true, ..TestEngine::default() });
     let stop = CancellationToken::new();
@@ -213,8 +207,7 @@ async fn a_worker_that_stops_cancels_the_render_after_the_drain_time_and_release
 
 #[tokio::test]
 async fn a_worker_that_gives_way_lets_its_render_end() {
-    let service = Service::start_with(&["--drain-timeout", "0s"]).await;
-    let caller = service.caller("ada", 100).await;
+    let (service, caller) = Service::with_caller(&["--drain-timeout", "0s"], 100).await;
     let engine = Arc::new(Staged::default());
     let (leave, stop) = (CancellationToken::new(), CancellationToken::new());
     let running = tokio::spawn(engine.worker(&service).run_until(leave.clone(), stop.clone()));
@@ -235,8 +228,7 @@ async fn a_worker_that_gives_way_lets_its_render_end() {
 
 #[tokio::test]
 async fn pictures_of_another_size_become_the_size_of_the_ratio() {
-    let service = Service::start().await;
-    let caller = service.caller("ada", 100).await;
+    let (service, caller) = Service::with_caller(&[], 100).await;
     let task = caller.submit(json!({ "prompt": "a boat", "aspect_ratio": "16:9" })).await;
     let engine = Arc::new(TestEngine::default());
     let sizes = Sizes::Of(vec![(512, 512), (640, 384)]);
@@ -249,8 +241,7 @@ async fn pictures_of_another_size_become_the_size_of_the_ratio() {
 
 #[tokio::test]
 async fn a_task_with_more_references_than_the_engine_takes_fails_and_is_refunded() {
-    let service = Service::start().await;
-    let caller = service.caller("ada", 100).await;
+    let (service, caller) = Service::with_caller(&[], 100).await;
     let references = ["https://pictures.example.com/a.png"];
     let task = caller.submit(json!({ "prompt": "a boat", "reference_images": references })).await;
     let engine = Arc::new(TestEngine::default());

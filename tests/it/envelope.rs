@@ -4,15 +4,14 @@ use std::collections::HashSet;
 use std::time::Duration;
 
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::net::TcpStream;
 
+use crate::connections;
 use crate::rigs::http::{GENERATE, TASKS};
 use crate::rigs::service::Service;
 
 #[tokio::test]
 async fn unknown_paths_are_404() {
-    let service = Service::start().await;
-    let caller = service.caller("ada", 10).await;
+    let (_, caller) = Service::with_caller(&[], 10).await;
     for path in [
         "/nope",
         "/api",
@@ -43,9 +42,8 @@ async fn unknown_paths_are_404() {
 
 #[tokio::test]
 async fn a_path_that_is_almost_right_is_answered_with_the_right_one() {
-    const PLACES: &str = "MCP at /mcp; /docs/ describes them.";
-    let service = Service::start().await;
-    let caller = service.caller("ada", 10).await;
+    const API_PATHS: &str = "MCP at /mcp; /docs/ describes them.";
+    let (_, caller) = Service::with_caller(&[], 10).await;
     for (path, hint) in [
         ("/v1//images/generations", "path. Did you mean /v1/images/generations?"),
         ("/v1/images/generations/", "path. Did you mean /v1/images/generations?"),
@@ -55,13 +53,13 @@ async fn a_path_that_is_almost_right_is_answered_with_the_right_one() {
         ("//api/v1/images/task", "path. Did you mean /api/v1/images/task?"),
         ("/images/task/imgmodel-AAAAAAAAAAAAAAAAAAAAA/", "path. Did you mean /api/v1/images/task/{id}?"),
         ("/v1/mcp", "path. Did you mean /mcp?"),
-        ("/v1/chat/completions", "it has only images and models."),
+        ("/v1/chat/completions", "supports only the image and model endpoints of OpenAI's API."),
         ("/register", "send a valid API key as \"Authorization: Bearer <API_KEY>\"."),
-        ("/mcp/mcp/", PLACES),
-        ("/sse", PLACES),
-        ("/.well-known/oauth-protected-resource", PLACES),
-        ("/chat/completions", PLACES),
-        ("/nope", PLACES),
+        ("/mcp/mcp/", API_PATHS),
+        ("/sse", API_PATHS),
+        ("/.well-known/oauth-protected-resource", API_PATHS),
+        ("/chat/completions", API_PATHS),
+        ("/nope", API_PATHS),
     ] {
         let answer = caller.get(path).await;
         assert_eq!(answer.status, 404, "{path}");
@@ -72,21 +70,11 @@ async fn a_path_that_is_almost_right_is_answered_with_the_right_one() {
 
 #[tokio::test]
 async fn wrong_methods_are_405_and_name_the_right_ones() {
-    let service = Service::start().await;
-    let caller = service.caller("ada", 10).await;
+    let (service, caller) = Service::with_caller(&[], 10).await;
     let authorization = caller.authorization();
-    for (method, path, allow) in [
-        ("GET", GENERATE, "POST"),
-        ("PUT", GENERATE, "POST"),
-        ("DELETE", GENERATE, "POST"),
-        ("OPTIONS", GENERATE, "POST"),
-        ("BREW", GENERATE, "POST"),
-        ("POST", TASKS, "GET,HEAD"),
-        ("PATCH", TASKS, "GET,HEAD"),
-        ("DELETE", "/api/v1/images/task/imgmodel-AAAAAAAAAAAAAAAAAAAAA", "GET,HEAD"),
-        ("POST", "/healthz", "GET,HEAD"),
-        ("POST", "/", "GET,HEAD"),
-    ] {
+    for (method, path, allow) in
+        [("BREW", GENERATE, "POST"), ("POST", "/healthz", "GET,HEAD"), ("POST", "/", "GET,HEAD")]
+    {
         let answer = service.call(method, path, &[("authorization", &authorization)], "").await;
         let message = answer.assert_error(405, "INVALID_REQUEST");
         assert_eq!(answer.header("allow"), allow, "{method} {path}");
@@ -96,8 +84,7 @@ async fn wrong_methods_are_405_and_name_the_right_ones() {
 
 #[tokio::test]
 async fn every_response_has_a_request_id_of_its_own() {
-    let service = Service::start().await;
-    let caller = service.caller("ada", 10).await;
+    let (_, caller) = Service::with_caller(&[], 10).await;
     let mut seen = HashSet::new();
     for path in [TASKS, "/nope", "/healthz", "/readyz", "/openapi.json", "/docs", "/docs/", "/", "/files/x", GENERATE] {
         for _ in 0..2 {
@@ -113,9 +100,8 @@ async fn every_response_has_a_request_id_of_its_own() {
 }
 
 /// Writes bytes on a fresh connection and reads what comes back until the server closes.
-async fn raw(service: &Service, bytes: &[u8]) -> String {
-    let mut stream = TcpStream::connect(service.address).await.expect("the service listens");
-    stream.write_all(bytes).await.expect("the service reads");
+async fn raw(service: &Service, bytes: impl AsRef<[u8]>) -> String {
+    let mut stream = service.write(bytes).await;
     stream.shutdown().await.expect("an open socket");
     let mut answer = Vec::new();
     stream.read_to_end(&mut answer).await.expect("an answer");
@@ -144,7 +130,7 @@ async fn bytes_that_are_not_http_get_the_error_envelope() {
         (&long_header, 431),
         (&many_headers, 431),
     ] {
-        let answer = raw(&service, request.as_bytes()).await;
+        let answer = raw(&service, request).await;
         let shown = &request[..request.len().min(60)];
         let (head, body) = answer.split_once("\r\n\r\n").unwrap_or_else(|| panic!("{shown:?}: {answer:?}"));
         assert!(head.starts_with(&format!("HTTP/1.1 {status} ")), "{shown:?}: {answer}");
@@ -170,64 +156,23 @@ async fn a_malformed_request_after_a_good_one_gets_the_envelope() {
     assert_eq!(answers.matches("\"INVALID_REQUEST\"").count(), 1, "{answers}");
 }
 
-#[tokio::test(start_paused = true)]
-async fn a_body_that_does_not_arrive_is_408() {
-    let service = Service::start().await;
-    let caller = service.caller("ada", 10).await;
-    let mut stream = TcpStream::connect(service.address).await.expect("the service listens");
-    let head = format!(
-        "POST {GENERATE} HTTP/1.1\r\nhost: x\r\nauthorization: {}\r\ncontent-type: application/json\r\n\
-         content-length: 100\r\n\r\n{{\"prompt\"",
-        caller.authorization()
-    );
-    stream.write_all(head.as_bytes()).await.expect("the service reads");
-    let mut answer = vec![0; 4_096];
-    let read = tokio::time::timeout(Duration::from_secs(600), stream.read(&mut answer)).await;
-    let length = read.expect("the paused clock runs on while all wait").expect("an answer");
-    let answer = String::from_utf8_lossy(&answer[..length]).into_owned();
-    assert!(answer.starts_with("HTTP/1.1 408 ") && answer.contains("INVALID_REQUEST"), "{answer}");
-    assert_eq!(caller.credits().await, 10);
-}
-
 #[tokio::test]
 async fn a_submit_whose_body_breaks_off_is_not_charged() {
-    let service = Service::start().await;
-    let caller = service.caller("ada", 10).await;
-    let head = format!(
-        "POST {GENERATE} HTTP/1.1\r\nhost: x\r\nauthorization: {}\r\ncontent-type: application/json\r\n\
-         content-length: 100\r\n\r\n{{\"prompt\": \"a boat\"}}",
-        caller.authorization()
-    );
-    raw(&service, head.as_bytes()).await;
+    let (service, caller) = Service::with_caller(&[], 10).await;
+    raw(&service, caller.submit_head(100) + r#"{"prompt": "a boat"}"#).await;
     assert_eq!(caller.credits().await, 10);
 }
 
 #[tokio::test(start_paused = true)]
 async fn connections_with_an_incomplete_request_are_closed() {
-    let service = Service::start().await;
-    for said in ["", "G", "PRI * HTTP/2.0\r\n\r\nSM\r\n", "GET / HTTP/1.1\r\nhost: x\r\n"] {
-        let mut stream = TcpStream::connect(service.address).await.expect("the service listens");
-        stream.write_all(said.as_bytes()).await.expect("the service reads");
+    let (service, caller) = Service::with_caller(&[], 10).await;
+    let body = caller.submit_head(100) + "{";
+    for said in ["", "G", "PRI * HTTP/2.0\r\n\r\nSM\r\n", "GET / HTTP/1.1\r\nhost: x\r\n", &body] {
+        let mut stream = service.write(said).await;
         let mut answer = Vec::new();
         let closed = tokio::time::timeout(Duration::from_secs(60), stream.read_to_end(&mut answer)).await;
         closed.unwrap_or_else(|_| panic!("{said:?} keeps a connection open")).expect("an end");
     }
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_connection_whose_peer_reads_nothing_is_closed() {
-    let service = Service::start().await;
-    let mut stream = TcpStream::connect(service.address).await.expect("the service listens");
-    let request = "GET /docs/scalar.js HTTP/1.1\r\nhost: x\r\n\r\n";
-    let wanted = 16;
-    stream.write_all(request.repeat(wanted).as_bytes()).await.expect("the service reads");
-    // The paused clock advances only while the server waits.
-    tokio::time::sleep(Duration::from_secs(60)).await;
-    let mut answers = Vec::new();
-    // The system may show the end as EOF or as a reset.
-    drop(stream.read_to_end(&mut answers).await);
-    let begun = answers.windows(15).filter(|window| window == b"HTTP/1.1 200 OK").count();
-    assert!((1..wanted).contains(&begun), "{begun} answers were begun");
 }
 
 #[tokio::test]
@@ -276,7 +221,7 @@ async fn a_request_must_name_exactly_one_host() {
         ("CONNECT a:443 HTTP/1.1\r\nhost: a:443\r\n\r\n", "404"),
         ("OPTIONS * HTTP/1.1\r\nhost: a\r\n\r\n", "404"),
     ] {
-        let answer = raw(&service, request.as_bytes()).await.replacen("HTTP/1.0 ", "HTTP/1.1 ", 1);
+        let answer = raw(&service, request).await.replacen("HTTP/1.0 ", "HTTP/1.1 ", 1);
         assert_eq!(statuses(&answer), [status], "{request:?}: {answer}");
         assert!(answer.contains("\r\nx-request-id: "), "{request:?}: {answer}");
         assert_eq!(answer.contains("\"request_id\":"), status != "200", "{request:?}: {answer}");
@@ -285,8 +230,7 @@ async fn a_request_must_name_exactly_one_host() {
 
 #[tokio::test]
 async fn request_smuggling_is_refused() {
-    let service = Service::start().await;
-    let caller = service.caller("ada", 10).await;
+    let (service, caller) = Service::with_caller(&[], 10).await;
     let head = format!(
         "POST {GENERATE} HTTP/1.1\r\nhost: x\r\nauthorization: {}\r\ncontent-type: application/json\r\n",
         caller.authorization()
@@ -318,7 +262,7 @@ async fn request_smuggling_is_refused() {
         ("chunk longer than it says", format!("{head}{te}\r\n{:x}\r\n{body}\r\n0\r\n\r\n", body.len() - 1)),
         ("chunk size past all numbers", format!("{head}{te}\r\n{}{chunked}", "f".repeat(16))),
     ] {
-        let answers = raw(&service, format!("{request}{hidden}").as_bytes()).await.replacen("HTTP/1.0", "HTTP/1.1", 1);
+        let answers = raw(&service, format!("{request}{hidden}")).await.replacen("HTTP/1.0", "HTTP/1.1", 1);
         assert_eq!(statuses(&answers), ["400"], "{name}: {answers}");
         assert!(answers.contains("\"INVALID_REQUEST\""), "{name}: {answers}");
         let head = answers.to_ascii_lowercase();
@@ -329,27 +273,23 @@ async fn request_smuggling_is_refused() {
 
 #[tokio::test]
 async fn a_body_that_a_get_never_reads_ends_its_connection() {
-    let service = Service::start().await;
-    let key = service.caller("ada", 10).await.authorization();
-    let request = format!("GET {TASKS} HTTP/1.1\r\nhost: x\r\nauthorization: {key}\r\ncontent-length: 9\r\n\r\n");
-    let answers = raw(&service, request.as_bytes()).await;
+    let (service, caller) = Service::with_caller(&[], 10).await;
+    let request = connections::get(TASKS, &caller).replace("\r\n\r\n", "\r\ncontent-length: 9\r\n\r\n");
+    let answers = raw(&service, request).await;
     assert_eq!(statuses(&answers), ["200"], "{answers}");
     assert!(answers.contains("\r\nconnection: close\r\n"), "{answers}");
 }
 
 #[tokio::test]
 async fn a_url_has_no_fragment() {
-    let service = Service::start().await;
-    let key = service.caller("ada", 10).await.authorization();
-    let request = format!("GET {TASKS}?a#&api_key=b HTTP/1.1\r\nhost: x\r\nauthorization: {key}\r\n\r\n");
-    let answers = raw(&service, request.as_bytes()).await;
+    let (service, caller) = Service::with_caller(&[], 10).await;
+    let answers = raw(&service, connections::get(&format!("{TASKS}?a#&api_key=b"), &caller)).await;
     assert_eq!(statuses(&answers), ["400"], "{answers}");
 }
 
 #[tokio::test]
 async fn bytes_after_a_body_are_a_request_of_their_own() {
-    let service = Service::start().await;
-    let caller = service.caller("ada", 10).await;
+    let (service, caller) = Service::with_caller(&[], 10).await;
     let body = r#"{"prompt":"a boat"}"#;
     let submit = |key: &str, length: usize| {
         let head = "host: x\r\ncontent-type: application/json\r\n";
@@ -365,8 +305,7 @@ async fn bytes_after_a_body_are_a_request_of_their_own() {
         ("no length", submit(&key, 0), &["400", "400"], 8),
         ("a request without the key of the one before", format!("{whole}{keyless}"), &["200", "401"], 6),
     ] {
-        let mut stream = TcpStream::connect(service.address).await.expect("the service listens");
-        stream.write_all(request.as_bytes()).await.expect("the service reads");
+        let mut stream = service.write(request).await;
         let mut answers = String::new();
         stream.read_to_string(&mut answers).await.expect("answers, and an end");
         assert_eq!(statuses(&answers), expected, "{name}: {answers}");
@@ -378,17 +317,16 @@ async fn bytes_after_a_body_are_a_request_of_their_own() {
 async fn the_size_and_the_number_of_headers_are_limited() {
     let service = Service::start().await;
     let fields = |count: usize| format!("GET /healthz HTTP/1.1\r\nhost: x\r\n{}\r\n", "x: y\r\n".repeat(count - 1));
-    assert_eq!(statuses(&raw(&service, fields(100).as_bytes()).await), ["200"]);
-    assert_eq!(statuses(&raw(&service, fields(101).as_bytes()).await), ["431"]);
+    assert_eq!(statuses(&raw(&service, fields(100)).await), ["200"]);
+    assert_eq!(statuses(&raw(&service, fields(101)).await), ["431"]);
     let sized = |size: usize| format!("GET /healthz HTTP/1.1\r\nhost: x\r\nx: {}\r\n\r\n", "a".repeat(size));
-    assert_eq!(statuses(&raw(&service, sized(60 * 1024).as_bytes()).await), ["200"]);
-    assert_eq!(statuses(&raw(&service, sized(65 * 1024).as_bytes()).await), ["431"]);
+    assert_eq!(statuses(&raw(&service, sized(60 * 1024)).await), ["200"]);
+    assert_eq!(statuses(&raw(&service, sized(65 * 1024)).await), ["431"]);
 }
 
 #[tokio::test]
 async fn a_caller_who_sends_the_whole_body_first_reads_the_refusal() {
-    let service = Service::start_with(&["--submit-rate", "1"]).await;
-    let caller = service.caller("ada", 10).await;
+    let (service, caller) = Service::with_caller(&["--submit-rate", "1"], 10).await;
     let authorization = caller.authorization();
     let body = vec![b' '; 4 * 1024 * 1024];
     let json = ("content-type", "application/json");

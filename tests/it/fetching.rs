@@ -181,11 +181,11 @@ fn id(task: &Value) -> Id {
     id
 }
 
-pub async fn submit(caller: &Caller<'_>, prompt: &str) -> Id {
+pub async fn submit(caller: &Caller, prompt: &str) -> Id {
     id(&caller.submit(json!({ "prompt": prompt })).await)
 }
 
-pub async fn submit_with_reference(caller: &Caller<'_>, prompt: &str) -> Id {
+pub async fn submit_with_reference(caller: &Caller, prompt: &str) -> Id {
     let references = ["https://pictures.example.com/a.png"];
     id(&caller.submit(json!({ "prompt": prompt, "reference_images": references })).await)
 }
@@ -220,8 +220,7 @@ async fn a_task_without_a_free_reference_slot_is_released_and_claimed_again_when
 
 #[tokio::test]
 async fn a_lost_lease_ends_the_wait_for_references() {
-    let service = Service::start_with(&ONE_SLOT).await;
-    let ada = service.caller("ada", 100).await;
+    let (service, ada) = Service::with_caller(&ONE_SLOT, 100).await;
     let slow = submit_with_reference(&ada, "slow").await;
     let mut rig = Rig::new(&service);
     let step = rig.step();
@@ -244,8 +243,7 @@ async fn a_lost_lease_ends_the_wait_for_references() {
 
 #[tokio::test]
 async fn a_stopping_worker_releases_tasks_that_wait_for_references() {
-    let service = Service::start_with(&["--renders", "1", "--drain-timeout", "9m"]).await;
-    let ada = service.caller("ada", 100).await;
+    let (service, ada) = Service::with_caller(&["--renders", "1", "--drain-timeout", "9m"], 100).await;
     let slow = [submit_with_reference(&ada, "slow").await, submit_with_reference(&ada, "slow").await];
     let mut rig = Rig::new(&service);
     let running = rig.run();
@@ -263,8 +261,7 @@ async fn a_stopping_worker_releases_tasks_that_wait_for_references() {
 
 #[tokio::test]
 async fn a_stopping_worker_releases_tasks_that_wait_for_a_render_slot_and_finishes_the_others() {
-    let service = Service::start_with(&["--renders", "1", "--drain-timeout", "9m"]).await;
-    let ada = service.caller("ada", 100).await;
+    let (service, ada) = Service::with_caller(&["--renders", "1", "--drain-timeout", "9m"], 100).await;
     let mut rig = Rig::new(&service);
     let running = rig.run();
     let slow = submit_with_reference(&ada, "slow").await;
@@ -286,8 +283,7 @@ async fn a_stopping_worker_releases_tasks_that_wait_for_a_render_slot_and_finish
 
 #[tokio::test]
 async fn tasks_are_rendered_in_the_order_in_which_their_references_arrive() {
-    let service = Service::start_with(&ONE_SLOT).await;
-    let (ada, bob) = (service.caller("ada", 100).await, service.caller("bob", 100).await);
+    let (service, [ada, bob]) = Service::with_callers(&ONE_SLOT, ["ada", "bob"], 100).await;
     let mut rig = Rig::new(&service);
     let running = rig.run();
     let first = submit_with_reference(&ada, "slow").await;
@@ -310,8 +306,8 @@ async fn tasks_are_rendered_in_the_order_in_which_their_references_arrive() {
 
 #[tokio::test]
 async fn the_wait_for_references_counts_toward_the_attempt_and_not_toward_the_render_slot() {
-    let service = Service::start_with(&["--renders", "1", "--submit-rate", "0", "--render-timeout", "9m"]).await;
-    let ada = service.caller("ada", 100).await;
+    let (service, ada) =
+        Service::with_caller(&["--renders", "1", "--submit-rate", "0", "--render-timeout", "9m"], 100).await;
     let slow = submit_with_reference(&ada, "slow").await;
     let mut rig = Rig::new(&service);
     let step = rig.step();
@@ -330,8 +326,7 @@ async fn the_wait_for_references_counts_toward_the_attempt_and_not_toward_the_re
 
 #[tokio::test]
 async fn a_panic_while_fetching_references_costs_attempts_and_then_fails_the_task() {
-    let service = Service::start_with(&ONE_SLOT).await;
-    let ada = service.caller("ada", 100).await;
+    let (service, ada) = Service::with_caller(&ONE_SLOT, 100).await;
     let task = submit_with_reference(&ada, "panic").await;
     let rig = Rig::new(&service);
     for _ in 0..3 {
@@ -346,8 +341,7 @@ async fn a_panic_while_fetching_references_costs_attempts_and_then_fails_the_tas
 
 #[tokio::test(start_paused = true)]
 async fn references_that_time_out_cost_attempts_and_then_fail_the_task() {
-    let service = Service::start_with(&["--renders", "1", "--render-timeout", "5s"]).await;
-    let ada = service.caller("ada", 100).await;
+    let (service, ada) = Service::with_caller(&["--renders", "1", "--render-timeout", "5s"], 100).await;
     let task = submit_with_reference(&ada, "slow").await;
     let rig = Rig::new(&service);
     for _ in 0..3 {

@@ -5,10 +5,8 @@ use tintype_domain::model::TaskId;
 use crate::rigs::http::Answer;
 use crate::rigs::service::{Caller, Service};
 
-async fn result_url(caller: &Caller<'_>) -> String {
-    let task_id = caller.submit_prompt("a boat").await;
-    caller.service.work().await;
-    caller.task(&task_id).await["media_url"].as_str().expect("a URL").to_owned()
+async fn result_url(caller: &Caller) -> String {
+    caller.outcome("a boat").await["media_url"].as_str().expect("a URL").to_owned()
 }
 
 fn assert_file_headers(answer: &Answer) {
@@ -22,8 +20,7 @@ fn assert_file_headers(answer: &Answer) {
 
 #[tokio::test]
 async fn files_are_served_whole_immutable_and_without_a_key() {
-    let service = Service::start().await;
-    let caller = service.caller("ada", 10).await;
+    let (service, caller) = Service::with_caller(&[], 10).await;
     let url = result_url(&caller).await;
     let file = service.fetch(&url, &[]).await;
     assert_eq!(file.status, 200);
@@ -63,8 +60,7 @@ async fn files_are_served_whole_immutable_and_without_a_key() {
 
 #[tokio::test]
 async fn ranges_are_honoured() {
-    let service = Service::start().await;
-    let caller = service.caller("ada", 10).await;
+    let (service, caller) = Service::with_caller(&[], 10).await;
     let url = result_url(&caller).await;
     let whole = service.fetch(&url, &[]).await;
     let size = whole.body.len();
@@ -99,8 +95,7 @@ async fn ranges_are_honoured() {
 
 #[tokio::test]
 async fn file_names_cannot_be_guessed_from_a_task_id() {
-    let service = Service::start().await;
-    let caller = service.caller("ada", 10).await;
+    let (service, caller) = Service::with_caller(&[], 10).await;
     let url = result_url(&caller).await;
     let name = url.rsplit("/files/").next().expect("a name");
     let (day, file) = name.split_once('/').expect("a day");

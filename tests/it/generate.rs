@@ -90,9 +90,7 @@ struct Host {
 
 impl Host {
     fn start() -> Self {
-        let data = tempfile::tempdir().unwrap();
-        let server = Server::start(data.path(), &[]);
-        let key = server.first_key().unwrap();
+        let (data, server, key) = Server::install(&[]);
         Self { server, data, key }
     }
 

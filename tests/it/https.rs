@@ -179,8 +179,7 @@ async fn old_versions_of_tls_are_refused() {
         let body = [&[3, minor][..], &[7; 32], &[0, 0, 2, 0, 0x2f, 1, 0]].concat();
         let length = body.len() as u8;
         let hello = [&[0x16, 3, minor, 0, length + 4, 1, 0, 0, length][..], &body].concat();
-        let mut stream = TcpStream::connect(service.address).await.expect("the service listens");
-        stream.write_all(&hello).await.expect("the service reads");
+        let mut stream = service.write(&hello).await;
         let mut answer = Vec::new();
         stream.read_to_end(&mut answer).await.expect("an end");
         assert_eq!(answer.first(), Some(&0x15), "an alert and nothing else: {answer:?}");
@@ -192,8 +191,7 @@ async fn tls_handshakes_have_a_time_limit() {
     let site = Site::new();
     let service = site.serve(&[]).await;
     for said in [&b""[..], &[0x16], &[0x16, 3, 1, 0, 200, 1]] {
-        let mut stream = TcpStream::connect(service.address).await.expect("the service listens");
-        stream.write_all(said).await.expect("the service reads");
+        let mut stream = service.write(said).await;
         let start = tokio::time::Instant::now();
         let ended = tokio::time::timeout(Duration::from_secs(600), stream.read_to_end(&mut Vec::new())).await;
         drop(ended.expect("the service closes"));

@@ -18,8 +18,7 @@ use crate::rigs::service::Service;
 
 #[tokio::test]
 async fn submits_are_limited_per_key_and_recover() {
-    let service = Service::start().await;
-    let ada = service.caller("ada", 1_000).await;
+    let (service, ada) = Service::with_caller(&[], 1_000).await;
     let bob = service.caller("bob", 1_000).await;
     for used in 1..=60 {
         let answer = ada.post(r#"{"prompt": "a boat"}"#).await;
@@ -41,8 +40,7 @@ async fn submits_are_limited_per_key_and_recover() {
 
 #[tokio::test]
 async fn the_rate_limit_comes_after_the_key_and_before_the_body() {
-    let service = Service::start_with(&["--submit-rate", "1/min"]).await;
-    let caller = service.caller("ada", 0).await;
+    let (service, caller) = Service::with_caller(&["--submit-rate", "1/min"], 0).await;
     caller.post("not json").await.assert_error(400, "INVALID_REQUEST");
     let refused = caller.post("not json").await;
     refused.assert_error(429, "RATE_LIMITED");
@@ -53,8 +51,7 @@ async fn the_rate_limit_comes_after_the_key_and_before_the_body() {
 
 #[tokio::test]
 async fn reads_are_limited_per_key() {
-    let service = Service::start_with(&["--read-rate", "3"]).await;
-    let caller = service.caller("ada", 10).await;
+    let (_, caller) = Service::with_caller(&["--read-rate", "3"], 10).await;
     for _ in 0..3 {
         assert_eq!(caller.get(TASKS).await.status, 200);
     }
@@ -66,8 +63,7 @@ async fn reads_are_limited_per_key() {
 
 #[tokio::test]
 async fn a_key_may_have_rates_of_its_own() {
-    let service = Service::start_with(&["--read-rate", "1"]).await;
-    let caller = service.caller("ada", 10).await;
+    let (service, caller) = Service::with_caller(&["--read-rate", "1"], 10).await;
     let (_, free) = service.new_key(caller.account.id, |key| key.read_rate = Some(0)).await;
     let (_, two) = service.new_key(caller.account.id, |key| key.read_rate = Some(2)).await;
     let read = async |key: &str| service.call("GET", TASKS, &[("authorization", &format!("Bearer {key}"))], "").await;
@@ -111,9 +107,7 @@ async fn neither_a_hung_attempt_nor_a_single_slow_one_makes_submits_refused() {
         caller.submit_prompt("a boat").await;
         let worker = service.worker_with(Arc::new(Slow { clock: service.clock.clone(), takes }));
         assert_eq!(worker.step().await.expect("a store"), 1);
-        for _ in 0..10 {
-            caller.submit_prompt("a boat").await;
-        }
+        caller.submit_many(10, "a boat").await;
         service.clock.advance(Duration::from_secs(1));
         caller.submit_prompt("a boat").await;
     }
@@ -126,9 +120,7 @@ async fn an_api_without_a_worker_estimates_the_wait_from_the_workers_in_the_data
     let caller = api.caller("ada", 100).await;
     observe_attempts_of_a_minute(&worker);
     worker.worker.report().await;
-    for _ in 0..9 {
-        caller.submit_prompt("a boat").await;
-    }
+    caller.submit_many(9, "a boat").await;
     let refused = caller.post(r#"{"prompt": "a boat"}"#).await;
     refused.assert_error(429, "RATE_LIMITED");
     assert_eq!(refused.header("retry-after"), "60");
@@ -157,9 +149,7 @@ async fn the_estimated_wait_counts_the_workers_of_other_processes() {
     observe_attempts_of_a_minute(&serving);
     serving.worker.report().await;
     beside.worker.report().await;
-    for _ in 0..17 {
-        caller.submit_prompt("a boat").await;
-    }
+    caller.submit_many(17, "a boat").await;
     caller.post(r#"{"prompt": "a boat"}"#).await.assert_error(429, "RATE_LIMITED");
 }
 
@@ -182,8 +172,7 @@ async fn no_submit_waits_for_another_that_measures_the_queue() {
 
 #[tokio::test]
 async fn a_rotated_key_has_what_is_left_of_the_allowance_of_the_key_before_it() {
-    let service = Service::start_with(&["--submit-rate", "2/min"]).await;
-    let ada = service.caller("ada", 100).await;
+    let (service, ada) = Service::with_caller(&["--submit-rate", "2/min"], 100).await;
     ada.submit_prompt("a boat").await;
     ada.submit_prompt("a boat").await;
     let mut id = ada.key_id;

@@ -3,13 +3,11 @@
 use std::io::Read as _;
 
 use serde_json::{Value, json};
-use tintype_domain::model::Surface;
-use tintype_domain::request::GenerateRequest;
 
 use crate::rigs::http::TASKS;
 use crate::rigs::service::{Caller, Service};
 
-async fn page(caller: &Caller<'_>, query: &str) -> (Vec<Value>, Option<String>) {
+async fn page(caller: &Caller, query: &str) -> (Vec<Value>, Option<String>) {
     let answer = caller.get(&format!("{TASKS}{query}")).await;
     assert_eq!(answer.status, 200, "{answer:?}");
     let body = answer.json();
@@ -26,11 +24,8 @@ fn ids(items: &[Value]) -> Vec<String> {
 
 #[tokio::test]
 async fn a_long_page_is_compressed_for_a_caller_that_accepts_gzip() {
-    let service = Service::start().await;
-    let caller = service.caller("ada", 100).await;
-    for _ in 0..10 {
-        caller.submit_prompt("a boat").await;
-    }
+    let (_, caller) = Service::with_caller(&[], 100).await;
+    caller.submit_many(10, "a boat").await;
     let list = async |method: &str, path: &str, accepts: &str| {
         caller.call(method, path, &[("accept-encoding", accepts)], "").await
     };
@@ -54,8 +49,7 @@ async fn a_long_page_is_compressed_for_a_caller_that_accepts_gzip() {
 
 #[tokio::test]
 async fn pages_lead_from_the_newest_task_to_the_oldest() {
-    let service = Service::start_with(&["--submit-rate", "0"]).await;
-    let caller = service.caller("ada", 1_000).await;
+    let (_, caller) = Service::with_caller(&["--submit-rate", "0"], 1_000).await;
     let mut submitted = Vec::new();
     for _ in 0..45 {
         submitted.push(caller.submit_prompt("a boat").await);
@@ -74,8 +68,7 @@ async fn pages_lead_from_the_newest_task_to_the_oldest() {
 
 #[tokio::test]
 async fn items_are_what_the_single_task_endpoint_returns() {
-    let service = Service::start().await;
-    let caller = service.caller("ada", 100).await;
+    let (service, caller) = Service::with_caller(&[], 100).await;
     let done = caller.submit_prompt("a boat").await;
     let failed = caller.submit_prompt("a boat [[fail]]").await;
     service.work().await;
@@ -88,13 +81,10 @@ async fn items_are_what_the_single_task_endpoint_returns() {
 }
 
 #[tokio::test]
-async fn only_the_accounts_own_api_tasks_are_listed() {
-    let service = Service::start().await;
-    let ada = service.caller("ada", 100).await;
+async fn only_the_accounts_own_tasks_are_listed() {
+    let (service, ada) = Service::with_caller(&[], 100).await;
     let bob = service.caller("bob", 100).await;
     bob.submit_prompt("a boat").await;
-    let request = GenerateRequest::new("a boat");
-    service.shared.store.submit(ada.account.id, None, Surface::Web, request, 0).await.expect("a store");
     assert_eq!(page(&ada, "").await, (Vec::new(), None));
     let of_ada = ada.submit_prompt("a boat").await;
     assert_eq!(ids(&page(&ada, "").await.0), [of_ada]);
@@ -102,11 +92,8 @@ async fn only_the_accounts_own_api_tasks_are_listed() {
 
 #[tokio::test]
 async fn limits_outside_1_to_100_are_400() {
-    let service = Service::start_with(&["--submit-rate", "0"]).await;
-    let caller = service.caller("ada", 1_000).await;
-    for _ in 0..3 {
-        caller.submit_prompt("a boat").await;
-    }
+    let (_, caller) = Service::with_caller(&["--submit-rate", "0"], 1_000).await;
+    caller.submit_many(3, "a boat").await;
     assert_eq!(page(&caller, "?limit=1").await.0.len(), 1);
     assert_eq!(page(&caller, "?limit=100").await.0.len(), 3);
     assert_eq!(page(&caller, "?limit=3").await.1, None);
@@ -119,8 +106,7 @@ async fn limits_outside_1_to_100_are_400() {
 
 #[tokio::test]
 async fn cursors_are_bound_to_their_account() {
-    let service = Service::start().await;
-    let ada = service.caller("ada", 100).await;
+    let (service, ada) = Service::with_caller(&[], 100).await;
     let bob = service.caller("bob", 100).await;
     for _ in 0..2 {
         ada.submit_prompt("a boat").await;
@@ -146,8 +132,7 @@ async fn cursors_are_bound_to_their_account() {
 
 #[tokio::test]
 async fn unknown_parameters_are_ignored() {
-    let service = Service::start().await;
-    let caller = service.caller("ada", 100).await;
+    let (_, caller) = Service::with_caller(&[], 100).await;
     caller.submit_prompt("a boat").await;
     assert_eq!(page(&caller, "?status=failed&limit=1&page=7").await.0.len(), 1);
     assert_eq!(caller.get(TASKS).await.json()["data"]["next_cursor"], json!(null));

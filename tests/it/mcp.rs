@@ -6,9 +6,6 @@ use std::process::{Command, Stdio};
 use hyper::StatusCode;
 use serde_json::{Value, json};
 use tintype::service::waiters::MAX_SLOTS_OF_ACCOUNT;
-use tintype_domain::model::Surface;
-use tintype_domain::request::GenerateRequest;
-use tintype_store::Submission;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 
@@ -20,7 +17,7 @@ use crate::rigs::service::{Caller, Service};
 use crate::rigs::wait::until;
 use crate::tidy::root;
 
-impl Caller<'_> {
+impl Caller {
     /// Sends a message to the tools, as a client that keeps nothing does.
     pub async fn message(&self, message: &Value, headers: &[(&str, &str)]) -> Answer {
         let headers = [&[("accept", "application/json, text/event-stream")], headers].concat();
@@ -86,8 +83,7 @@ async fn the_official_client_uses_the_tools_over_http_and_over_standard_input_an
 /// Gemini refuses all tools of a server if one choice has no type (gemini-cli, issue 4400), and OpenAI each such tool.
 #[tokio::test]
 async fn every_property_of_every_tool_has_a_type() {
-    let service = Service::start().await;
-    let caller = service.caller("ada", 10).await;
+    let (_, caller) = Service::with_caller(&[], 10).await;
     let listed = caller.result(&json!({ "jsonrpc": "2.0", "id": 1, "method": "tools/list" })).await;
     let mut seen = 0;
     for tool in listed["tools"].as_array().expect("tools") {
@@ -101,8 +97,7 @@ async fn every_property_of_every_tool_has_a_type() {
 
 #[tokio::test]
 async fn params_of_another_kind_are_invalid_and_only_other_methods_unknown() {
-    let service = Service::start().await;
-    let caller = service.caller("ada", 10).await;
+    let (_, caller) = Service::with_caller(&[], 10).await;
     for (method, params, code) in [
         ("tools/call", json!({ "name": "generate_image", "arguments": [] }), -32602),
         ("tools/call", json!({ "arguments": {} }), -32602),
@@ -142,8 +137,7 @@ fn the_official_client_of_python_takes_four_large_images() {
 
 #[tokio::test]
 async fn images_that_are_encoded_for_a_call_count_as_reads() {
-    let service = Service::start_with(&["--read-rate", "6"]).await;
-    let caller = service.caller("ada", 10).await;
+    let (service, caller) = Service::with_caller(&["--read-rate", "6"], 10).await;
     // Each call is a read, and so is each image: 1, then 1 and 3.
     let made = caller.tool("generate_image", &json!({ "prompt": "a boat", "n": 3, "wait_seconds": 0 })).await;
     let id = &task_in(&made)["task_id"];
@@ -206,8 +200,7 @@ async fn an_answer_that_is_cut_short_or_too_long_is_an_error_for_the_agent() {
 
 #[tokio::test]
 async fn a_call_that_waits_reports_how_far_its_task_is() {
-    let service = Service::start().await;
-    let caller = service.caller("ada", 10).await;
+    let (service, caller) = Service::with_caller(&[], 10).await;
     let params = json!({
         "name": "generate_image", "arguments": { "prompt": "a boat" }, "_meta": { "progressToken": "mine" },
     });
@@ -238,8 +231,7 @@ async fn a_call_that_waits_reports_how_far_its_task_is() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_call_that_the_official_client_cancels_leaves_a_task_that_goes_on() {
-    let service = Service::start().await;
-    let caller = service.caller("ada", 100).await;
+    let (service, caller) = Service::with_caller(&[], 100).await;
     let (mut program, _folder) = javascript("mcp_cancels.mjs", &["mcp_agent.mjs"]);
     program.args([&format!("http://{}", service.address), &caller.key, &caller.key, TINTYPE]);
     let said = tokio::task::spawn_blocking(move || run(&mut program)).await.expect("no panic");
@@ -259,8 +251,7 @@ async fn a_call_that_the_official_client_cancels_leaves_a_task_that_goes_on() {
 
 #[tokio::test]
 async fn a_client_that_hangs_up_during_a_call_finds_its_task_in_the_list_and_by_the_same_call() {
-    let service = Service::start().await;
-    let caller = service.caller("ada", 10).await;
+    let (service, caller) = Service::with_caller(&[], 10).await;
     let boat = json!({ "prompt": "a boat" });
     tokio::select! {
         made = caller.tool("generate_image", &boat) => panic!("answered: {made}"),
@@ -291,8 +282,7 @@ async fn a_client_that_hangs_up_during_a_call_finds_its_task_in_the_list_and_by_
 /// A client that breaks off has no answer yet, however it wanted that to be coded.
 #[tokio::test]
 async fn a_client_that_breaks_off_within_an_answer_gets_its_task_by_the_same_call() {
-    let service = Service::start().await;
-    let caller = service.caller("ada", 16).await;
+    let (service, caller) = Service::with_caller(&[], 16).await;
     let (boats, memory) =
         (json!({ "prompt": "boats", "n": 4, "images": "png" }), service.api.encoder.memory_of_tools());
     let params = json!({ "name": "generate_image", "arguments": boats });
@@ -327,8 +317,7 @@ async fn a_client_that_breaks_off_within_an_answer_gets_its_task_by_the_same_cal
 
 #[tokio::test]
 async fn a_call_beyond_those_of_its_account_that_may_wait_returns_its_task_at_once() {
-    let service = Service::start().await;
-    let caller = service.caller("ada", 10).await;
+    let (service, caller) = Service::with_caller(&[], 10).await;
     let waiters = &service.shared.endings.waiters;
     let _held: Vec<_> = (0..MAX_SLOTS_OF_ACCOUNT).map(|_| waiters.slot(caller.account.id).expect("room")).collect();
     let made = caller.tool("generate_image", &json!({ "prompt": "a boat" })).await;
@@ -338,8 +327,7 @@ async fn a_call_beyond_those_of_its_account_that_may_wait_returns_its_task_at_on
 
 #[tokio::test]
 async fn a_tool_that_does_not_wait_returns_the_task_and_says_how_to_go_on() {
-    let service = Service::start().await;
-    let caller = service.caller("ada", 10).await;
+    let (service, caller) = Service::with_caller(&[], 10).await;
     let made = caller.tool("generate_image", &json!({ "prompt": "a boat", "wait_seconds": 0, "oddity": 1 })).await;
     assert_eq!(task_in(&made)["status"], "processing", "{made}");
     assert!(made["content"][1]["text"].as_str().is_some_and(|advice| advice.contains("get_task")), "{made}");
@@ -373,22 +361,14 @@ async fn a_tool_does_not_wait_for_a_task_that_does_not_exist() {
 }
 
 #[tokio::test]
-async fn tools_show_no_tasks_of_the_studio_and_keep_the_limits_of_the_key() {
-    let service = Service::start_with(&["--submit-rate", "1"]).await;
-    let caller = service.caller("ada", 10).await;
-    let of_web = GenerateRequest::parse(br#"{"prompt": "a boat"}"#, &[443]).expect("valid");
-    let web = service.shared.store.submit(caller.account.id, None, Surface::Web, of_web, 0).await.expect("a store");
-    let Submission::Accepted(web) = web else { panic!("{web:?}") };
-    let found = caller.tool("get_task", &json!({ "task_id": web.task_id().to_string() })).await;
-    assert_eq!(found["content"][0]["text"], "NOT_FOUND: There is no such task.");
-    let listed = caller.tool("list_tasks", &json!({})).await;
-    assert_eq!(listed["structuredContent"]["items"], json!([]));
+async fn tools_keep_the_limits_of_the_key() {
+    let (_, caller) = Service::with_caller(&["--submit-rate", "1"], 10).await;
     let boat = json!({ "prompt": "a boat", "wait_seconds": 0 });
     assert_eq!(caller.tool("generate_image", &boat).await["isError"], false);
     let refused = caller.tool("generate_image", &boat).await;
     let message = refused["content"][0]["text"].as_str().expect("text");
     assert!(message.starts_with("RATE_LIMITED") && message.ends_with("Retry after 60 s."), "{refused}");
-    assert_eq!(caller.credits().await, 6, "two tasks were charged");
+    assert_eq!(caller.credits().await, 8, "one task was charged");
 }
 
 /// A program, the path and the headers of its requests, and the type of the answer.
@@ -422,8 +402,7 @@ const PROGRAMS: [Program; 7] = [
 
 #[tokio::test]
 async fn programs_that_follow_a_part_of_the_protocol_get_their_answers() {
-    let service = Service::start().await;
-    let caller = service.caller("ada", 100).await;
+    let (service, caller) = Service::with_caller(&[], 100).await;
     for (what, path, headers, kind) in PROGRAMS {
         let params = json!({ "name": "get_credits", "arguments": null, "_meta": { "progressToken": 7 } });
         let call = json!({ "jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params }).to_string();
@@ -451,8 +430,7 @@ async fn programs_that_follow_a_part_of_the_protocol_get_their_answers() {
 /// 2108).
 #[tokio::test]
 async fn an_argument_that_is_null_or_empty_is_left_out() {
-    let service = Service::start().await;
-    let caller = service.caller("ada", 100).await;
+    let (_, caller) = Service::with_caller(&[], 100).await;
     let made = json!({
         "prompt": "a boat", "aspect_ratio": null, "n": null, "reference_images": null, "images": null,
         "wait_seconds": 0.0, "seed": null,
@@ -510,8 +488,7 @@ async fn a_page_of_this_server_is_of_its_own_origin() {
 
 #[tokio::test]
 async fn a_message_that_is_none_is_refused_and_so_is_a_page_of_another_site() {
-    let service = Service::start_with(&["--cors-origin", "https://app.example.com"]).await;
-    let caller = service.caller("ada", 10).await;
+    let (_, caller) = Service::with_caller(&["--cors-origin", "https://app.example.com"], 10).await;
     let ping = json!({ "jsonrpc": "2.0", "id": 1, "method": "ping" });
     assert_eq!(caller.message(&ping, &[("origin", "https://app.example.com")]).await.status, StatusCode::OK);
     for origin in ["https://evil.example.com", "null", "http://app.example.com", "https://app.example.com.evil.example"]

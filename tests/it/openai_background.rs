@@ -1,14 +1,11 @@
 //! Calls of OpenAI's Images API that are answered at once, and the polling of their tasks.
 
 use serde_json::{Value, json};
-use tintype_domain::model::Surface;
-use tintype_domain::request::GenerateRequest;
-use tintype_store::Submission;
 
 use crate::rigs::http::{Answer, GENERATIONS};
 use crate::rigs::service::{Caller, Service};
 
-async fn post(caller: &Caller<'_>, path: &str, headers: &[(&str, &str)], body: &Value) -> Answer {
+async fn post(caller: &Caller, path: &str, headers: &[(&str, &str)], body: &Value) -> Answer {
     caller.post_json(path, headers, body.to_string()).await
 }
 
@@ -28,8 +25,7 @@ fn accepted(answer: &Answer) -> String {
 
 #[tokio::test]
 async fn a_call_is_answered_at_once_and_its_task_is_polled() {
-    let service = Service::start_with(&["--retention", "24h"]).await;
-    let caller = service.caller("ada", 100).await;
+    let (service, caller) = Service::with_caller(&["--retention", "24h"], 100).await;
     let body = json!({ "prompt": "a boat", "n": 2 });
     let path = accepted(&post(&caller, "/v1/images/generations/async", &[], &body).await);
     let processing = caller.get(&path).await;
@@ -52,8 +48,7 @@ async fn a_call_is_answered_at_once_and_its_task_is_polled() {
 
 #[tokio::test]
 async fn a_caller_asks_for_an_answer_at_once_in_three_ways() {
-    let service = Service::start().await;
-    let caller = service.caller("ada", 100).await;
+    let (_, caller) = Service::with_caller(&[], 100).await;
     let edit = json!({ "prompt": "a boat", "image": "https://example.com/a.png" });
     let body = json!({ "prompt": "a boat" });
     let preferred = post(&caller, GENERATIONS, &[("prefer", "respond-async")], &body).await;
@@ -76,8 +71,7 @@ async fn a_caller_asks_for_an_answer_at_once_in_three_ways() {
 
 #[tokio::test]
 async fn a_failed_task_has_the_error_and_the_status_of_a_call_that_waits() {
-    let service = Service::start().await;
-    let caller = service.caller("ada", 100).await;
+    let (service, caller) = Service::with_caller(&[], 100).await;
     for (prompt, status, code) in
         [("a [[policy]]", 400, "content_policy_violation"), ("a [[fail]]", 500, "task_failed")]
     {
@@ -94,16 +88,10 @@ async fn a_failed_task_has_the_error_and_the_status_of_a_call_that_waits() {
 }
 
 #[tokio::test]
-async fn a_task_of_another_account_or_surface_is_not_there() {
-    let service = Service::start().await;
-    let (ada, eve) = (service.caller("ada", 100).await, service.caller("eve", 100).await);
+async fn a_task_of_another_account_is_not_there() {
+    let (_, [ada, eve]) = Service::with_callers(&[], ["ada", "eve"], 100).await;
     let path = accepted(&post(&ada, "/v1/images/generations/async", &[], &json!({ "prompt": "a boat" })).await);
-    let request = GenerateRequest::parse(br#"{"prompt": "a boat"}"#, &[]).expect("a request");
-    let store = &service.shared.store;
-    let submitted = store.submit(ada.account.id, None, Surface::Web, request, 0).await.expect("a store");
-    let Submission::Accepted(of_web) = submitted else { panic!("{submitted:?}") };
-    let paths = [path.clone(), format!("/v1/images/tasks/{}", of_web.task_id()), "/v1/images/tasks/x".into()];
-    for (caller, path) in [(&eve, &paths[0]), (&ada, &paths[1]), (&ada, &paths[2])] {
+    for (caller, path) in [(&eve, path.as_str()), (&ada, "/v1/images/tasks/x")] {
         let answer = caller.get(path).await;
         assert_eq!((answer.status.as_u16(), &answer.json()["error"]["code"]), (404, &json!("not_found")), "{path}");
     }
@@ -113,8 +101,7 @@ async fn a_task_of_another_account_or_surface_is_not_there() {
 
 #[tokio::test]
 async fn an_idempotency_key_names_one_task_that_is_answered_at_once() {
-    let service = Service::start().await;
-    let caller = service.caller("ada", 100).await;
+    let (_, caller) = Service::with_caller(&[], 100).await;
     let body = json!({ "prompt": "a boat" });
     let path = "/v1/images/generations/async";
     let first = accepted(&post(&caller, path, &[("idempotency-key", "a")], &body).await);

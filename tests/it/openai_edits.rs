@@ -49,7 +49,7 @@ pub fn form(boundary: &str, parts: &[Part<'_>]) -> Vec<u8> {
     body
 }
 
-impl Caller<'_> {
+impl Caller {
     pub async fn edit(&self, headers: &[(&str, &str)], kind: &str, body: impl Into<Bytes>) -> Answer {
         self.call("POST", EDITS, &[&[("content-type", kind)], headers].concat(), body).await
     }
@@ -115,8 +115,7 @@ pub fn error(answer: &Answer, status: u16) -> (Value, Value) {
 
 #[tokio::test]
 async fn an_edit_is_a_task_with_its_pictures_in_their_order() {
-    let service = Service::start().await;
-    let caller = service.caller("ada", 100).await;
+    let (service, caller) = Service::with_caller(&[], 100).await;
     let (wide, narrow) = (png(30, 20), png(10, 20));
     let in_form = [
         ("name=\"prompt\"", b"a boat".as_slice()),
@@ -148,16 +147,14 @@ async fn an_edit_is_a_task_with_its_pictures_in_their_order() {
 
 #[tokio::test]
 async fn a_picture_in_a_form_needs_no_name_of_a_file_if_its_type_is_that_of_a_picture() {
-    let service = Service::start().await;
-    let caller = service.caller("ada", 10).await;
+    let (service, caller) = Service::with_caller(&[], 10).await;
     let parts = [("name=prompt", b"a boat".as_slice()), ("name=image\r\nContent-Type: image/png", &png(30, 20))];
     assert_eq!(service.worked(caller.edit_form(&parts)).await.status, 200);
 }
 
 #[tokio::test]
 async fn a_reference_may_be_a_url_beside_a_picture() {
-    let service = Service::start().await;
-    let caller = service.caller("ada", 100).await;
+    let (_, caller) = Service::with_caller(&[], 100).await;
     let url = "https://example.com/a.png";
     let picture = png(30, 20);
     let parts = [
@@ -176,8 +173,7 @@ async fn a_reference_may_be_a_url_beside_a_picture() {
 
 #[tokio::test]
 async fn the_uploads_of_an_edit_are_hidden_at_once_and_held_by_its_task() {
-    let service = Service::start().await;
-    let caller = service.caller("ada", 100).await;
+    let (service, caller) = Service::with_caller(&[], 100).await;
     let picture = png(30, 20);
     let parts = [("name=prompt", b"a boat".as_slice()), ("name=image; filename=a.png", &picture)];
     tokio::select! {
@@ -197,8 +193,7 @@ async fn the_uploads_of_an_edit_are_hidden_at_once_and_held_by_its_task() {
 
 #[tokio::test]
 async fn a_repeated_edit_brings_the_pictures_of_the_first_without_credits() {
-    let service = Service::start().await;
-    let caller = service.caller("ada", 2).await;
+    let (service, caller) = Service::with_caller(&[], 2).await;
     let (wide, narrow) = (png(30, 20), png(10, 20));
     let body = |boundary: &str, first: &[u8], second: &[u8]| {
         let parts = [
@@ -227,8 +222,7 @@ async fn a_repeated_edit_brings_the_pictures_of_the_first_without_credits() {
 
 #[tokio::test]
 async fn an_idempotency_key_stands_for_the_bytes_of_the_pictures() {
-    let service = Service::start().await;
-    let caller = service.caller("ada", 100).await;
+    let (service, caller) = Service::with_caller(&[], 100).await;
     let named = [("idempotency-key", "order 66")];
     let call = |picture: Vec<u8>| {
         let body = json!({ "prompt": "a boat", "image": data_url(&picture) }).to_string();
@@ -243,8 +237,7 @@ async fn an_idempotency_key_stands_for_the_bytes_of_the_pictures() {
 
 #[tokio::test]
 async fn calls_with_four_pictures_each_do_not_block_each_other() {
-    let service = Service::start().await;
-    let caller = service.caller("ada", 100).await;
+    let (_, caller) = Service::with_caller(&[], 100).await;
     let picture = png(30, 20);
     let image = ("name=\"image[]\"; filename=a.png", picture.as_slice());
     let parts = [("name=prompt", b"a boat".as_slice()), image, image, image, image];

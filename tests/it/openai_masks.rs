@@ -32,11 +32,11 @@ fn mask(width: u32, height: u32, alpha: impl Fn(u32) -> u8) -> Vec<u8> {
     bytes
 }
 
-async fn picture(caller: &Caller<'_>, answer: &Answer) -> Picture {
+async fn picture(caller: &Caller, answer: &Answer) -> Picture {
     picture_of(caller, task_of(answer)).await
 }
 
-pub async fn picture_of(caller: &Caller<'_>, task: &str) -> Picture {
+pub async fn picture_of(caller: &Caller, task: &str) -> Picture {
     let task = caller.task(task).await;
     let file = caller.service.fetch(task["media_url"].as_str().expect("a URL"), &[]).await;
     Picture::decode(&file.body).expect("a PNG")
@@ -60,19 +60,23 @@ pub fn assert_left_half_changed(result: &Picture, original: &[u8]) {
     assert!(changed > before.len() / 2, "only {changed} of {} numbers changed", before.len());
 }
 
+/// Edits the left half of a picture through the whole service: that half changes, and the other one stays.
+async fn assert_right_half_stays(caller: &Caller, width: u32, height: u32) {
+    let (original, mask) = (noise(width, height), left_half(width, height));
+    let parts = [
+        ("name=prompt", b"a boat".as_slice()),
+        ("name=image; filename=a.png", &original),
+        ("name=mask; filename=m.png", &mask),
+    ];
+    let answer = caller.service.worked(caller.edit_form(&parts)).await;
+    assert_left_half_changed(&picture(caller, &answer).await, &original);
+}
+
 #[tokio::test]
 async fn every_pixel_outside_the_mask_stays_as_it_was() {
-    let service = Service::start().await;
-    let caller = service.caller("ada", 100).await;
+    let (service, caller) = Service::with_caller(&[], 100).await;
     for (width, height) in [(1_024, 1_024), (1_280, 720)] {
-        let (original, mask) = (noise(width, height), left_half(width, height));
-        let parts = [
-            ("name=prompt", b"a boat".as_slice()),
-            ("name=image; filename=a.png", &original),
-            ("name=mask; filename=m.png", &mask),
-        ];
-        let answer = service.worked(caller.edit_form(&parts)).await;
-        assert_left_half_changed(&picture(&caller, &answer).await, &original);
+        assert_right_half_stays(&caller, width, height).await;
     }
     let (original, mask) = (noise(1_024, 1_024), left_half(1_024, 1_024));
     for mask in [json!({ "image_url": data_url(&mask) }), json!(data_url(&mask))] {
@@ -85,8 +89,7 @@ async fn every_pixel_outside_the_mask_stays_as_it_was() {
 
 #[tokio::test]
 async fn a_picture_with_transparent_parts_may_be_its_own_mask() {
-    let service = Service::start().await;
-    let caller = service.caller("ada", 100).await;
+    let (service, caller) = Service::with_caller(&[], 100).await;
     let both = left_half(1_024, 1_024);
     let parts = [
         ("name=prompt", b"a boat".as_slice()),
@@ -99,8 +102,7 @@ async fn a_picture_with_transparent_parts_may_be_its_own_mask() {
 
 #[tokio::test]
 async fn a_mask_that_cannot_be_used_is_refused_before_the_charge() {
-    let service = Service::start().await;
-    let caller = service.caller("ada", 100).await;
+    let (service, caller) = Service::with_caller(&[], 100).await;
     let image = png(64, 48);
     let of = |mask: Vec<u8>| json!({ "image_url": data_url(&mask) });
     let small = left_half(32, 24);
@@ -137,8 +139,7 @@ async fn a_mask_that_cannot_be_used_is_refused_before_the_charge() {
 
 #[tokio::test]
 async fn a_mask_of_what_is_cropped_away_is_refused_before_the_charge() {
-    let service = Service::start().await;
-    let caller = service.caller("ada", 100).await;
+    let (_, caller) = Service::with_caller(&[], 100).await;
     let send = async |(width, height): (u32, u32), edge: u32, size: &str| {
         let (image, mask) = (data_url(&png(width, height)), mask(width, height, |x| if x < edge { 0 } else { 255 }));
         let body = json!({ "prompt": "a boat", "image": image, "mask": data_url(&mask), "size": size });
@@ -156,8 +157,7 @@ async fn a_mask_of_what_is_cropped_away_is_refused_before_the_charge() {
 
 #[tokio::test]
 async fn a_mask_finds_an_engine_that_takes_it_with_all_images() {
-    let service = Service::start().await;
-    let caller = service.caller("ada", 100).await;
+    let (service, caller) = Service::with_caller(&[], 100).await;
     // The last is of an earlier release, with an engine that this process has.
     let engines = [("narrow", true, 1), ("plain", false, 4), ("wide", true, 2), ("sketch", false, 4)];
     for (number, (engine, masks, max_references)) in engines.into_iter().enumerate() {
@@ -185,8 +185,7 @@ async fn a_mask_finds_an_engine_that_takes_it_with_all_images() {
 
 #[tokio::test]
 async fn a_form_with_an_empty_mask_has_none() {
-    let service = Service::start().await;
-    let caller = service.caller("ada", 100).await;
+    let (service, caller) = Service::with_caller(&[], 100).await;
     let image = png(64, 48);
     let parts = [
         ("name=prompt", b"a boat".as_slice()),
@@ -198,8 +197,7 @@ async fn a_form_with_an_empty_mask_has_none() {
 
 #[tokio::test]
 async fn a_repeated_call_with_another_mask_is_another_call() {
-    let service = Service::start().await;
-    let caller = service.caller("ada", 100).await;
+    let (_, caller) = Service::with_caller(&[], 100).await;
     let image = data_url(&png(64, 48));
     let send = async |mask: Vec<u8>| {
         let body = json!({ "prompt": "a boat", "image": &image, "mask": { "image_url": data_url(&mask) } });
@@ -224,8 +222,7 @@ async fn an_engine_without_masks_is_named_before_the_charge() {
     });
     let preset = preset.to_string();
     let flags = ["--engine", &url, "--engine-profile", "sglang", "--model", "m", "--preset-table", &preset];
-    let service = Service::start_with(&flags).await;
-    let caller = service.caller("ada", 100).await;
+    let (_, caller) = Service::with_caller(&flags, 100).await;
     let mask = json!({ "image_url": data_url(&left_half(64, 48)) });
     let answer = caller.edit_json(&json!({ "prompt": "a boat", "image": data_url(&image), "mask": mask })).await;
     assert_eq!(error(&answer, 400).1, "mask");
@@ -234,18 +231,10 @@ async fn an_engine_without_masks_is_named_before_the_charge() {
     assert_eq!((caller.credits().await, server.asked().len()), (100, 0));
 }
 
-/// A half that changes and a half that stays, through the whole service with an engine of these flags.
+/// The same through the whole service with an engine of these flags.
 async fn assert_keeps_pixels(flags: &[&str]) {
-    let service = Service::start_with(flags).await;
-    let caller = service.caller("ada", 100).await;
-    let (original, mask) = (noise(1_280, 720), left_half(1_280, 720));
-    let parts = [
-        ("name=prompt", b"a boat".as_slice()),
-        ("name=image; filename=a.png", &original),
-        ("name=mask; filename=m.png", &mask),
-    ];
-    let answer = service.worked(caller.edit_form(&parts)).await;
-    assert_left_half_changed(&picture(&caller, &answer).await, &original);
+    let (_, caller) = Service::with_caller(flags, 100).await;
+    assert_right_half_stays(&caller, 1_280, 720).await;
 }
 
 #[tokio::test]

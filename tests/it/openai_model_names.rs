@@ -19,14 +19,14 @@ async fn service() -> (Service, Arc<Worker>) {
 }
 
 /// Submits a task that names a model, and returns its id.
-async fn submit(caller: &Caller<'_>, model: &str) -> String {
+async fn submit(caller: &Caller, model: &str) -> String {
     let body = json!({ "prompt": "a boat", "model": model }).to_string();
     let answer = caller.post_json("/v1/images/generations/async", &[], body).await;
     assert_eq!(answer.status, 202, "{answer:?}");
     answer.json()["id"].as_str().expect("an id").to_owned()
 }
 
-async fn status(caller: &Caller<'_>, task_id: &str) -> Value {
+async fn status(caller: &Caller, task_id: &str) -> Value {
     caller.get(&format!("{TASKS}/{task_id}")).await.json()["data"]["status"].clone()
 }
 

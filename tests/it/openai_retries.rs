@@ -18,12 +18,12 @@ use crate::rigs::wait::until;
 const BODY: &str = r#"{"prompt": "a boat"}"#;
 
 /// Sends attempt number `attempt` at the call.
-async fn attempt(caller: &Caller<'_>, attempt: &str) -> Answer {
+async fn attempt(caller: &Caller, attempt: &str) -> Answer {
     caller.generations(&[("x-stainless-retry-count", attempt)], BODY).await
 }
 
 /// Sends a first attempt and hangs up once it waits.
-async fn hang_up(caller: &Caller<'_>) {
+async fn hang_up(caller: &Caller) {
     tokio::select! {
         answer = attempt(caller, "0") => panic!("answered: {answer:?}"),
         () = caller.service.waiting(1) => {}
@@ -33,8 +33,7 @@ async fn hang_up(caller: &Caller<'_>) {
 
 #[tokio::test]
 async fn a_repeated_call_brings_the_pictures_of_the_first_without_credits_and_beyond_the_rate_limit() {
-    let service = Service::start_with(&["--submit-rate", "1"]).await;
-    let caller = service.caller("ada", 2).await;
+    let (service, caller) = Service::with_caller(&["--submit-rate", "1"], 2).await;
     hang_up(&caller).await;
     assert_eq!(caller.credits().await, 0);
     assert_eq!(caller.generations(&[], BODY).await.json()["error"]["code"], "rate_limit_exceeded");
@@ -49,8 +48,7 @@ async fn a_repeated_call_brings_the_pictures_of_the_first_without_credits_and_be
 
 #[tokio::test]
 async fn a_new_call_with_the_same_words_is_another_task() {
-    let service = Service::start().await;
-    let caller = service.caller("ada", 100).await;
+    let (service, caller) = Service::with_caller(&[], 100).await;
     let first = service.worked(attempt(&caller, "0")).await;
     let second = service.worked(attempt(&caller, "0")).await;
     assert_ne!(task_of(&first), task_of(&second));
@@ -101,8 +99,7 @@ async fn a_call_given_up_during_its_submit_is_charged_once_when_it_is_repeated()
 
 #[tokio::test]
 async fn two_calls_at_once_of_a_client_that_counts_nothing_are_two_tasks() {
-    let service = Service::start().await;
-    let caller = service.caller("ada", 100).await;
+    let (service, caller) = Service::with_caller(&[], 100).await;
     let work = async {
         service.waiting(2).await;
         service.work().await;
@@ -114,8 +111,7 @@ async fn two_calls_at_once_of_a_client_that_counts_nothing_are_two_tasks() {
 
 #[tokio::test]
 async fn an_attempt_that_still_waits_gives_way_to_the_next_one() {
-    let service = Service::start().await;
-    let caller = service.caller("ada", 100).await;
+    let (service, caller) = Service::with_caller(&[], 100).await;
     let first = try_send(service.address, "POST", GENERATIONS, &caller.key, BODY);
     let second = async {
         service.waiting(1).await;
@@ -138,7 +134,7 @@ async fn a_repeated_call_of_another_key_finds_nothing() {
     hang_up(&ada).await;
     assert_eq!(attempt(&eve, "1").await.json()["error"]["code"], "insufficient_quota");
     let (key_id, key) = service.new_key(ada.account.id, |_| {}).await;
-    let other = Caller { service: &service, account: ada.account.clone(), key_id, key };
+    let other = Caller { service: service.clone(), account: ada.account.clone(), key_id, key };
     let mine = service.worked(attempt(&ada, "1")).await;
     let others = service.worked(attempt(&other, "1")).await;
     assert_ne!(task_of(&mine), task_of(&others));
@@ -147,8 +143,7 @@ async fn a_repeated_call_of_another_key_finds_nothing() {
 
 #[tokio::test]
 async fn a_revoked_key_gets_no_pictures_of_an_attempt_before() {
-    let service = Service::start().await;
-    let caller = service.caller("ada", 100).await;
+    let (service, caller) = Service::with_caller(&[], 100).await;
     hang_up(&caller).await;
     service.shared.store.change_key(caller.key_id, KeyChange::Revoke).await.expect("a store");
     // The key is cached for a moment.
@@ -158,8 +153,7 @@ async fn a_revoked_key_gets_no_pictures_of_an_attempt_before() {
 
 #[tokio::test]
 async fn an_idempotency_key_stands_for_one_task_and_one_body() {
-    let service = Service::start().await;
-    let caller = service.caller("ada", 100).await;
+    let (service, caller) = Service::with_caller(&[], 100).await;
     let named = [("idempotency-key", "order 66")];
     let first = service.worked(caller.generations(&named, BODY)).await;
     let again = caller.generations(&named, r#"{"prompt": "a boat", "n": null}"#).await;
@@ -183,8 +177,7 @@ async fn an_idempotency_key_stands_for_one_task_and_one_body() {
 
 #[tokio::test]
 async fn an_idempotency_key_whose_task_was_removed_is_answered_at_once_and_costs_nothing() {
-    let service = Service::start_with(&["--retention", "1h"]).await;
-    let caller = service.caller("ada", 100).await;
+    let (service, caller) = Service::with_caller(&["--retention", "1h"], 100).await;
     let named = ("idempotency-key", "order 66");
     service.worked(caller.generations(&[named], BODY)).await;
     service.clock.advance(std::time::Duration::from_secs(3_601));

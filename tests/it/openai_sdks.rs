@@ -99,8 +99,7 @@ async fn check_streams(mut program: Command) {
 /// Runs a program that gives up a stream whose task waits, and sends the call again with the same idempotency key once its
 /// standard input ends.
 async fn check_given_up(mut program: Command) -> Value {
-    let service = Service::start().await;
-    let caller = service.caller("ada", 100).await;
+    let (service, caller) = Service::with_caller(&[], 100).await;
     program.args([format!("http://{}/v1", service.address), caller.key.clone()]).stdin(Stdio::piped());
     let mut program = program.stdout(Stdio::piped()).spawn().expect("it starts");
     let input = program.stdin.take();

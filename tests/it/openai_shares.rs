@@ -11,8 +11,7 @@ pub const BODY: &str = r#"{"prompt": "a boat"}"#;
 
 #[tokio::test]
 async fn retries_share_one_slot() {
-    let service = Service::start().await;
-    let caller = service.caller("ada", 2).await;
+    let (service, caller) = Service::with_caller(&[], 2).await;
     let repeat = || caller.generations(&[("idempotency-key", "order 66")], BODY);
     let work = async {
         service.waiting(5).await;
@@ -26,7 +25,7 @@ async fn retries_share_one_slot() {
 }
 
 /// Sends a call with an idempotency key and reads the beginning of its answer.
-async fn begin(caller: &Caller<'_>, body: &str) -> TcpStream {
+async fn begin(caller: &Caller, body: &str) -> TcpStream {
     let socket = TcpSocket::new_v4().expect("a socket");
     socket.set_recv_buffer_size(4_096).expect("a small buffer");
     let mut stream = socket.connect(caller.service.address).await.expect("the service listens");
@@ -45,8 +44,7 @@ async fn begin(caller: &Caller<'_>, body: &str) -> TcpStream {
 
 #[tokio::test]
 async fn slow_readers_of_a_repeated_call_hold_its_seats_and_memory_until_they_go() {
-    let service = Service::start().await;
-    let (ada, bob) = (service.caller("ada", 2).await, service.caller("bob", 2).await);
+    let (service, [ada, bob]) = Service::with_callers(&[], ["ada", "bob"], 2).await;
     let (memory, waiters) = (service.api.encoder.memory(), &service.shared.endings.waiters);
     let whole = service.worked(ada.generations(&[("idempotency-key", "order 66")], BODY)).await;
     assert_eq!(whole.json()["data"].as_array().expect("pictures").len(), 1);

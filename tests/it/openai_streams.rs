@@ -32,7 +32,7 @@ struct Stream {
 }
 
 impl Stream {
-    async fn open(caller: &Caller<'_>, path: &str, headers: &[(&str, &str)], body: &Value) -> Self {
+    async fn open(caller: &Caller, path: &str, headers: &[(&str, &str)], body: &Value) -> Self {
         let address = caller.service.address;
         let tcp = TcpStream::connect(address).await.expect("the service listens");
         let (mut sender, connection) =
@@ -54,7 +54,7 @@ impl Stream {
         Self { headers: parts.headers, body, text: String::new(), _connection: connection }
     }
 
-    async fn generate(caller: &Caller<'_>, body: Value) -> Self {
+    async fn generate(caller: &Caller, body: Value) -> Self {
         let mut all = json!({ "prompt": "a boat", "stream": true });
         all.as_object_mut().expect("an object").extend(body.as_object().expect("an object").clone());
         Self::open(caller, GENERATIONS, &[], &all).await
@@ -110,14 +110,13 @@ fn file(event: &Value) -> Vec<u8> {
 }
 
 /// The answer to a call that is not streamed.
-async fn call(caller: &Caller<'_>, path: &str, headers: &[(&str, &str)], body: &Value) -> Answer {
+async fn call(caller: &Caller, path: &str, headers: &[(&str, &str)], body: &Value) -> Answer {
     caller.post_json(path, headers, body.to_string()).await
 }
 
 #[tokio::test]
 async fn a_stream_brings_one_event_for_each_picture_in_their_order() {
-    let service = Service::start().await;
-    let caller = service.caller("ada", 100).await;
+    let (service, caller) = Service::with_caller(&[], 100).await;
     let stream = Stream::generate(&caller, json!({ "n": 2, "size": "1536x1024" })).await;
     assert_eq!(stream.headers["cache-control"], "no-store");
     service.work().await;
@@ -144,8 +143,7 @@ async fn a_stream_brings_one_event_for_each_picture_in_their_order() {
 
 #[tokio::test]
 async fn an_edit_is_streamed_in_the_format_that_it_asks_for() {
-    let service = Service::start().await;
-    let caller = service.caller("ada", 100).await;
+    let (service, caller) = Service::with_caller(&[], 100).await;
     let picture = format!("data:image/png;base64,{}", BASE64_STANDARD.encode(png(20, 30)));
     let body = json!({ "prompt": "a boat", "image": picture, "stream": true, "output_format": "jpeg" });
     let stream = Stream::open(&caller, EDITS, &[], &body).await;
@@ -211,8 +209,7 @@ async fn an_error_before_the_task_is_one_of_the_call_and_a_later_one_is_an_event
 
 #[tokio::test]
 async fn a_key_that_is_revoked_during_a_stream_gets_no_pictures() {
-    let service = Service::start().await;
-    let caller = service.caller("ada", 100).await;
+    let (service, caller) = Service::with_caller(&[], 100).await;
     let stream = Stream::generate(&caller, json!({})).await;
     service.waiting(1).await;
     service.shared.store.change_key(caller.key_id, KeyChange::Revoke).await.expect("a store");
@@ -225,8 +222,7 @@ async fn a_key_that_is_revoked_during_a_stream_gets_no_pictures() {
 
 #[tokio::test]
 async fn a_caller_who_hangs_up_loses_nothing_and_a_repeated_call_brings_the_pictures() {
-    let service = Service::start().await;
-    let caller = service.caller("ada", 2).await;
+    let (service, caller) = Service::with_caller(&[], 2).await;
     let body = json!({ "prompt": "a boat", "stream": true });
     let attempt = |count: &'static str| {
         let (caller, body) = (&caller, &body);
@@ -249,8 +245,7 @@ async fn a_caller_who_hangs_up_loses_nothing_and_a_repeated_call_brings_the_pict
 
 #[tokio::test]
 async fn an_attempt_that_still_streams_gives_way_to_the_next_one() {
-    let service = Service::start().await;
-    let caller = service.caller("ada", 100).await;
+    let (service, caller) = Service::with_caller(&[], 100).await;
     let body = json!({ "prompt": "a boat", "stream": true });
     let mut first = Stream::open(&caller, GENERATIONS, &[("x-stainless-retry-count", "0")], &body).await;
     let second = Stream::open(&caller, GENERATIONS, &[("x-stainless-retry-count", "1")], &body).await;
@@ -263,8 +258,7 @@ async fn an_attempt_that_still_streams_gives_way_to_the_next_one() {
 
 #[tokio::test]
 async fn an_idempotency_key_brings_the_same_pictures_in_every_stream() {
-    let service = Service::start().await;
-    let caller = service.caller("ada", 100).await;
+    let (service, caller) = Service::with_caller(&[], 100).await;
     let (named, body) = ([("idempotency-key", "order 66")], json!({ "prompt": "a boat", "stream": true }));
     let first = Stream::open(&caller, GENERATIONS, &named, &body).await;
     service.work().await;
@@ -295,8 +289,7 @@ async fn a_stream_ends_with_a_word_when_the_server_stops_and_the_task_goes_on() 
 
 #[tokio::test]
 async fn partial_images_are_spread_over_the_work_and_shown_to_the_caller_who_asked() {
-    let service = Service::start().await;
-    let caller = service.caller("ada", 100).await;
+    let (service, caller) = Service::with_caller(&[], 100).await;
     let mut stream = Stream::generate(&caller, json!({ "partial_images": 2 })).await;
     service.waiting(1).await;
     let engine = Arc::new(Staged::default());
@@ -337,7 +330,7 @@ async fn partial_images_are_spread_over_the_work_and_shown_to_the_caller_who_ask
 }
 
 /// Whether the engine makes previews for a call.
-async fn makes_previews(service: &Service, caller: &Caller<'_>, body: Value) -> bool {
+async fn makes_previews(service: &Service, caller: &Caller, body: Value) -> bool {
     let stream = Stream::generate(caller, body).await;
     service.waiting(1).await;
     let engine = Arc::new(Staged::default());
@@ -354,8 +347,7 @@ async fn makes_previews(service: &Service, caller: &Caller<'_>, body: Value) -> 
 
 #[tokio::test]
 async fn no_preview_is_made_unless_it_is_asked_for_and_none_where_the_policy_judges_results() {
-    let service = Service::start().await;
-    let caller = service.caller("ada", 100).await;
+    let (service, caller) = Service::with_caller(&[], 100).await;
     assert!(!makes_previews(&service, &caller, json!({})).await);
     assert!(!makes_previews(&service, &caller, json!({ "partial_images": 0 })).await);
     assert!(makes_previews(&service, &caller, json!({ "partial_images": 1 })).await);
@@ -363,7 +355,6 @@ async fn no_preview_is_made_unless_it_is_asked_for_and_none_where_the_policy_jud
     let policy = folder.path().join("policy.toml");
     std::fs::write(folder.path().join("blocked.txt"), "").expect("a file");
     std::fs::write(&policy, "[blocklist]\nfile = \"blocked.txt\"\n").expect("a file");
-    let service = Service::start_with(&["--policy", policy.to_str().expect("a path")]).await;
-    let caller = service.caller("ada", 100).await;
+    let (service, caller) = Service::with_caller(&["--policy", policy.to_str().expect("a path")], 100).await;
     assert!(!makes_previews(&service, &caller, json!({ "partial_images": 3 })).await);
 }

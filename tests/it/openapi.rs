@@ -134,8 +134,7 @@ async fn the_document_is_served_and_is_openapi_3_1() {
 
 #[tokio::test]
 async fn real_answers_match_the_document() {
-    let service = Service::start_with(&["--submit-rate", "7"]).await;
-    let caller = service.caller("ada", 20).await;
+    let (service, caller) = Service::with_caller(&["--submit-rate", "7"], 20).await;
     let document = document();
     let one = "/api/v1/images/task/{id}";
     for prompt in ["a boat", "a boat [[fail]]"] {
@@ -239,8 +238,7 @@ fn the_example_of_an_error_is_its_own() {
 
 #[tokio::test]
 async fn the_headers_of_real_answers_are_documented() {
-    let service = Service::start_with(&["--submit-rate", "3"]).await;
-    let caller = service.caller("ada", 4).await;
+    let (service, caller) = Service::with_caller(&["--submit-rate", "3"], 4).await;
     let document = document();
     // Headers that every answer over HTTP may have say nothing about this API.
     let general = ["content-type", "content-length", "cache-control", "date", "connection"];

@@ -38,8 +38,7 @@ fn the_second_document_describes_the_other_routes_for_programs() {
 
 #[tokio::test]
 async fn real_answers_of_the_other_routes_match_the_second_document() {
-    let service = Service::start_with(&["--retention", "7d", "--model-alias", "dall-e-3=sketch"]).await;
-    let caller = service.caller("ada", 100).await;
+    let (service, caller) = Service::with_caller(&["--retention", "7d", "--model-alias", "dall-e-3=sketch"], 100).await;
     let document = document();
     let (generations, at_once) = ("/v1/images/generations", "/v1/images/generations/async");
     let send = async |path: &str, body: Value| caller.post_json(path, &[], body.to_string()).await;

@@ -13,9 +13,7 @@ use crate::rigs::packages::run;
 const KEY_FIELD: &str = "document.querySelector('#key')";
 
 fn server() -> (TempDir, Server, String) {
-    let data = TempDir::new().expect("a directory");
-    let server = Server::start(data.path(), &[]);
-    let key = server.first_key().expect("a key");
+    let (data, server, key) = Server::install(&[]);
     (data, server, key)
 }
 

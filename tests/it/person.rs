@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use tempfile::TempDir;
-use tintype_domain::model::Surface;
+use tintype_domain::model::{Id, Surface};
 use tintype_domain::request::GenerateRequest;
 use tintype_store::sqlite;
 use tintype_store::{Action, Actor, Origin, StartLimit, Store, StrikeRule, Via};
@@ -16,15 +16,17 @@ fn open(data: &TempDir) -> Store {
 }
 
 /// Submits a task of this origin that the policy refuses, which suspends the key or the person.
-async fn violate(data: &TempDir, origin: Origin, surface: Surface) {
-    let store = open(data);
-    let account = store.list_keys(None).await.expect("a store").remove(0).account_id;
-    let request = GenerateRequest::parse(br#"{"prompt": "a boat"}"#, &[443]).expect("valid");
-    let submitted = store.submit_before(StartLimit::none(), account, origin, surface, request, 0).await;
-    submitted.expect("a store");
-    let claims = store.claim(1, Duration::from_secs(60)).await.expect("a store");
-    let rule = StrikeRule { limit: 1, window: Duration::from_secs(3_600) };
-    store.refuse(claims[0].lease, "no", Some(rule)).await.expect("a store");
+pub async fn violate(store: &Store, account: Id, origin: impl Into<Origin>, surface: Surface) {
+    let (start, request) = (StartLimit::none(), GenerateRequest::new("a boat"));
+    store.submit_before(start, account, origin.into(), surface, request, 0).await.expect("a store");
+    refuse(store).await;
+}
+
+/// Refuses the task that is next, which suspends its key or its person.
+pub async fn refuse(store: &Store) {
+    let lease = store.claim(1, Duration::from_secs(60)).await.expect("a store").remove(0).lease;
+    let rule = StrikeRule { limit: 1, window: Duration::from_secs(2 * 60 * 60) };
+    store.refuse(lease, "It is not allowed.", Some(rule)).await.expect("a store");
 }
 
 /// Runs a command that fails, and returns what it says.
@@ -65,7 +67,8 @@ async fn the_operator_lifts_strikes_on_the_command_line() {
     assert!(person["suspension"].is_null(), "{person}");
     let id = |shown: &serde_json::Value| shown["id"].as_str().expect("an id").to_owned();
     let origin = Origin { person_id: id(&person).parse().ok(), ..Origin::default() };
-    violate(&data, origin, Surface::Web).await;
+    let account = key["account_id"].as_str().and_then(|id| id.parse().ok()).expect("an id");
+    violate(&open(&data), account, origin, Surface::Web).await;
     let listed = json(path, &["person", "list"]);
     assert_eq!(listed[0]["suspension"]["reason"], "1 violation of the content policy within 1 hour", "{listed}");
     let shown = binary::run(path, ["person", "list"]).text();
@@ -75,7 +78,7 @@ async fn the_operator_lifts_strikes_on_the_command_line() {
     assert_eq!(open(&data).struck_people(10).await.expect("a store"), []);
 
     // A key that was disabled by hand stays disabled.
-    violate(&data, Origin { key_id: id(&key).parse().ok(), ..Origin::default() }, Surface::Api).await;
+    violate(&open(&data), account, id(&key).parse().ok(), Surface::Api).await;
     assert_eq!(json(path, &["key", "disable", &id(&key)])["state"], "disabled");
     let lifted = json(path, &["key", "lift", &id(&key)]);
     assert!(lifted["state"] == "disabled" && lifted["suspension"].is_null(), "{lifted}");

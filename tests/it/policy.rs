@@ -18,7 +18,7 @@ use tintype_system::clock::Timestamp;
 
 use crate::rigs::binary::{self, Ran as _, Server};
 use crate::rigs::http::{Answer, TASKS, ended, send, submit};
-use crate::rigs::service::{Caller, Service, control};
+use crate::rigs::service::{Service, control};
 use crate::rigs::wait::until;
 
 mod moderation;
@@ -52,13 +52,6 @@ impl PolicyFile {
     }
 }
 
-/// Submits, lets the worker work and returns the task.
-async fn outcome(caller: &Caller<'_>, prompt: &str) -> Value {
-    let task_id = caller.submit_prompt(prompt).await;
-    caller.service.work().await;
-    caller.task(&task_id).await
-}
-
 #[track_caller]
 fn assert_refused(task: &Value) {
     assert_eq!((&task["status"], &task["error"]), (&json!("failed"), &json!(REFUSED)), "{task}");
@@ -83,15 +76,13 @@ async fn a_prompt_with_a_forbidden_word_is_accepted_fails_and_is_refunded() {
     let service = PolicyFile::new(WORDS).service(&[]).await;
     let ada = service.caller("ada", 10).await;
     for prompt in ["a bomb", "a B\u{200b}Ο\u{43c}b", "画炸弹"] {
-        assert_refused(&outcome(&ada, prompt).await);
+        assert_refused(&ada.outcome(prompt).await);
         assert_eq!(ada.credits().await, 10);
     }
     // Its reference leads nowhere; the refusal comes before the download.
     let body = json!({ "prompt": "a bomb", "reference_images": ["https://nowhere.example.com/a.png"] });
-    let task = ada.submit(body).await;
-    service.work().await;
-    assert_refused(&ada.task(task["task_id"].as_str().expect("a task_id")).await);
-    assert_eq!(outcome(&ada, "a bombastic boat").await["status"], "completed");
+    assert_refused(&ada.outcome_of(body).await);
+    assert_eq!(ada.outcome("a bombastic boat").await["status"], "completed");
     let counted = metrics(&service);
     assert!(counted.contains("tintype_tasks_refused_total{kind=\"words\"} 4"), "{counted}");
     assert!(!counted.contains("bomb") && !counted.contains("arms"), "{counted}");
@@ -104,13 +95,13 @@ async fn the_last_strike_suspends_the_key_and_enabling_it_lifts_that() {
     let bob = service.caller("bob", 100).await;
     let (_, second_key) = service.new_key(ada.account.id, |_| {}).await;
     for _ in 0..2 {
-        assert_refused(&outcome(&ada, "a bomb").await);
-        assert_refused(&outcome(&bob, "a bomb").await);
+        assert_refused(&ada.outcome("a bomb").await);
+        assert_refused(&bob.outcome("a bomb").await);
     }
     service.clock.advance(Duration::from_secs(3_600));
     // Refusals by the engine count as strikes too; strikes of long ago do not.
     for prompt in ["a bomb", "a boat [[policy]]"] {
-        assert_refused(&outcome(&ada, prompt).await);
+        assert_refused(&ada.outcome(prompt).await);
         assert_eq!(ada.get(TASKS).await.status, 200);
     }
     let waiting = ada.submit_prompt("a boat").await;
@@ -135,7 +126,7 @@ async fn the_last_strike_suspends_the_key_and_enabling_it_lifts_that() {
     service.shared.store.change_key(ada.key_id, KeyChange::Enable).await.expect("a store");
     service.clock.advance(Duration::from_secs(1));
     for _ in 0..2 {
-        assert_refused(&outcome(&ada, "a bomb").await);
+        assert_refused(&ada.outcome("a bomb").await);
     }
     service.clock.advance(Duration::from_secs(1));
     assert_eq!(ada.get(TASKS).await.status, 200, "enabling the key deleted its strikes");
@@ -145,9 +136,7 @@ async fn the_last_strike_suspends_the_key_and_enabling_it_lifts_that() {
 async fn the_operator_sees_the_suspension_and_lifts_it_beside_a_running_server() {
     let file = PolicyFile::new(&format!("{WORDS}{STRIKES}"));
     let path = file.path().display().to_string();
-    let data = TempDir::new().expect("a directory");
-    let server = Server::start(data.path(), &["--policy", &path]);
-    let key = server.first_key().expect("a key");
+    let (data, server, key) = Server::install(&["--policy", &path]);
     for _ in 0..3 {
         submit(&server, &key, "a bomb").await;
     }
@@ -189,8 +178,8 @@ async fn a_broken_file_keeps_the_old_rules_and_a_mended_one_takes_over() {
     let error = policy.refresh().await.expect_err("a broken file");
     assert!(error.contains("policy.toml, line ") && !error.contains("boat"), "{error}");
     assert_eq!(policy.refresh().await, Ok(false), "the error is returned once");
-    assert_refused(&outcome(&ada, "a bomb").await);
-    assert_eq!(outcome(&ada, "a boat").await["status"], "completed");
+    assert_refused(&ada.outcome("a bomb").await);
+    assert_eq!(ada.outcome("a boat").await["status"], "completed");
     file.write("policy.toml", &format!("{WORDS}[blocklist]\nfile = \"known.txt\"\n"));
     assert!(policy.refresh().await.is_err(), "the list is missing");
     file.write("known.txt", "\u{feff}0123456789abcdef\r\n");
@@ -198,10 +187,10 @@ async fn a_broken_file_keeps_the_old_rules_and_a_mended_one_takes_over() {
     assert!(policy.describe().expect("a policy").contains("1 blocked picture,"));
     std::fs::remove_file(file.path()).expect("a file");
     assert!(policy.refresh().await.is_err());
-    assert_refused(&outcome(&ada, "a bomb").await);
+    assert_refused(&ada.outcome("a bomb").await);
     file.write("policy.toml", "");
     assert_eq!(policy.refresh().await, Ok(true));
-    assert_eq!(outcome(&ada, "a bomb").await["status"], "completed");
+    assert_eq!(ada.outcome("a bomb").await["status"], "completed");
 }
 
 /// A pipe in the place of the policy file. A reader waits until this value is dropped, and then reads an empty policy.
@@ -370,7 +359,7 @@ async fn a_result_on_the_block_list_is_refused_before_its_file_is_written() {
     let written = std::fs::read_dir(service.directory.path().join("files")).expect("a directory").count();
     assert_eq!(written, 0);
     assert!(metrics(&service).contains("tintype_tasks_refused_total{kind=\"blocklist\"} 1"));
-    assert_eq!(outcome(&ada, "a city skyline in the rain").await["status"], "completed");
+    assert_eq!(ada.outcome("a city skyline in the rain").await["status"], "completed");
     let png = file.0.path().join("fox.png");
     std::fs::write(&png, &pngs[0]).expect("a file");
     let shown = binary::json(file.0.path(), &["policy", "hash", png.to_str().unwrap()]);

@@ -59,11 +59,11 @@ impl Rig {
     }
 }
 
-pub async fn call(caller: &Caller<'_>, body: Value) -> Answer {
+pub async fn call(caller: &Caller, body: Value) -> Answer {
     caller.post_json(GENERATIONS, &[], body.to_string()).await
 }
 
-async fn settings_of(caller: &Caller<'_>, answer: &Answer) -> TaskSettings {
+async fn settings_of(caller: &Caller, answer: &Answer) -> TaskSettings {
     assert_eq!(answer.status, 202, "{answer:?}");
     let TaskId(id) = answer.json()["id"].as_str().expect("an id").parse().expect("an id");
     let found = caller.service.shared.store.find_record(caller.account.id, Surface::Api, id).await.expect("a store");
@@ -71,14 +71,14 @@ async fn settings_of(caller: &Caller<'_>, answer: &Answer) -> TaskSettings {
 }
 
 /// The images of a call, once they are rendered.
-async fn images(caller: &Caller<'_>, body: Value) -> Vec<Vec<u8>> {
+async fn images(caller: &Caller, body: Value) -> Vec<Vec<u8>> {
     let answer = call(caller, body).await;
     assert_eq!(answer.status, 202, "{answer:?}");
     caller.service.work().await;
     images_of(caller, answer.json()["id"].as_str().expect("an id")).await
 }
 
-pub async fn images_of(caller: &Caller<'_>, task: &str) -> Vec<Vec<u8>> {
+pub async fn images_of(caller: &Caller, task: &str) -> Vec<Vec<u8>> {
     let task = caller.task(task).await;
     let mut images = Vec::new();
     for image in task["images"].as_array().expect("images") {
@@ -98,8 +98,7 @@ fn refusal(answer: &Answer) -> (String, Value) {
 
 #[tokio::test]
 async fn a_seed_makes_the_same_image_again() {
-    let service = Service::start().await;
-    let caller = service.caller("ada", 100).await;
+    let (_, caller) = Service::with_caller(&[], 100).await;
     let body = |seed: u32, n: u8| json!({ "prompt": "a boat", "seed": seed, "n": n });
     let pair = images(&caller, body(7, 2)).await;
     assert_ne!(pair[0], pair[1], "the second image has the next seed");
@@ -112,8 +111,7 @@ async fn a_seed_makes_the_same_image_again() {
 
 #[tokio::test]
 async fn the_seeds_of_a_task_that_named_none_make_its_images_again() {
-    let service = Service::start().await;
-    let caller = service.caller("ada", 100).await;
+    let (service, caller) = Service::with_caller(&[], 100).await;
     let answer = call(&caller, json!({ "prompt": "a boat", "n": 2 })).await;
     let TaskId(id) = answer.json()["id"].as_str().expect("an id").parse().expect("an id");
     let record = service.shared.store.find_record(caller.account.id, Surface::Api, id).await.expect("a store");
@@ -156,8 +154,7 @@ async fn a_preset_decides_what_its_callers_may_change() {
 
 #[tokio::test]
 async fn settings_that_no_engine_takes_are_ignored_and_named() {
-    let service = Service::start().await;
-    let caller = service.caller("ada", 100).await;
+    let (_, caller) = Service::with_caller(&[], 100).await;
     let body = json!({ "prompt": "a boat", "steps": 9, "negative_prompt": "rain", "guidance_scale": 99 });
     let answer = call(&caller, body).await;
     assert_eq!(answer.header("x-ignored-fields"), "negative_prompt, steps, guidance_scale");
@@ -452,7 +449,7 @@ async fn people_choose_a_preset_and_settings_and_make_the_same_image_again() {
     let other = ada.page(&format!("/studio?from={id}")).await;
     assert!(other.contains(chosen) && !other.contains("value=\"5\""), "{other}");
     for (more, message) in [
-        (&[("preset", "fixed"), ("seed", "5")][..], "does not take the setting \"Seed\""),
+        (&[("preset", "fixed"), ("seed", "5")][..], "does not support the setting \"Seed\""),
         (&[("preset", "gone")], "The preset gone no longer exists"),
         (&[("seed", "many")], "Seed: enter a whole number from 0 to "),
         (&[("seed", "-7")], "Seed: enter a whole number from 0 to "),

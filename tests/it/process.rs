@@ -131,9 +131,7 @@ fn a_server_waits_for_the_end_of_the_one_that_was_killed() {
 
 #[tokio::test]
 async fn a_server_gives_the_memory_of_ended_renders_back() {
-    let data = TempDir::new().expect("a directory");
-    let server = Server::start(data.path(), &[]);
-    let key = server.first_key().expect("a key");
+    let (_data, server, key) = Server::install(&[]);
     let before = server.heap();
     let mut tasks = Vec::new();
     for _ in 0..16 {
@@ -242,9 +240,7 @@ fn a_command_that_is_process_1_ends_by_signals() {
 
 #[tokio::test]
 async fn sigterm_lets_running_renders_finish() {
-    let data = TempDir::new().expect("a directory");
-    let server = Server::start(data.path(), &[]);
-    let key = server.first_key().expect("a key");
+    let (data, server, key) = Server::install(&[]);
     let task_id = submit(&server, &key, "a boat [[delay 1s]]").await;
     claimed(data.path()).await;
     server.stop();
@@ -265,9 +261,7 @@ async fn claimed(data: &Path) {
 
 #[tokio::test]
 async fn sigterm_releases_renders_that_take_too_long() {
-    let data = TempDir::new().expect("a directory");
-    let server = Server::start(data.path(), &["--drain-timeout", "100ms"]);
-    let key = server.first_key().expect("a key");
+    let (data, server, key) = Server::install(&["--drain-timeout", "100ms"]);
     let task_id = submit(&server, &key, "a boat [[delay 5m]]").await;
     claimed(data.path()).await;
     server.stop();
@@ -301,9 +295,7 @@ async fn sigterm_releases_at_once_the_tasks_that_wait_for_references() {
 
 #[tokio::test]
 async fn a_restart_resumes_the_tasks_of_a_killed_server() {
-    let data = TempDir::new().expect("a directory");
-    let server = Server::start(data.path(), &["--renders", "1"]);
-    let key = server.first_key().expect("a key");
+    let (data, server, key) = Server::install(&["--renders", "1"]);
     let running = submit(&server, &key, "a boat [[delay 10s]]").await;
     let waiting = submit(&server, &key, "a second boat").await;
     claimed(data.path()).await;
@@ -338,9 +330,7 @@ async fn administration_works_beside_a_running_server() {
 
 #[tokio::test]
 async fn the_list_of_keys_shows_which_were_used_and_which_leaked() {
-    let data = TempDir::new().expect("a directory");
-    let server = Server::start(data.path(), &[]);
-    let key = server.first_key().expect("a key");
+    let (data, server, key) = Server::install(&[]);
     binary::json(data.path(), &["key", "create", "--account", "default", "--name", "spare"]);
     assert_eq!(send(server.address, "GET", TASKS, &key, "").await.status, 200);
     send(server.address, "GET", &format!("{TASKS}?token={key}"), "", "").await.assert_error(401, "UNAUTHORIZED");

@@ -24,9 +24,9 @@ struct Rendering {
 }
 
 impl Rendering {
-    async fn begin(caller: &Caller<'_>) -> Self {
+    async fn begin(caller: &Caller) -> Self {
         let engine = Arc::new(Staged::default());
-        let worker = engine.worker(caller.service);
+        let worker = engine.worker(&caller.service);
         let task_id = caller.submit_prompt("a boat").await;
         let stepping = worker.clone();
         let step = tokio::spawn(async move { stepping.step().await.expect("a store") });
@@ -45,7 +45,7 @@ impl Rendering {
     }
 }
 
-async fn poll(caller: &Caller<'_>, task_id: &str) -> Answer {
+async fn poll(caller: &Caller, task_id: &str) -> Answer {
     let answer = caller.get(&format!("{TASKS}/{task_id}")).await;
     assert_eq!(answer.status, 200);
     answer
@@ -104,8 +104,7 @@ async fn a_poll_of_any_process_shows_the_steps_of_the_engine() {
 
 #[tokio::test]
 async fn a_wait_that_ends_early_shows_the_latest_steps() {
-    let service = Service::start().await;
-    let caller = service.caller("ada", 10).await;
+    let (service, caller) = Service::with_caller(&[], 10).await;
     let rendering = Rendering::begin(&caller).await;
     rendering.step(3);
     rendering.worker.report_progress().await;
@@ -124,8 +123,7 @@ async fn a_wait_that_ends_early_shows_the_latest_steps() {
 
 #[tokio::test]
 async fn a_report_that_fails_is_repeated_and_costs_the_task_nothing() {
-    let service = Service::start_with(&["--test-fault", "before-report-progress=error"]).await;
-    let caller = service.caller("ada", 10).await;
+    let (service, caller) = Service::with_caller(&["--test-fault", "before-report-progress=error"], 10).await;
     let rendering = Rendering::begin(&caller).await;
     rendering.step(7);
     rendering.worker.report_progress().await;
@@ -140,8 +138,7 @@ async fn a_report_that_fails_is_repeated_and_costs_the_task_nothing() {
 
 #[tokio::test]
 async fn a_task_whose_lease_is_lost_shows_no_steps_of_the_old_attempt() {
-    let service = Service::start().await;
-    let caller = service.caller("ada", 10).await;
+    let (service, caller) = Service::with_caller(&[], 10).await;
     let rendering = Rendering::begin(&caller).await;
     rendering.step(7);
     rendering.worker.report_progress().await;
@@ -188,8 +185,7 @@ async fn a_running_worker_reports_at_most_once_a_second() {
 
 #[tokio::test]
 async fn the_hint_for_the_next_poll_follows_what_is_left() {
-    let service = Service::start_with(&["--renders", "1"]).await;
-    let caller = service.caller("ada", 10).await;
+    let (service, caller) = Service::with_caller(&["--renders", "1"], 10).await;
     let rendering = Rendering::begin(&caller).await;
     let (worker, task_id) = (&rendering.worker, &rendering.task_id);
     worker.report_progress().await;
@@ -217,8 +213,7 @@ async fn the_hint_for_the_next_poll_follows_what_is_left() {
 
 #[tokio::test]
 async fn the_first_second_of_a_render_tells_nothing_of_its_pace() {
-    let service = Service::start_with(&["--renders", "1"]).await;
-    let caller = service.caller("ada", 10).await;
+    let (service, caller) = Service::with_caller(&["--renders", "1"], 10).await;
     let rendering = Rendering::begin(&caller).await;
     let (worker, task_id) = (&rendering.worker, &rendering.task_id);
     // A step of 20 took no time. Its report is 0.9 s old when the caller polls.
@@ -237,8 +232,7 @@ async fn the_first_second_of_a_render_tells_nothing_of_its_pace() {
 
 #[tokio::test]
 async fn the_hint_after_a_submit_follows_the_measured_time_and_the_queue() {
-    let service = Service::start_with(&["--renders", "2"]).await;
-    let caller = service.caller("ada", 100).await;
+    let (service, caller) = Service::with_caller(&["--renders", "2"], 100).await;
     let submit = async || caller.post(r#"{"prompt": "a boat"}"#).await;
     assert_eq!(times(&submit().await), (Some("0.30"), None), "the engine's own word");
     service.work().await;

@@ -52,7 +52,7 @@ behind_each_proxy! {
 async fn behind(kind: Kind, flags: &[&str]) -> (Service, Proxy) {
     let mut service = Service::start_changed(flags, |limits| limits.heartbeat = Duration::from_millis(20)).await;
     let proxy = Proxy::start(kind, service.address, &[]).await;
-    service.address = proxy.address;
+    service.reach_at(proxy.address);
     (service, proxy)
 }
 
@@ -195,8 +195,7 @@ async fn a_call_may_last_as_long_as_a_task(kind: Kind) {
         return;
     }
     // These are the timeouts that hold: with shorter ones a call ends without an answer, as its task goes on.
-    let service = Service::start_with(&["--trusted-proxy", "127.0.0.1"]).await;
-    let ada = service.caller("ada", 10).await;
+    let (service, ada) = Service::with_caller(&["--trusted-proxy", "127.0.0.1"], 10).await;
     let proxy = Proxy::start(kind, service.address, &[("660s", "300ms".into())]).await;
     for path in [GENERATE, GENERATIONS] {
         let request = Request::post(path).header("host", "images.test").header("prefer", "wait=60");

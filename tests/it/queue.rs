@@ -17,8 +17,7 @@ const SECOND: Duration = Duration::from_secs(1);
 
 #[tokio::test]
 async fn a_paused_queue_accepts_tasks_and_works_on_none_until_it_is_resumed() {
-    let service = Service::start().await;
-    let caller = service.caller("ada", 10).await;
+    let (service, caller) = Service::with_caller(&[], 10).await;
     let since = service.shared.store.pause_queue().await.expect("a store");
     service.clock.advance(SECOND);
     assert_eq!(service.shared.store.pause_queue().await.expect("a store"), since, "the pause goes on");
@@ -37,8 +36,7 @@ async fn a_paused_queue_accepts_tasks_and_works_on_none_until_it_is_resumed() {
 
 #[tokio::test]
 async fn a_task_that_waits_through_a_pause_of_9_minutes_is_refunded() {
-    let service = Service::start().await;
-    let caller = service.caller("ada", 10).await;
+    let (service, caller) = Service::with_caller(&[], 10).await;
     service.shared.store.pause_queue().await.expect("a store");
     let task_id = caller.submit_prompt("a boat").await;
     service.clock.advance(Duration::from_secs(9 * 60));
@@ -49,13 +47,10 @@ async fn a_task_that_waits_through_a_pause_of_9_minutes_is_refunded() {
 
 #[tokio::test]
 async fn no_submit_is_refused_because_a_paused_queue_is_long() {
-    let service = Service::start_with(&["--renders", "1", "--submit-rate", "0"]).await;
-    let caller = service.caller("ada", 100).await;
+    let (service, caller) = Service::with_caller(&["--renders", "1", "--submit-rate", "0"], 100).await;
     (0..MIN_SAMPLES).for_each(|_| service.worker.throughput().observe(Duration::from_secs(60), 1));
     service.shared.store.pause_queue().await.expect("a store");
-    for _ in 0..20 {
-        caller.submit_prompt("a boat").await;
-    }
+    caller.submit_many(20, "a boat").await;
     service.shared.store.resume_queue().await.expect("a store");
     service.clock.advance(SECOND);
     caller.post(r#"{"prompt": "a boat"}"#).await.assert_error(429, "RATE_LIMITED");
@@ -113,14 +108,14 @@ fn place(answer: &Answer) -> (Option<&str>, Option<&str>) {
     (header("x-queue-position"), header("x-expected-wait"))
 }
 
-async fn poll(caller: &Caller<'_>, task_id: &str) -> Answer {
+async fn poll(caller: &Caller, task_id: &str) -> Answer {
     caller.get(&format!("{TASKS}/{task_id}")).await
 }
 
 #[tokio::test]
 async fn a_poll_of_a_processing_task_shows_its_place_and_expected_wait() {
-    let service = Service::start_with(&["--renders", "1", "--submit-rate", "0"]).await;
-    let (ada, bob) = (service.caller("ada", 100).await, service.caller("bob", 100).await);
+    let (service, [ada, bob]) =
+        Service::with_callers(&["--renders", "1", "--submit-rate", "0"], ["ada", "bob"], 100).await;
     let mut tasks = Vec::new();
     for caller in [&ada, &ada, &ada, &bob] {
         tasks.push((caller, caller.submit_prompt("a boat").await));
@@ -159,14 +154,13 @@ async fn a_poll_of_a_processing_task_shows_its_place_and_expected_wait() {
     assert_eq!(place(&poll(&ada, &tasks[0].1).await), (None, None), "it has ended");
 }
 
-async fn position(caller: &Caller<'_>, task_id: &str) -> Option<String> {
+async fn position(caller: &Caller, task_id: &str) -> Option<String> {
     place(&poll(caller, task_id).await).0.map(str::to_owned)
 }
 
 #[tokio::test]
 async fn tasks_of_a_burst_have_positions_of_their_own_before_the_queue_is_read_again() {
-    let service = Service::start_with(&["--submit-rate", "0"]).await;
-    let (ada, bob) = (service.caller("ada", 100).await, service.caller("bob", 100).await);
+    let (service, [ada, bob]) = Service::with_callers(&["--submit-rate", "0"], ["ada", "bob"], 100).await;
     let first = bob.submit_prompt("a boat").await;
     assert_eq!(position(&bob, &first).await.as_deref(), Some("1"), "which reads the queue");
     let mut burst = Vec::new();

@@ -12,8 +12,7 @@ use crate::rigs::service::Service;
 
 #[tokio::test]
 async fn a_task_is_readable_the_moment_its_submit_is_answered() {
-    let service = Service::start().await;
-    let caller = service.caller("ada", 10).await;
+    let (_, caller) = Service::with_caller(&[], 10).await;
     let created = caller.submit(json!({ "prompt": "a boat" })).await;
     let task = caller.task(created["task_id"].as_str().expect("a task_id")).await;
     let expected = json!({
@@ -34,8 +33,7 @@ async fn a_task_is_readable_the_moment_its_submit_is_answered() {
 
 #[tokio::test]
 async fn a_completed_task_lists_its_images_in_order() {
-    let service = Service::start().await;
-    let caller = service.caller("ada", 10).await;
+    let (service, caller) = Service::with_caller(&[], 10).await;
     let created = caller.submit(json!({ "prompt": "a boat", "n": 3, "aspect_ratio": "21:9" })).await;
     service.clock.advance(Duration::from_millis(1_234));
     service.work().await;
@@ -61,8 +59,7 @@ async fn a_completed_task_lists_its_images_in_order() {
 
 #[tokio::test]
 async fn a_failed_task_shows_its_error_and_is_refunded() {
-    let service = Service::start().await;
-    let caller = service.caller("ada", 10).await;
+    let (service, caller) = Service::with_caller(&[], 10).await;
     for (directive, about) in [("[[fail]]", "could not be generated"), ("[[policy]]", "content policy")] {
         let created = caller.submit(json!({ "prompt": format!("a boat {directive}"), "n": 4 })).await;
         assert_eq!(caller.credits().await, 2);
@@ -80,8 +77,7 @@ async fn a_failed_task_shows_its_error_and_is_refunded() {
 
 #[tokio::test]
 async fn a_task_of_another_account_and_a_missing_one_get_the_same_404() {
-    let service = Service::start().await;
-    let ada = service.caller("ada", 10).await;
+    let (service, ada) = Service::with_caller(&[], 10).await;
     let bob = service.caller("bob", 10).await;
     let of_bob = bob.submit_prompt("a boat").await;
     let request = GenerateRequest::new("a boat");
@@ -123,8 +119,7 @@ async fn a_task_of_another_account_and_a_missing_one_get_the_same_404() {
 
 #[tokio::test]
 async fn a_cached_task_is_shown_only_to_its_owner() {
-    let service = Service::start().await;
-    let ada = service.caller("ada", 10).await;
+    let (service, ada) = Service::with_caller(&[], 10).await;
     let bob = service.caller("bob", 10).await;
     let task_id = ada.submit_prompt("a boat").await;
     service.work().await;
@@ -136,8 +131,7 @@ async fn a_cached_task_is_shown_only_to_its_owner() {
 
 #[tokio::test]
 async fn answers_about_unfinished_tasks_have_a_poll_hint() {
-    let service = Service::start().await;
-    let caller = service.caller("ada", 10).await;
+    let (service, caller) = Service::with_caller(&[], 10).await;
     let task_id = caller.submit_prompt("a boat").await;
     let answer = caller.get(&format!("{TASKS}/{task_id}")).await;
     let seconds: f64 = answer.header("x-poll-after").parse().expect("seconds");

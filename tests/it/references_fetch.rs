@@ -438,8 +438,7 @@ async fn a_task_uses_its_references_and_fails_if_one_is_missing() {
     std::fs::write(ca.path(), &server.ca_pem).unwrap();
     let trusted = format!("{HOST}={}", server.address);
     let flags = ["--test-reference-host", &trusted, "--test-reference-ca", &ca.path().display().to_string()];
-    let service = Service::start_with(&flags).await;
-    let caller = service.caller("ada", 100).await;
+    let (service, caller) = Service::with_caller(&flags, 100).await;
     let submit = async |paths: &[&str]| {
         let urls: Vec<_> = paths.iter().map(|path| format!("https://{HOST}{path}")).collect();
         let task = caller.submit(json!({ "prompt": "a boat", "reference_images": urls })).await;

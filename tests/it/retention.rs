@@ -20,24 +20,24 @@ use crate::rigs::wait::until;
 const SECOND: Duration = Duration::from_secs(1);
 const MONTH: Duration = Duration::from_secs(30 * 86_400);
 
-/// A service that keeps tasks for 30 days.
-async fn keeping_a_month() -> Service {
-    Service::start_with(&["--retention", "30d", "--submit-rate", "0"]).await
+/// A service that keeps tasks for 30 days, and a caller.
+async fn keeping_a_month() -> (Service, Caller) {
+    Service::with_caller(&["--retention", "30d", "--submit-rate", "0"], 100).await
 }
 
 /// Submits a task, lets it end, and returns its task_id.
-pub async fn ended(caller: &Caller<'_>, prompt: &str) -> String {
+pub async fn ended(caller: &Caller, prompt: &str) -> String {
     let task_id = caller.submit_prompt(prompt).await;
     caller.service.work().await;
     assert_ne!(caller.task(&task_id).await["status"], "processing");
     task_id
 }
 
-pub async fn poll(caller: &Caller<'_>, task_id: &str) -> Answer {
+pub async fn poll(caller: &Caller, task_id: &str) -> Answer {
     caller.get(&format!("{TASKS}/{task_id}")).await
 }
 
-pub async fn listed(caller: &Caller<'_>, query: &str) -> (Vec<String>, Option<String>) {
+pub async fn listed(caller: &Caller, query: &str) -> (Vec<String>, Option<String>) {
     let data = caller.get(&format!("{TASKS}{query}")).await.json()["data"].clone();
     let items = data["items"].as_array().expect("items");
     let ids = items.iter().map(|item| item["task_id"].as_str().expect("a task_id").to_owned()).collect();
@@ -50,8 +50,7 @@ async fn assert_sound(service: &Service) {
 
 #[tokio::test]
 async fn old_tasks_are_removed_after_any_ending_and_young_tasks_are_not() {
-    let service = keeping_a_month().await;
-    let caller = service.caller("ada", 100).await;
+    let (service, caller) = keeping_a_month().await;
     let completed = ended(&caller, "a boat").await;
     let failed = ended(&caller, "a boat [[fail]]").await;
     service.clock.advance(MONTH - SECOND * 60);
@@ -71,8 +70,7 @@ async fn old_tasks_are_removed_after_any_ending_and_young_tasks_are_not() {
 
 #[tokio::test]
 async fn a_removed_task_is_indistinguishable_from_a_missing_one() {
-    let service = keeping_a_month().await;
-    let caller = service.caller("ada", 100).await;
+    let (service, caller) = keeping_a_month().await;
     let removed = ended(&caller, "a boat").await;
     service.clock.advance(MONTH);
     service.sweeper.remove_old().await;
@@ -89,11 +87,8 @@ async fn a_removed_task_is_indistinguishable_from_a_missing_one() {
 
 #[tokio::test]
 async fn the_files_of_a_removed_task_follow_it_after_an_hour() {
-    let service = keeping_a_month().await;
-    let caller = service.caller("ada", 100).await;
-    let task = caller.submit(json!({ "prompt": "a boat", "n": 2 })).await;
-    service.work().await;
-    let task = caller.task(task["task_id"].as_str().expect("a task_id")).await;
+    let (service, caller) = keeping_a_month().await;
+    let task = caller.outcome_of(json!({ "prompt": "a boat", "n": 2 })).await;
     let url = task["media_url"].as_str().expect("a URL");
     service.clock.advance(MONTH - SECOND * 60);
     let young = ended(&caller, "a boat").await;
@@ -114,8 +109,7 @@ async fn the_files_of_a_removed_task_follow_it_after_an_hour() {
 
 #[tokio::test]
 async fn a_cursor_that_points_to_a_removed_task_still_works() {
-    let service = keeping_a_month().await;
-    let caller = service.caller("ada", 100).await;
+    let (service, caller) = keeping_a_month().await;
     // The oldest takes longest, so that it outlives the one after it.
     let oldest = caller.submit_prompt("a boat").await;
     let lease = service.shared.store.claim(1, MONTH).await.expect("a store").remove(0).lease;
@@ -135,8 +129,7 @@ async fn a_cursor_that_points_to_a_removed_task_still_works() {
 
 #[tokio::test]
 async fn a_result_stays_while_an_unfinished_task_refers_to_it() {
-    let service = keeping_a_month().await;
-    let caller = service.caller("ada", 100).await;
+    let (service, caller) = keeping_a_month().await;
     let old = ended(&caller, "a boat").await;
     let name = files(&service).remove(0);
     service.clock.advance(MONTH);
@@ -160,8 +153,7 @@ async fn a_result_stays_while_an_unfinished_task_refers_to_it() {
 
 #[tokio::test]
 async fn a_poll_under_way_during_the_removal_does_not_bring_the_task_back() {
-    let service = keeping_a_month().await;
-    let caller = service.caller("ada", 100).await;
+    let (service, caller) = keeping_a_month().await;
     let task_id = ended(&caller, "a boat").await;
     let TaskId(id) = task_id.parse().expect("a task_id");
     let seen = service.clock.elapsed();
@@ -176,8 +168,7 @@ async fn a_poll_under_way_during_the_removal_does_not_bring_the_task_back() {
 
 #[tokio::test]
 async fn a_crash_before_the_files_were_deleted_is_repaired_by_the_orphan_sweep() {
-    let service = Service::start().await;
-    let caller = service.caller("ada", 100).await;
+    let (service, caller) = Service::with_caller(&[], 100).await;
     let task_id = ended(&caller, "a boat").await;
     let kept = ended(&caller, "a boat").await;
     let TaskId(id) = kept.parse().expect("a task_id");
@@ -197,8 +188,7 @@ async fn a_crash_before_the_files_were_deleted_is_repaired_by_the_orphan_sweep()
 
 #[tokio::test]
 async fn without_a_retention_nothing_is_ever_removed() {
-    let service = Service::start().await;
-    let caller = service.caller("ada", 100).await;
+    let (service, caller) = Service::with_caller(&[], 100).await;
     let task_id = ended(&caller, "a boat").await;
     for _ in 0..3 {
         service.clock.advance(MONTH * 1_200);
@@ -210,8 +200,7 @@ async fn without_a_retention_nothing_is_ever_removed() {
 
 #[tokio::test]
 async fn a_clock_that_steps_back_removes_nothing_and_brings_nothing_back() {
-    let service = keeping_a_month().await;
-    let caller = service.caller("ada", 100).await;
+    let (service, caller) = keeping_a_month().await;
     let removed = ended(&caller, "a boat").await;
     service.clock.advance(MONTH / 2);
     let kept = ended(&caller, "a boat").await;
@@ -233,8 +222,7 @@ async fn a_clock_that_steps_back_removes_nothing_and_brings_nothing_back() {
 
 #[tokio::test]
 async fn a_process_whose_clock_is_ahead_removes_nothing() {
-    let service = keeping_a_month().await;
-    let caller = service.caller("ada", 100).await;
+    let (service, caller) = keeping_a_month().await;
     let kept = ended(&caller, "a boat").await;
     let ahead = Clock::manual(NOON.saturating_add(MONTH * 12));
     let stored = Files::on_disk(&service.directory.path().join("files")).expect("a store of files");
@@ -265,8 +253,7 @@ async fn a_task_removed_by_one_process_soon_leaves_the_cache_of_another() {
 
 #[tokio::test(start_paused = true)]
 async fn a_running_server_removes_old_tasks_by_itself() {
-    let service = keeping_a_month().await;
-    let caller = service.caller("ada", 100).await;
+    let (service, caller) = keeping_a_month().await;
     let TaskId(id) = caller.submit_prompt("a boat").await.parse().expect("a task_id");
     service.work().await;
     service.clock.advance(MONTH);
@@ -286,8 +273,7 @@ async fn a_running_server_removes_old_tasks_by_itself() {
 
 #[tokio::test]
 async fn a_server_that_has_just_started_removes_nothing() {
-    let service = keeping_a_month().await;
-    let caller = service.caller("ada", 100).await;
+    let (service, caller) = keeping_a_month().await;
     let old = ended(&caller, "a boat").await;
     service.clock.advance(MONTH);
     let overdue = caller.submit_prompt("a boat").await;
@@ -333,8 +319,7 @@ fn the_program_accepts_a_retention_and_prints_it() {
 
 #[tokio::test]
 async fn the_operator_still_finds_a_removed_task() {
-    let service = keeping_a_month().await;
-    let caller = service.caller("ada", 100).await;
+    let (service, caller) = keeping_a_month().await;
     let task_id = ended(&caller, "a secret boat").await;
     let data = service.directory.path();
     assert_eq!(binary::json(data, &["task", "show", &task_id])["removed_at"], Value::Null);
@@ -350,8 +335,7 @@ async fn the_operator_still_finds_a_removed_task() {
 
 #[tokio::test]
 async fn prompts_of_failed_tasks_are_erased_after_their_time_and_their_tasks_stay() {
-    let service = Service::start_with(&["--failed-prompt-retention", "2h", "--submit-rate", "0"]).await;
-    let caller = service.caller("ada", 100).await;
+    let (service, caller) = Service::with_caller(&["--failed-prompt-retention", "2h", "--submit-rate", "0"], 100).await;
     let (failed, completed) = (ended(&caller, "a boat [[fail]]").await, ended(&caller, "a boat").await);
     let prompt = async |task_id: &str| {
         let TaskId(id) = task_id.parse().expect("a task_id");

@@ -62,8 +62,7 @@ async fn a_limit_on_the_size_of_files_does_not_end_the_server() {
 
 #[tokio::test]
 async fn accepted_tasks_are_finished_below_the_floor() {
-    let service = Service::start_with(&["--min-free-space", "1EiB"]).await;
-    let caller = service.caller("ada", 10).await;
+    let (service, caller) = Service::with_caller(&["--min-free-space", "1EiB"], 10).await;
     caller.post(json!({ "prompt": "a boat" }).to_string()).await.assert_error(500, "INTERNAL_ERROR");
     assert_eq!(caller.credits().await, 10);
     let account = caller.account.id;

@@ -12,8 +12,7 @@ use crate::rigs::wait::until;
 
 #[tokio::test]
 async fn a_valid_submit_is_charged_and_returns_the_reduced_task() {
-    let service = Service::start().await;
-    let caller = service.caller("ada", 10).await;
+    let (_, caller) = Service::with_caller(&[], 10).await;
     let answer = caller.post(r#"{"prompt": "a boat", "n": 2, "aspect_ratio": "16:9"}"#).await;
     assert_eq!(answer.status, 200);
     assert_eq!(answer.header("content-type"), "application/json");
@@ -41,8 +40,7 @@ async fn a_valid_submit_is_charged_and_returns_the_reduced_task() {
 
 #[tokio::test]
 async fn a_submit_with_references_is_image_to_image() {
-    let service = Service::start().await;
-    let caller = service.caller("ada", 10).await;
+    let (_, caller) = Service::with_caller(&[], 10).await;
     let references = json!(["https://img.example.com/a.png", "HTTPS://IMG.example.com:443/b.png?x=1#y"]);
     let task = caller.submit(json!({ "prompt": "a boat", "reference_images": references })).await;
     assert_eq!(task["type"], "image-to-image");
@@ -52,8 +50,7 @@ async fn a_submit_with_references_is_image_to_image() {
 
 #[tokio::test]
 async fn every_aspect_ratio_is_accepted() {
-    let service = Service::start().await;
-    let caller = service.caller("ada", 100).await;
+    let (_, caller) = Service::with_caller(&[], 100).await;
     for ratio in ["1:1", "16:9", "9:16", "4:3", "3:4", "3:2", "2:3", "5:4", "4:5", "2:1", "1:2", "21:9", "9:21"] {
         caller.submit(json!({ "prompt": "a boat", "aspect_ratio": ratio })).await;
     }
@@ -62,8 +59,7 @@ async fn every_aspect_ratio_is_accepted() {
 
 #[tokio::test]
 async fn every_json_spelling_of_an_integer_is_accepted() {
-    let service = Service::start().await;
-    let caller = service.caller("ada", 100).await;
+    let (_, caller) = Service::with_caller(&[], 100).await;
     for (n, cost) in [("1", 2), ("2.0", 4), ("3e0", 6), ("0.4E1", 8)] {
         let before = caller.credits().await;
         let answer = caller.post(format!(r#"{{"prompt": "a boat", "n": {n}}}"#)).await;
@@ -85,8 +81,7 @@ async fn every_json_spelling_of_an_integer_is_accepted() {
 
 #[tokio::test]
 async fn unknown_fields_and_idempotency_keys_are_ignored() {
-    let service = Service::start().await;
-    let caller = service.caller("ada", 100).await;
+    let (_, caller) = Service::with_caller(&[], 100).await;
     let headers = [("content-type", "Application/JSON ; charset=utf-8"), ("idempotency-key", "once")];
     let body = r#"{"prompt": "a boat", "seed": 1, "more": {"n": 9, "n": 10}}"#;
     let first = caller.call("POST", GENERATE, &headers, body).await;
@@ -98,8 +93,7 @@ async fn unknown_fields_and_idempotency_keys_are_ignored() {
 
 #[tokio::test]
 async fn a_header_names_the_ignored_fields_of_a_submit() {
-    let service = Service::start().await;
-    let caller = service.caller("ada", 100).await;
+    let (_, caller) = Service::with_caller(&[], 100).await;
     for (body, names) in [
         (json!({ "prompt": "a boat" }), None),
         (json!({ "prompt": "a boat", "aspect": "16:9", "seed": 1, "size": null }), Some("aspect, seed, size")),
@@ -173,8 +167,7 @@ fn bad_bodies() -> Vec<(Vec<u8>, &'static str)> {
 
 #[tokio::test]
 async fn bad_bodies_are_400_and_cost_nothing() {
-    let service = Service::start_with(&["--submit-rate", "0"]).await;
-    let caller = service.caller("ada", 10).await;
+    let (_, caller) = Service::with_caller(&["--submit-rate", "0"], 10).await;
     for (body, about) in bad_bodies() {
         let shown = String::from_utf8_lossy(&body[..body.len().min(120)]).into_owned();
         let message = caller.post(body).await.assert_error(400, "INVALID_REQUEST");
@@ -186,65 +179,21 @@ async fn bad_bodies_are_400_and_cost_nothing() {
     assert_eq!(caller.get(TASKS).await.json()["data"]["items"], json!([]));
 }
 
-/// URLs that no request may name.
-const BAD_REFERENCES: [&str; 51] = [
+/// One URL of each kind that no request may name. The unit tests of the domain have all the others.
+const BAD_REFERENCES: [&str; 8] = [
     "",
     "http://img.example.com/a.png",
-    "ftp://img.example.com/a.png",
-    "data:image/png;base64,iVBORw0KGgo=",
-    "iVBORw0KGgo=",
-    "//img.example.com/a.png",
-    "https:img.example.com/a.png",
-    "https:/img.example.com/a.png",
-    "https:///img.example.com/a.png",
-    "https://",
-    "https:\\\\img.example.com\\a.png",
-    " https://img.example.com/",
     "https://img.example.com/a b.png",
-    "https://img.example.com/a\n.png",
-    "ht\ttps://img.example.com/",
-    "https://user@img.example.com/",
+    "https:///img.example.com/a.png",
     "https://user:pass@img.example.com/",
-    "https://@img.example.com/",
     "https://img.example.com:8443/",
-    "https://img.example.com:80/",
-    "https://localhost/",
-    "https://LOCALHOST./",
     "https://a.localhost/",
-    "https://printer.local/",
-    "https://db.internal/",
-    "https://intranet/",
-    "https://127.0.0.1/",
-    "https://127.1/",
-    "https://2130706433/",
-    "https://0x7f.0.0.1/",
-    "https://0177.0.0.1/",
-    "https://１２７.0.0.1/",
-    "https://%31%32%37.0.0.1/",
-    "https://10.0.0.8/",
-    "https://172.16.1.1/",
-    "https://192.168.1.1/",
-    "https://169.254.169.254/latest",
-    "https://100.64.0.1/",
-    "https://0.0.0.0/",
-    "https://224.0.0.1/",
-    "https://255.255.255.255/",
-    "https://[::1]/",
-    "https://[::]/",
-    "https://[fe80::1]/",
-    "https://[fc00::1]/",
     "https://[::ffff:127.0.0.1]/",
-    "https://[::ffff:8.8.8.8]/",
-    "https://[64:ff9b::7f00:1]/",
-    "https://[2002:7f00:1::]/",
-    "https://[2001:db8::1]/",
-    "https://[ff02::1]/",
 ];
 
 #[tokio::test]
 async fn bad_references_are_400_and_name_the_entry() {
-    let service = Service::start_with(&["--submit-rate", "0"]).await;
-    let caller = service.caller("ada", 10).await;
+    let (_, caller) = Service::with_caller(&["--submit-rate", "0"], 10).await;
     let long = format!("https://img.example.com/{}", "a".repeat(4_096));
     for url in BAD_REFERENCES.into_iter().chain([long.as_str()]) {
         let body = json!({ "prompt": "a boat", "reference_images": ["https://img.example.com/ok.png", url] });
@@ -266,8 +215,7 @@ async fn bad_references_are_400_and_name_the_entry() {
 
 #[tokio::test]
 async fn prompts_are_measured_in_characters() {
-    let service = Service::start().await;
-    let caller = service.caller("ada", 10).await;
+    let (_, caller) = Service::with_caller(&[], 10).await;
     caller.submit(json!({ "prompt": "é".repeat(32_000) })).await;
     let message = caller.post(json!({ "prompt": "é".repeat(32_001) }).to_string()).await;
     assert!(message.assert_error(400, "INVALID_REQUEST").contains("32,000"));
@@ -276,8 +224,7 @@ async fn prompts_are_measured_in_characters() {
 
 #[tokio::test]
 async fn a_body_without_a_json_content_type_is_refused() {
-    let service = Service::start().await;
-    let caller = service.caller("ada", 10).await;
+    let (_, caller) = Service::with_caller(&[], 10).await;
     let body = r#"{"prompt": "a boat"}"#;
     for content_type in
         ["text/plain", "application/x-www-form-urlencoded", "application/jsonp", "", "application/problem+json"]
@@ -292,8 +239,7 @@ async fn a_body_without_a_json_content_type_is_refused() {
 
 #[tokio::test]
 async fn large_bodies_are_413() {
-    let service = Service::start().await;
-    let caller = service.caller("ada", 10).await;
+    let (_, caller) = Service::with_caller(&[], 10).await;
     let padded = |size: usize| {
         let body = r#"{"prompt": "a boat", "pad": ""}"#;
         body.replace("\"\"", &format!("\"{}\"", "x".repeat(size - body.len())))
@@ -305,8 +251,7 @@ async fn large_bodies_are_413() {
 
 #[tokio::test]
 async fn too_few_credits_is_402_with_both_numbers_in_both_places() {
-    let service = Service::start().await;
-    let caller = service.caller("ada", 5).await;
+    let (_, caller) = Service::with_caller(&[], 5).await;
     caller.submit(json!({ "prompt": "a boat" })).await;
     let answer = caller.post(r#"{"prompt": "a boat", "n": 2}"#).await;
     answer.assert_error(402, "INSUFFICIENT_CREDITS");

@@ -31,7 +31,7 @@ impl Process {
     }
 }
 
-async fn status(caller: &Caller<'_>, task_id: &str) -> Value {
+async fn status(caller: &Caller, task_id: &str) -> Value {
     caller.task(task_id).await["status"].clone()
 }
 

@@ -23,7 +23,7 @@ const DAY: Duration = Duration::from_secs(86_400);
 /// More than one page of lookups.
 const MANY: usize = 600;
 
-async fn completed(caller: &Caller<'_>) -> Id {
+async fn completed(caller: &Caller) -> Id {
     let task_id = ended(caller, "a boat").await;
     task_id.strip_prefix("imgmodel-").and_then(|id| id.parse().ok()).expect("an id")
 }
@@ -130,8 +130,7 @@ async fn a_process_that_died_during_a_sweep_holds_its_day_until_the_claim_ends()
 
 #[tokio::test]
 async fn an_old_day_is_swept_once_a_week_and_not_at_every_start() {
-    let service = Service::start_with(&["--submit-rate", "0"]).await;
-    let caller = service.caller("ada", 100).await;
+    let (service, caller) = Service::with_caller(&["--submit-rate", "0"], 100).await;
     let oldest = completed(&caller).await;
     let mut latest = oldest;
     for _ in 0..5 {

@@ -1,7 +1,6 @@
 //! Prompts and names reach an operator's terminal without what it would act on.
 
 use serde_json::json;
-use tempfile::TempDir;
 use tintype_store::sqlite;
 use tintype_system::clock::Clock;
 
@@ -12,9 +11,7 @@ const ACTING: [char; 3] = ['\u{9b}', '\u{202e}', '\u{200b}'];
 
 #[tokio::test]
 async fn no_command_prints_a_character_that_a_terminal_acts_on() {
-    let data = TempDir::new().expect("a directory");
-    let server = Server::start(data.path(), &[]);
-    let key = server.first_key().expect("a key");
+    let (data, server, key) = Server::install(&[]);
     let prompt = "a boat\u{9b}31m \u{202e}tfarc\u{200b} [[fail]]";
     let task = submit_body(&server, &key, &json!({ "prompt": prompt })).await;
     let name = "ada\u{202e}gpj";

@@ -5,18 +5,16 @@ use std::time::Duration;
 use serde_json::json;
 use tintype::service::waiters::MAX_SLOTS_OF_ACCOUNT;
 use tintype_store::KeyChange;
-use tokio::io::AsyncWriteExt as _;
-use tokio::net::TcpStream;
 use tokio::time::Instant;
 
 use crate::rigs::http::{Answer, TASKS};
 use crate::rigs::service::{Caller, Service};
 
-async fn submit(caller: &Caller<'_>, prefer: &str, prompt: &str) -> Answer {
+async fn submit(caller: &Caller, prefer: &str, prompt: &str) -> Answer {
     caller.post_with(&[("prefer", prefer)], json!({ "prompt": prompt }).to_string()).await
 }
 
-async fn poll(caller: &Caller<'_>, prefer: &str, task_id: &str) -> Answer {
+async fn poll(caller: &Caller, prefer: &str, task_id: &str) -> Answer {
     caller.call("GET", &format!("{TASKS}/{task_id}"), &[("prefer", prefer)], "").await
 }
 
@@ -31,8 +29,7 @@ fn task_id(answer: &Answer) -> String {
 
 #[tokio::test]
 async fn a_submit_that_waits_returns_the_whole_task_when_it_ends() {
-    let service = Service::start().await;
-    let caller = service.caller("ada", 100).await;
+    let (service, caller) = Service::with_caller(&[], 100).await;
     for (prompt, status) in [("a boat", "completed"), ("a boat [[fail]]", "failed")] {
         let answer = service.worked(submit(&caller, "respond-async, wait=30", prompt)).await;
         assert_eq!(applied(&answer), Some("wait=30"));
@@ -47,8 +44,7 @@ async fn a_submit_that_waits_returns_the_whole_task_when_it_ends() {
 
 #[tokio::test]
 async fn a_poll_that_waits_returns_when_the_task_ends() {
-    let service = Service::start().await;
-    let caller = service.caller("ada", 100).await;
+    let (service, caller) = Service::with_caller(&[], 100).await;
     let (one, other) = (caller.submit_prompt("a boat").await, caller.submit_prompt("a boat [[policy]]").await);
     let work = async {
         service.waiting(3).await;
@@ -130,15 +126,13 @@ async fn nobody_waits_for_a_task_that_does_not_exist_or_belongs_to_others() {
 
 #[tokio::test]
 async fn a_server_that_stops_and_a_caller_that_hangs_up_end_the_wait() {
-    let service = Service::start().await;
-    let caller = service.caller("ada", 100).await;
+    let (service, caller) = Service::with_caller(&[], 100).await;
     let task = caller.submit_prompt("a boat").await;
-    let mut stream = TcpStream::connect(service.address).await.expect("the service listens");
     let request = format!(
         "GET {TASKS}/{task} HTTP/1.1\r\nhost: x\r\nprefer: wait=60\r\nauthorization: {}\r\n\r\n",
         caller.authorization()
     );
-    stream.write_all(request.as_bytes()).await.expect("the service reads");
+    let stream = service.write(request).await;
     service.waiting(1).await;
     drop(stream);
     service.waiting(0).await;
@@ -157,8 +151,7 @@ async fn a_server_that_stops_and_a_caller_that_hangs_up_end_the_wait() {
 
 #[tokio::test]
 async fn a_key_that_is_revoked_during_the_wait_reads_no_task() {
-    let service = Service::start().await;
-    let caller = service.caller("ada", 100).await;
+    let (service, caller) = Service::with_caller(&[], 100).await;
     let task = caller.submit_prompt("a boat").await;
     let revoke = async {
         service.waiting(2).await;

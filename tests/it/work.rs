@@ -24,7 +24,7 @@ fn decode(png: &[u8]) -> Picture {
     Picture::decode(png).expect("a PNG")
 }
 
-async fn assert_refunded(caller: &Caller<'_>, task_id: &str, about: &str) {
+async fn assert_refunded(caller: &Caller, task_id: &str, about: &str) {
     let task = caller.task(task_id).await;
     assert_eq!(task["status"], "failed", "{task}");
     assert!(task["error"].as_str().expect("a message").contains(about), "{task}");
@@ -35,8 +35,7 @@ async fn assert_refunded(caller: &Caller<'_>, task_id: &str, about: &str) {
 
 #[tokio::test]
 async fn a_worker_whose_clock_is_ahead_takes_no_time_from_a_task() {
-    let service = Service::start().await;
-    let caller = service.caller("ada", 100).await;
+    let (service, caller) = Service::with_caller(&[], 100).await;
     let task = caller.submit(json!({ "prompt": "a boat" })).await;
     let ahead = Clock::manual(NOON.saturating_add(TASK_TIME_LIMIT * 2));
     let files = Files::on_disk(&service.directory.path().join("files")).expect("a store of files");
@@ -49,12 +48,9 @@ async fn a_worker_whose_clock_is_ahead_takes_no_time_from_a_task() {
 
 #[tokio::test]
 async fn images_have_exactly_the_size_of_their_ratio() {
-    let service = Service::start_with(&["--submit-rate", "0"]).await;
-    let caller = service.caller("ada", 100).await;
+    let (service, caller) = Service::with_caller(&["--submit-rate", "0"], 100).await;
     for ratio in AspectRatio::ALL {
-        let task = caller.submit(json!({ "prompt": "a boat", "aspect_ratio": ratio.as_str() })).await;
-        service.work().await;
-        let task = caller.task(task["task_id"].as_str().expect("a task_id")).await;
+        let task = caller.outcome_of(json!({ "prompt": "a boat", "aspect_ratio": ratio.as_str() })).await;
         let file = service.fetch(task["media_url"].as_str().expect("a URL"), &[]).await;
         let (width, height) = ratio.size();
         let header = &file.body[16..24];
@@ -65,11 +61,8 @@ async fn images_have_exactly_the_size_of_their_ratio() {
 
 #[tokio::test]
 async fn pictures_carry_no_metadata() {
-    let service = Service::start().await;
-    let caller = service.caller("ada", 100).await;
-    let task_id = caller.submit_prompt("a secret boat").await;
-    service.work().await;
-    let task = caller.task(&task_id).await;
+    let (service, caller) = Service::with_caller(&[], 100).await;
+    let task = caller.outcome("a secret boat").await;
     let png = service.fetch(task["media_url"].as_str().expect("a URL"), &[]).await.body;
     let mut chunks = Vec::new();
     let mut rest = &png[8..];
@@ -84,8 +77,7 @@ async fn pictures_carry_no_metadata() {
 
 #[tokio::test]
 async fn a_panicking_engine_costs_attempts_and_then_fails_the_task() {
-    let service = Service::start().await;
-    let caller = service.caller("ada", 100).await;
+    let (service, caller) = Service::with_caller(&[], 100).await;
     let task_id = caller.submit_prompt("a boat [[panic]]").await;
     let beside = caller.submit_prompt("a boat").await;
     assert_eq!(service.worker.step().await.expect("a store"), 2);
@@ -103,8 +95,7 @@ async fn a_panicking_engine_costs_attempts_and_then_fails_the_task() {
 
 #[tokio::test(start_paused = true)]
 async fn a_hanging_engine_is_abandoned_at_its_time_limit() {
-    let service = Service::start_with(&["--render-timeout", "5s"]).await;
-    let caller = service.caller("ada", 100).await;
+    let (service, caller) = Service::with_caller(&["--render-timeout", "5s"], 100).await;
     let task_id = caller.submit_prompt("a boat [[hang]]").await;
     service.work().await;
     assert_refunded(&caller, &task_id, "several attempts").await;
@@ -112,8 +103,7 @@ async fn a_hanging_engine_is_abandoned_at_its_time_limit() {
 
 #[tokio::test(start_paused = true)]
 async fn a_delay_directive_delays_the_render() {
-    let service = Service::start().await;
-    let caller = service.caller("ada", 100).await;
+    let (service, caller) = Service::with_caller(&[], 100).await;
     let task_id = caller.submit_prompt("a boat [[delay 3s]]").await;
     let before = tokio::time::Instant::now();
     service.worker.step().await.expect("a store");
@@ -123,8 +113,7 @@ async fn a_delay_directive_delays_the_render() {
 
 #[tokio::test]
 async fn a_worker_that_died_loses_its_lease_and_another_takes_over() {
-    let service = Service::start().await;
-    let caller = service.caller("ada", 100).await;
+    let (service, caller) = Service::with_caller(&[], 100).await;
     let task_id = caller.submit_prompt("a boat").await;
     let store = &service.shared.store;
     let dead = store.claim(1, LEASE).await.expect("a store");
@@ -147,8 +136,7 @@ async fn a_worker_that_died_loses_its_lease_and_another_takes_over() {
 
 #[tokio::test]
 async fn a_third_lost_lease_fails_a_task() {
-    let service = Service::start().await;
-    let caller = service.caller("ada", 100).await;
+    let (service, caller) = Service::with_caller(&[], 100).await;
     let task_id = caller.submit_prompt("a boat").await;
     for _ in 0..3 {
         assert_eq!(caller.task(&task_id).await["status"], "processing");
@@ -161,8 +149,7 @@ async fn a_third_lost_lease_fails_a_task() {
 
 #[tokio::test]
 async fn a_task_fails_after_nine_minutes_leased_or_not() {
-    let service = Service::start().await;
-    let caller = service.caller("ada", 100).await;
+    let (service, caller) = Service::with_caller(&[], 100).await;
     let waiting = caller.submit_prompt("a boat").await;
     service.clock.advance(Duration::from_secs(9 * 60) - Duration::from_millis(1));
     service.sweep().await;
@@ -202,8 +189,7 @@ impl Renderer for Gate {
 
 #[tokio::test]
 async fn a_render_that_lost_its_lease_is_discarded_with_its_files() {
-    let service = Service::start().await;
-    let caller = service.caller("ada", 100).await;
+    let (service, caller) = Service::with_caller(&[], 100).await;
     let task_id = caller.submit_prompt("a boat").await;
     let gate = Arc::new(Gate { reached: Notify::new(), open: Notify::new() });
     let slow = service.worker_with(gate.clone());
@@ -224,8 +210,7 @@ async fn a_render_that_lost_its_lease_is_discarded_with_its_files() {
 
 #[tokio::test]
 async fn a_heartbeat_keeps_a_lease_and_notices_its_loss() {
-    let service = Service::start().await;
-    let caller = service.caller("ada", 100).await;
+    let (service, caller) = Service::with_caller(&[], 100).await;
     let task_id = caller.submit_prompt("a boat").await;
     let gate = Arc::new(Gate { reached: Notify::new(), open: Notify::new() });
     let slow = service.worker_with(gate.clone());
@@ -254,8 +239,7 @@ async fn a_heartbeat_keeps_a_lease_and_notices_its_loss() {
 #[tokio::test]
 async fn an_attempt_that_is_just_completing_its_task_has_not_lost_its_lease() {
     // The worker hears of the completion later than everyone else.
-    let service = Service::start_with(&["--test-fault", "after-complete=delay"]).await;
-    let caller = service.caller("ada", 100).await;
+    let (service, caller) = Service::with_caller(&["--test-fault", "after-complete=delay"], 100).await;
     let task_id = caller.submit_prompt("a boat").await;
     let stepping = service.worker.clone();
     let step = tokio::spawn(async move { stepping.step().await });
@@ -305,8 +289,7 @@ async fn the_sweep_removes_orphaned_files_and_keeps_results() {
 
 #[tokio::test]
 async fn files_of_a_task_that_failed_just_now_stay_a_day() {
-    let service = Service::start().await;
-    let caller = service.caller("ada", 100).await;
+    let (service, caller) = Service::with_caller(&[], 100).await;
     caller.submit_prompt("a boat").await;
     let claim = service.shared.store.claim(1, LEASE).await.expect("a store").remove(0);
     let result = service.shared.files.write(claim.lease.task_id, 0, Bytes::from_static(b"x")).await.expect("a file");
@@ -323,8 +306,7 @@ async fn files_of_a_task_that_failed_just_now_stay_a_day() {
 
 #[tokio::test]
 async fn files_of_a_task_that_is_not_terminal_stay() {
-    let service = Service::start().await;
-    let caller = service.caller("ada", 100).await;
+    let (service, caller) = Service::with_caller(&[], 100).await;
     caller.submit_prompt("a boat").await;
     let claim = service.shared.store.claim(1, LEASE).await.expect("a store").remove(0);
     let result = service.shared.files.write(claim.lease.task_id, 0, Bytes::from_static(b"x")).await.expect("a file");
@@ -339,8 +321,7 @@ async fn files_of_a_task_that_is_not_terminal_stay() {
 
 #[tokio::test]
 async fn the_same_task_gives_the_same_pictures_on_another_attempt() {
-    let service = Service::start().await;
-    let caller = service.caller("ada", 100).await;
+    let (service, caller) = Service::with_caller(&[], 100).await;
     caller.submit(json!({ "prompt": "a boat", "n": 2 })).await;
     let claim = service.shared.store.claim(1, LEASE).await.expect("a store").remove(0);
     let renderer = service.renderer();
@@ -355,8 +336,8 @@ async fn the_same_task_gives_the_same_pictures_on_another_attempt() {
 async fn a_failure_or_refusal_that_the_database_did_not_take_is_tried_again() {
     for (prompt, write, about) in [("[[fail]]", "fail", "could not be generated"), ("[[policy]]", "refuse", "policy")] {
         for moment in ["before", "after"] {
-            let service = Service::start_with(&["--test-fault", &format!("{moment}-{write}=error")]).await;
-            let caller = service.caller("ada", 100).await;
+            let (service, caller) =
+                Service::with_caller(&["--test-fault", &format!("{moment}-{write}=error")], 100).await;
             let task_id = caller.submit_prompt(prompt).await;
             assert_eq!(service.worker.step().await.expect("a store"), 1);
             assert!(service.faults.all_happened());

@@ -27,7 +27,7 @@ fn ends(site: &Site) -> HashMap<(String, i64), i64> {
 async fn a_bucket_outage_costs_no_lease_and_no_attempt() {
     #[expect(clippy::disallowed_methods, reason = "how long to run is a setting of this test")]
     let seconds = std::env::var("TINTYPE_OUTAGE_SECONDS").map_or(0, |text| text.parse().expect("a number"));
-    let mut site = Site::new().await;
+    let site = Site::new().await;
     let api = site.start(Part::Api, 0, &[]);
     let workers: Vec<Node> = (0..2).map(|number| site.start(Part::Worker, number, &[])).collect();
     let key = site.installation.account("ada", FOREVER);

@@ -96,9 +96,7 @@ async fn a_task_is_rendered_by_the_workflow_of_a_new_and_of_an_old_server() {
         let service = files.service(&server.url(), &["--engine-sizes", "64x64"]).await;
         let caller = service.caller("ada", 100).await;
         let prompt = "a \"boat\" <lora:x:1> embedding:file";
-        let task = caller.submit(json!({ "prompt": prompt, "n": 3 })).await;
-        service.work().await;
-        let task = caller.task(task["task_id"].as_str().expect("a task_id")).await;
+        let task = caller.outcome_of(json!({ "prompt": prompt, "n": 3 })).await;
         assert_eq!(task["status"], "completed", "{task}");
         let graphs = server.graphs();
         assert_eq!(graphs.len(), 3, "a run for each picture");

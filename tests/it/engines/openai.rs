@@ -55,11 +55,8 @@ async fn a_task_is_rendered_by_a_server_of_each_profile_with_a_seed_for_each_pic
         let server = ImagesServer::start(dialect).await;
         let engine = server.engine();
         let flags = ["--engine", &engine, "--engine-profile", profile, "--engine-model", "m"];
-        let service = Service::start_with(&flags).await;
-        let caller = service.caller("ada", 10).await;
-        let task = caller.submit(json!({ "prompt": "a \"boat\"", "n": 3, "aspect_ratio": "16:9" })).await;
-        service.work().await;
-        let task = caller.task(task["task_id"].as_str().expect("a task_id")).await;
+        let (service, caller) = Service::with_caller(&flags, 10).await;
+        let task = caller.outcome_of(json!({ "prompt": "a \"boat\"", "n": 3, "aspect_ratio": "16:9" })).await;
         assert_eq!(task["status"], "completed", "{profile}: {task}");
         let asked = server.asked();
         assert_eq!(asked.len(), 3, "{profile}: a call for each picture");
@@ -92,11 +89,8 @@ async fn openai_gets_one_call_without_seed_or_response_format_in_a_size_that_its
     let server = ImagesServer::with_key(Dialect::OpenAi, "sk-secret").await;
     let engine = server.engine();
     let flags = ["--engine", &engine, "--engine-profile", "openai", "--engine-key", "sk-secret"];
-    let service = Service::start_with(&flags).await;
-    let caller = service.caller("ada", 100).await;
-    let task = caller.submit(json!({ "prompt": "a boat", "n": 4, "aspect_ratio": "21:9" })).await;
-    service.work().await;
-    let task = caller.task(task["task_id"].as_str().expect("a task_id")).await;
+    let (service, caller) = Service::with_caller(&flags, 100).await;
+    let task = caller.outcome_of(json!({ "prompt": "a boat", "n": 4, "aspect_ratio": "21:9" })).await;
     assert_eq!(task["status"], "completed", "{task}");
     let asked = server.asked();
     let bodies: Vec<_> = asked.iter().map(Asked::json).collect();
@@ -256,8 +250,7 @@ async fn the_size_asked_for_is_one_that_the_operator_named() {
     let server = ImagesServer::start(Dialect::VllmOmni).await;
     let engine = server.engine();
     let flags = ["--engine", &engine, "--engine-profile", "vllm-omni", "--engine-sizes", "512x512,640x384"];
-    let service = Service::start_with(&flags).await;
-    let caller = service.caller("ada", 10).await;
+    let (service, caller) = Service::with_caller(&flags, 10).await;
     let task = caller.submit(json!({ "prompt": "a boat", "aspect_ratio": "16:9" })).await;
     service.work().await;
     assert_eq!(sizes_asked(&server), ["640x384"]);
@@ -379,8 +372,7 @@ async fn the_settings_of_a_preset_and_of_its_caller_reach_the_engine() {
     });
     let preset = preset.to_string();
     let flags = ["--engine", &target, "--engine-profile", "vllm-omni", "--model", "m", "--preset-table", &preset];
-    let service = Service::start_with(&flags).await;
-    let caller = service.caller("ada", 10).await;
+    let (service, caller) = Service::with_caller(&flags, 10).await;
     let body = json!({ "prompt": "a boat", "model": "draft", "n": 2, "seed": 7, "guidance_scale": 3 }).to_string();
     let answer = caller.post_json("/v1/images/generations/async", &[], body).await;
     assert_eq!((answer.status.as_u16(), answer.header("x-ignored-fields")), (202, "guidance_scale"), "{answer:?}");

@@ -38,7 +38,7 @@ impl Meaning {
 
     /// Asserts what a fault of this meaning does to the task of a caller who had 10 credits. Returns how often the server
     /// was to be asked, unless the task waits.
-    pub async fn assert_outcome(self, caller: &Caller<'_>, task_id: &str, fault: &impl Debug) -> Option<usize> {
+    pub async fn assert_outcome(self, caller: &Caller, task_id: &str, fault: &impl Debug) -> Option<usize> {
         let (task, credits) = (caller.task(task_id).await, caller.credits().await);
         if let Some((message, asked)) = self.ending() {
             assert!(task["error"].as_str().is_some_and(|error| error.contains(message)), "{fault:?}: {task}");
@@ -168,8 +168,8 @@ async fn each_meaning_of_a_fault_ends_its_task_with_a_plain_message_and_a_refund
         let server = ImagesServer::start(Dialect::Sglang).await;
         server.always(reply.clone());
         server.fail_probes(true);
-        let service = Service::start_with(&["--engine", &server.engine(), "--engine-profile", "sglang"]).await;
-        let caller = service.caller("ada", 10).await;
+        let (service, caller) =
+            Service::with_caller(&["--engine", &server.engine(), "--engine-profile", "sglang"], 10).await;
         let task_id = caller.submit_prompt("a boat").await;
         service.work().await;
         let asked = meaning.assert_outcome(&caller, &task_id, &reply).await;
@@ -197,8 +197,7 @@ async fn a_server_that_hangs_or_drips_costs_an_attempt_when_the_time_limit_has_p
         let server = ImagesServer::start(Dialect::Sglang).await;
         server.always(reply.clone());
         let flags = ["--engine", &server.engine(), "--engine-profile", "sglang", "--render-timeout", "20s"];
-        let service = Service::start_with(&flags).await;
-        let caller = service.caller("ada", 10).await;
+        let (service, caller) = Service::with_caller(&flags, 10).await;
         let task_id = caller.submit_prompt("a boat").await;
         for attempt in 1..=3 {
             let passing = async {

@@ -280,8 +280,8 @@ async fn each_quirk_of_a_server_means_what_it_meant_to_its_users() {
 async fn tasks_wait_for_the_operator_who_has_not_paid_and_are_rendered_afterwards() {
     let server = ImagesServer::start(Dialect::Sglang).await;
     server.always(Reply::json(400, &openai_error("x", "billing", None, Some("billing_hard_limit_reached"))));
-    let service = Service::start_with(&["--engine", &server.engine(), "--engine-profile", "sglang"]).await;
-    let caller = service.caller("ada", 10).await;
+    let (service, caller) =
+        Service::with_caller(&["--engine", &server.engine(), "--engine-profile", "sglang"], 10).await;
     let tasks = [caller.submit_prompt("a boat").await, caller.submit_prompt("a fish").await];
     for _ in 0..5 {
         service.worker.step().await.expect("a store");

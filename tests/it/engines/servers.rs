@@ -24,8 +24,7 @@ async fn a_refused_connection_costs_no_attempt_and_the_task_is_rendered_when_the
     let port = Port::take();
     let address = port.address;
     let engine = format!("openai:http://{address}/v1");
-    let service = Service::start_with(&["--engine", &engine, "--engine-profile", "sglang"]).await;
-    let caller = service.caller("ada", 10).await;
+    let (service, caller) = Service::with_caller(&["--engine", &engine, "--engine-profile", "sglang"], 10).await;
     let task_id = caller.submit_prompt("a boat").await;
     service.work().await;
     assert_eq!(super::lost_leases(&caller, &task_id).await, Some(0));
@@ -49,8 +48,8 @@ pub fn busy_for_30_s() -> Reply {
 async fn a_task_waits_as_long_as_a_busy_server_asks_for() {
     let server = ImagesServer::start(Dialect::Sglang).await;
     server.reply([busy_for_30_s()]);
-    let service = Service::start_with(&["--engine", &server.engine(), "--engine-profile", "sglang"]).await;
-    let caller = service.caller("ada", 10).await;
+    let (service, caller) =
+        Service::with_caller(&["--engine", &server.engine(), "--engine-profile", "sglang"], 10).await;
     let task_id = caller.submit_prompt("a boat").await;
     assert_eq!(step(&service).await, 1);
     service.clock.advance(Duration::from_secs(29));
@@ -66,8 +65,8 @@ async fn a_task_waits_as_long_as_a_busy_server_asks_for() {
 async fn a_server_that_asks_several_tasks_to_wait_is_left_alone_for_that_time() {
     let server = ImagesServer::start(Dialect::Sglang).await;
     server.reply([busy_for_30_s(), busy_for_30_s()]);
-    let service = Service::start_with(&["--engine", &server.engine(), "--engine-profile", "sglang"]).await;
-    let caller = service.caller("ada", 10).await;
+    let (service, caller) =
+        Service::with_caller(&["--engine", &server.engine(), "--engine-profile", "sglang"], 10).await;
     let mut tasks = Vec::new();
     for prompt in ["a boat", "a fish", "a gull"] {
         tasks.push(caller.submit_prompt(prompt).await);
@@ -89,8 +88,8 @@ async fn a_server_that_asks_several_tasks_to_wait_is_left_alone_for_that_time() 
 async fn many_prompts_that_a_server_always_turns_away_delay_nobody() {
     let server = ImagesServer::start(Dialect::Sglang).await;
     server.to_prompts_with("poison", Reply::json(503, &json!({ "detail": "loading" })));
-    let service = Service::start_with(&["--engine", &server.engine(), "--engine-profile", "sglang"]).await;
-    let (ada, bob) = (service.caller("ada", 100).await, service.caller("bob", 100).await);
+    let (service, [ada, bob]) =
+        Service::with_callers(&["--engine", &server.engine(), "--engine-profile", "sglang"], ["ada", "bob"], 100).await;
     for number in 0..20 {
         ada.submit_prompt(&format!("poison {number}")).await;
     }
@@ -104,8 +103,8 @@ async fn many_prompts_that_a_server_always_turns_away_delay_nobody() {
 async fn a_task_that_is_turned_away_while_nothing_else_is_rendered_loses_no_attempt() {
     let server = ImagesServer::start(Dialect::Sglang).await;
     server.always(Reply::json(503, &json!({ "detail": "loading" })));
-    let service = Service::start_with(&["--engine", &server.engine(), "--engine-profile", "sglang"]).await;
-    let caller = service.caller("ada", 10).await;
+    let (service, caller) =
+        Service::with_caller(&["--engine", &server.engine(), "--engine-profile", "sglang"], 10).await;
     let task_id = caller.submit_prompt("a boat").await;
     for _ in 0..6 {
         assert_eq!(step(&service).await, 1);

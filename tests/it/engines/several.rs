@@ -35,7 +35,7 @@ async fn text_and_edit(service: &Service) -> [Arc<Worker>; 2] {
     workers
 }
 
-async fn edit_task(caller: &Caller<'_>, references: usize) -> String {
+async fn edit_task(caller: &Caller, references: usize) -> String {
     let references = vec!["https://pictures.example.com/a.png"; references];
     let task = caller.submit(json!({ "prompt": "a boat", "reference_images": references })).await;
     task["task_id"].as_str().expect("a task_id").to_owned()
@@ -43,8 +43,7 @@ async fn edit_task(caller: &Caller<'_>, references: usize) -> String {
 
 #[tokio::test]
 async fn each_worker_takes_what_its_engine_can_do_and_no_other_task() {
-    let service = Service::start_with(&["--submit-rate", "0"]).await;
-    let caller = service.caller("ada", 100).await;
+    let (service, caller) = Service::with_caller(&["--submit-rate", "0"], 100).await;
     let [text, edit] = text_and_edit(&service).await;
     let edits = [edit_task(&caller, 1).await, edit_task(&caller, 2).await];
     let boats = [caller.submit_prompt("a boat").await, caller.submit_prompt("a ship").await];
@@ -70,8 +69,7 @@ async fn each_worker_takes_what_its_engine_can_do_and_no_other_task() {
 
 #[tokio::test]
 async fn a_task_that_no_engine_can_do_fails_and_is_refunded_even_if_all_engines_are_down() {
-    let service = Service::start().await;
-    let caller = service.caller("ada", 100).await;
+    let (service, caller) = Service::with_caller(&[], 100).await;
     let [text, edit] = text_and_edit(&service).await;
     for worker in [&text, &edit] {
         service.shared.store.report_worker(worker.throughput().report(false)).await.expect("a store");

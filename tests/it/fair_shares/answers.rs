@@ -17,13 +17,12 @@ use crate::rigs::wait::until;
 
 #[tokio::test]
 async fn calls_that_wait_for_a_task() {
-    let service = Service::start().await;
-    let (ada, bob) = (service.caller("ada", 100).await, service.caller("bob", 100).await);
+    let (service, [ada, bob]) = Service::with_callers(&[], ["ada", "bob"], 100).await;
     let (key_id, key) = service.new_key(ada.account.id, |_| {}).await;
-    let other_key = Caller { service: &service, account: ada.account.clone(), key_id, key };
+    let other_key = Caller { service: service.clone(), account: ada.account.clone(), key_id, key };
     let waiters = &service.shared.endings.waiters;
     let mut held: Vec<_> = from_fn(|| waiters.slot(ada.account.id).ok()).collect();
-    let message = async |caller: &Caller<'_>| {
+    let message = async |caller: &Caller| {
         let refused = caller.generations(&[], BODY).await;
         assert_eq!(refused.status, 429, "{refused:?}");
         refused.json()["error"]["message"].as_str().expect("a message").to_owned()
@@ -54,7 +53,7 @@ async fn calls_that_wait_for_a_task() {
 
 /// Takes for an account all portions that it gets without waiting, and leaves one for another account.
 #[track_caller]
-fn all_of(shares: &Shares, account: &Caller<'_>, portion: usize, other: &Caller<'_>) -> Vec<Share> {
+fn all_of(shares: &Shares, account: &Caller, portion: usize, other: &Caller) -> Vec<Share> {
     let held: Vec<_> = from_fn(|| shares.take(account.account.id, portion).now_or_never()).collect();
     assert!(held.len() > 1, "the account has a share");
     assert!(shares.is_free(other.account.id, portion), "the account took {} portions, which are all", held.len());
@@ -106,8 +105,7 @@ async fn memory_of_v1_answers() {
 
 #[tokio::test]
 async fn memory_of_mcp_answers() {
-    let service = Service::start().await;
-    let (ada, bob) = (service.caller("ada", 2).await, service.caller("bob", 2).await);
+    let (service, [ada, bob]) = Service::with_callers(&[], ["ada", "bob"], 2).await;
     let tasks = [ada.submit_prompt("a boat").await, bob.submit_prompt("a boat").await];
     service.work().await;
     let memory = service.api.encoder.memory_of_tools();
@@ -124,8 +122,7 @@ async fn memory_of_mcp_answers() {
 
 #[tokio::test]
 async fn encoders_of_v1_answers() {
-    let service = Service::start().await;
-    let (ada, bob) = (service.caller("ada", 2).await, service.caller("bob", 2).await);
+    let (service, [ada, bob]) = Service::with_callers(&[], ["ada", "bob"], 2).await;
     let encoders = service.api.encoder.slots();
     let held = all_of(encoders, &ada, 1, &bob);
     let mut of_ada = Box::pin(ada.generations(&[], BODY));

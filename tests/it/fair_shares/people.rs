@@ -15,13 +15,12 @@ use tintype::service::uploads::MAX_ARRIVING_OF_ACCOUNT;
 use tintype::studio::MAX_WATCHERS_OF_PERSON;
 use tintype_domain::model::Surface;
 use tintype_domain::person::Role;
-use tintype_domain::request::GenerateRequest;
-use tintype_store::StrikeRule;
 use tower_service::Service as _;
 
 use super::answers::awaits;
 use crate::openai_edits::data_url;
 use crate::openai_edits::hostile::FORM;
+use crate::person::violate;
 use crate::rigs::http::{Answer, status_of};
 use crate::rigs::service::Service;
 use crate::rigs::visitor::{Visitor, text};
@@ -35,8 +34,7 @@ const TOO_MANY: StatusCode = StatusCode::TOO_MANY_REQUESTS;
 
 #[tokio::test]
 async fn places_for_uploads() {
-    let service = Service::start_with(&["--submit-rate", "0"]).await;
-    let (ada, bob) = (service.caller("ada", 100).await, service.caller("bob", 100).await);
+    let (_, [ada, bob]) = Service::with_callers(&["--submit-rate", "0"], ["ada", "bob"], 100).await;
     let announced = format!("content-type: {FORM}\r\ncontent-length: 100000\r\nexpect: 100-continue\r\n");
     let mut slow = Vec::new();
     for _ in 0..MAX_ARRIVING_OF_ACCOUNT {
@@ -49,8 +47,7 @@ async fn places_for_uploads() {
 
 #[tokio::test]
 async fn rejected_uploads() {
-    let service = Service::start_with(&["--submit-rate", "0"]).await;
-    let (ada, bob) = (service.caller("ada", 2).await, service.caller("bob", 2).await);
+    let (service, [ada, bob]) = Service::with_callers(&["--submit-rate", "0"], ["ada", "bob"], 2).await;
     let nonsense = json!({ "prompt": "a boat", "image": data_url(b"nonsense") });
     for _ in 0..=ALLOWANCE.get() {
         assert_eq!(ada.edit_json(&nonsense).await.status, 400);
@@ -149,8 +146,7 @@ async fn codes_of_a_second_factor() {
 
 #[tokio::test]
 async fn forms_of_the_studio() {
-    let service = Service::start().await;
-    let (ada, eve) = (service.visitor("ada", 10).await, service.visitor("eve", 10).await);
+    let (service, [ada, eve]) = Service::with_visitors(&[], ["ada", "eve"], 10).await;
     let bob = service.visitor_as("ada", "bob", Role::Member).await;
     let path = format!("/studio/people/{}/link", bob.person.id);
     let proof = ada.proof().await;
@@ -175,8 +171,7 @@ async fn forms_of_the_studio() {
 
 #[tokio::test]
 async fn pages_of_the_studio() {
-    let service = Service::start().await;
-    let ada = service.visitor("ada", 10).await;
+    let (service, ada) = Service::with_visitor(&[], 10).await;
     let bob = service.visitor_as("ada", "bob", Role::Member).await;
     for _ in 0..PAGES {
         assert_eq!(ada.get("/studio/tasks/FAAAAAAAAAAAAAAAAAAA0/pictures/1").await.status, StatusCode::NOT_FOUND);
@@ -190,8 +185,7 @@ async fn pages_of_the_studio() {
 
 #[tokio::test]
 async fn streams_of_open_pages() {
-    let service = Service::start().await;
-    let ada = service.visitor("ada", 10).await;
+    let (service, ada) = Service::with_visitor(&[], 10).await;
     let (bob, eve) = (service.visitor_as("ada", "bob", Role::Member).await, service.visitor("eve", 10).await);
     let mut open = Vec::new();
     let mut session = ada.cookie.clone();
@@ -221,10 +215,8 @@ async fn streams(service: &Service, cookie: &str) -> (StatusCode, Body) {
 
 #[tokio::test]
 async fn thumbnails() {
-    let service = Service::start().await;
-    let (ada, bob) = (service.visitor("ada", 10).await, service.visitor("bob", 10).await);
-    let thumbnail =
-        async |visitor: &Visitor<'_>| format!("/studio/tasks/{}/pictures/1", visitor.finished("a boat").await);
+    let (service, [ada, bob]) = Service::with_visitors(&[], ["ada", "bob"], 10).await;
+    let thumbnail = async |visitor: &Visitor| format!("/studio/tasks/{}/pictures/1", visitor.finished("a boat").await);
     let (of_ada, of_bob) = (thumbnail(&ada).await, thumbnail(&bob).await);
     let making = service.api.studio.thumbnails().making();
     let held: Vec<_> = std::iter::from_fn(|| making.take(ada.account, 1).now_or_never()).collect();
@@ -239,8 +231,7 @@ async fn thumbnails() {
 
 #[tokio::test]
 async fn usage_reports() {
-    let service = Service::start().await;
-    let ada = service.visitor("ada", 10).await;
+    let (service, ada) = Service::with_visitor(&[], 10).await;
     let bob = service.visitor_as("ada", "bob", Role::Owner).await;
     for _ in 0..REPORTS {
         ada.page("/studio/usage").await;
@@ -270,11 +261,7 @@ async fn suspended_keys() {
         let made = ada.send("/studio/keys", &[("name", "new")]).await;
         assert!(ada.secret(&made).await.contains("tt_"), "round {round}");
         let (key, _) = service.new_key(ada.account, |_| ()).await;
-        let request = GenerateRequest::parse(br#"{"prompt": "a boat"}"#, &[]).expect("a request");
-        store.submit(ada.account, Some(key), Surface::Api, request, 0).await.expect("a store");
-        let lease = store.claim(1, Duration::from_secs(60)).await.expect("a store").remove(0).lease;
-        let rule = StrikeRule { limit: 1, window: Duration::from_secs(60) };
-        store.refuse(lease, "It is not allowed.", Some(rule)).await.expect("a store");
+        violate(store, ada.account, Some(key), Surface::Api).await;
         assert_eq!(ada.send(&format!("/studio/keys/{key}/revoke"), &[]).await.status, StatusCode::SEE_OTHER);
         suspended = Some(key);
     }
@@ -293,8 +280,7 @@ async fn suspended_keys() {
 /// Whoever has a link cannot keep the database busy with views, nor take the views of other accounts.
 #[tokio::test]
 async fn views_of_shared_links() {
-    let service = Service::start().await;
-    let (ada, eve) = (service.visitor("ada", 100).await, service.visitor("eve", 100).await);
+    let (service, [ada, eve]) = Service::with_visitors(&[], ["ada", "eve"], 100).await;
     let (of_ada, of_eve) = (ada.finished("a boat").await, eve.finished("a hut").await);
     let (_, first) = ada.share(&[("task", of_ada.as_str()), ("days", "7")]).await;
     let (_, second) = ada.share(&[("task", of_ada.as_str()), ("days", "7")]).await;

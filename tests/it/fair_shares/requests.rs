@@ -7,9 +7,8 @@ use serde_json::json;
 use tintype_domain::ledger::STOPS_WITHIN;
 use tintype_domain::model::TaskId;
 use tintype_store::KeyChange;
-use tokio::io::AsyncWriteExt as _;
 
-use crate::connections::{connect_from, get, one_answer, rest};
+use crate::connections::{get, rest};
 use crate::limits::observe_attempts_of_a_minute;
 use crate::retention::ended;
 use crate::rigs::http::TASKS;
@@ -18,30 +17,21 @@ use crate::rigs::visitor::{Visitor, text};
 
 #[tokio::test]
 async fn connections() {
-    let service = Service::start_with(&["--max-connections-per-address", "3"]).await;
-    let caller = service.caller("ada", 10).await;
-    let connect = async |host| {
-        let mut stream = connect_from(&service, host).await;
-        stream.write_all(get(TASKS, &caller).as_bytes()).await.expect("the service reads");
-        stream
-    };
+    let (service, caller) = Service::with_caller(&["--max-connections-per-address", "3"], 10).await;
     let mut held = Vec::new();
     for _ in 0..3 {
-        // A connection that is answered has a slot.
-        let mut stream = connect(2).await;
-        assert!(one_answer(&mut stream).await.starts_with("HTTP/1.1 200 "));
-        held.push(stream);
+        held.push(caller.hold(2).await);
     }
-    let said = rest(connect(2).await).await;
+    let said = rest(service.write_from(2, get(TASKS, &caller)).await).await;
     assert!(said.starts_with("HTTP/1.1 503 ") && said.contains("\r\nx-request-id: "), "{said}");
     assert!(said.contains("\"INTERNAL_ERROR\""), "{said}");
-    assert!(one_answer(&mut connect(3).await).await.starts_with("HTTP/1.1 200 "), "another address is served");
+    caller.hold(3).await; // Another address is served.
 }
 
 #[tokio::test]
 async fn requests() {
-    let service = Service::start_with(&["--account-submit-rate", "2", "--account-read-rate", "3"]).await;
-    let (ada, bob) = (service.caller("ada", 10).await, service.caller("bob", 10).await);
+    let (service, [ada, bob]) =
+        Service::with_callers(&["--account-submit-rate", "2", "--account-read-rate", "3"], ["ada", "bob"], 10).await;
     let mut authorizations = Vec::new();
     for _ in 0..4 {
         authorizations.push(format!("Bearer {}", service.new_key(ada.account.id, |_| {}).await.1));
@@ -54,9 +44,7 @@ async fn requests() {
     assert!(refused.assert_error(429, "RATE_LIMITED").contains("of this account"));
     assert_eq!(refused.header("ratelimit-policy"), "\"account-read\";q=3;w=60");
     assert_eq!(bob.get(TASKS).await.status, 200, "accounts are counted apart");
-    for _ in 0..2 {
-        ada.submit_prompt("a boat").await;
-    }
+    ada.submit_many(2, "a boat").await;
     ada.post(r#"{"prompt": "a boat"}"#).await.assert_error(429, "RATE_LIMITED");
     bob.submit_prompt("a boat").await;
     service.clock.advance(Duration::from_secs(30));
@@ -65,8 +53,7 @@ async fn requests() {
 
 #[tokio::test]
 async fn credits_within_a_budget_of_the_operator() {
-    let service = Service::start().await;
-    let ada = service.visitor("ada", 100).await;
+    let (service, ada) = Service::with_visitor(&[], 100).await;
     let store = &service.shared.store;
     const FORM: &str = "action=\"/studio/keys\"";
     assert!(ada.page("/studio/keys").await.contains(FORM));
@@ -104,8 +91,7 @@ async fn credits_within_a_budget_of_the_operator() {
 
 #[tokio::test]
 async fn unfinished_tasks() {
-    let service = Service::start_with(&["--max-unfinished", "3"]).await;
-    let ada = service.caller("ada", 100).await;
+    let (service, ada) = Service::with_caller(&["--max-unfinished", "3"], 100).await;
     let bob = service.caller("bob", 100).await;
     for _ in 0..3 {
         ada.submit(json!({ "prompt": "a boat" })).await;
@@ -126,8 +112,8 @@ async fn unfinished_tasks() {
 
 #[tokio::test]
 async fn failed_tasks_which_are_refunded() {
-    let service = Service::start_with(&["--max-failed-tasks", "3", "--submit-rate", "0"]).await;
-    let (ada, bob) = (service.caller("ada", 100).await, service.caller("bob", 100).await);
+    let (service, [ada, bob]) =
+        Service::with_callers(&["--max-failed-tasks", "3", "--submit-rate", "0"], ["ada", "bob"], 100).await;
     for _ in 0..3 {
         ended(&ada, "a boat [[fail]]").await;
         service.clock.advance(Duration::from_secs(60));
@@ -153,9 +139,8 @@ async fn failed_tasks_which_are_refunded() {
 
 #[tokio::test]
 async fn renders_that_are_stopped_and_refunded() {
-    let service = Service::start_with(&["--submit-rate", "0"]).await;
-    let (ada, bob) = (service.visitor("ada", 100).await, service.visitor("bob", 100).await);
-    let rendering = async |visitor: &Visitor<'_>| {
+    let (service, [ada, bob]) = Service::with_visitors(&["--submit-rate", "0"], ["ada", "bob"], 100).await;
+    let rendering = async |visitor: &Visitor| {
         let id = visitor.create("a boat").await;
         let claims = service.shared.store.claim(1, Duration::from_secs(60)).await.expect("a store");
         assert_eq!(claims.len(), 1);
@@ -167,7 +152,7 @@ async fn renders_that_are_stopped_and_refunded() {
     }
     let stop = rendering(&ada).await;
     for refused in [ada.send(&stop, &[]).await, ada.send_as_script(&stop).await] {
-        let goes_on = "so this one goes on. Let it finish, then delete it.";
+        let goes_on = "so this one continues. Let it finish, then delete it.";
         assert!(refused.status == 409 && text(&refused).contains(goes_on), "{refused:?}");
     }
     assert_eq!(ada.credits().await, 98);
@@ -184,8 +169,8 @@ async fn renders_that_are_stopped_and_refunded() {
 
 #[tokio::test]
 async fn prompts_and_references_of_failed_tasks_in_the_database() {
-    let service = Service::start_with(&["--failed-prompt-space", "1KiB", "--submit-rate", "0"]).await;
-    let (ada, bob) = (service.caller("ada", 100).await, service.caller("bob", 100).await);
+    let (service, [ada, bob]) =
+        Service::with_callers(&["--failed-prompt-space", "1KiB", "--submit-rate", "0"], ["ada", "bob"], 100).await;
     let mut tasks = Vec::new();
     for caller in [&bob, &ada, &ada, &ada] {
         tasks.push(ended(caller, &format!("{:a>500} [[fail]]", "a boat ")).await);
@@ -204,19 +189,15 @@ async fn prompts_and_references_of_failed_tasks_in_the_database() {
 
 #[tokio::test]
 async fn the_queue() {
-    let service = Service::start_with(&["--renders", "1", "--submit-rate", "0"]).await;
-    let (ada, bob) = (service.caller("ada", 100).await, service.caller("bob", 100).await);
+    let (service, [ada, bob]) =
+        Service::with_callers(&["--renders", "1", "--submit-rate", "0"], ["ada", "bob"], 100).await;
     observe_attempts_of_a_minute(&service);
-    for _ in 0..9 {
-        ada.submit_prompt("a boat").await;
-    }
+    ada.submit_many(9, "a boat").await;
     let refused = ada.post(r#"{"prompt": "a boat"}"#).await;
     refused.assert_error(429, "RATE_LIMITED");
     assert_eq!(refused.header("retry-after"), "60");
     // The tasks of both take turns, so the fifth of bob is the ninth or the tenth to be rendered.
-    for _ in 0..4 {
-        bob.submit_prompt("a boat").await;
-    }
+    bob.submit_many(4, "a boat").await;
     bob.post(r#"{"prompt": "a boat"}"#).await.assert_error(429, "RATE_LIMITED");
     service.clock.advance(Duration::from_secs(1));
     bob.post(r#"{"prompt": "a boat"}"#).await.assert_error(429, "RATE_LIMITED");

@@ -64,8 +64,7 @@ async fn downloads_of_references() {
 
 #[tokio::test]
 async fn slots_for_tasks_with_references() {
-    let service = Service::start_with(&ONE_SLOT).await;
-    let (eve, bob) = (service.caller("eve", 100).await, service.caller("bob", 100).await);
+    let (service, [eve, bob]) = Service::with_callers(&ONE_SLOT, ["eve", "bob"], 100).await;
     let mut slow = Vec::new();
     for _ in 0..5 {
         slow.push(submit_with_reference(&eve, "slow").await);
@@ -104,9 +103,7 @@ async fn servers_of_an_engine() {
         let poison = ada.submit_prompt("poison").await;
         service.work().await;
         for round in 0..5 {
-            let boat = bob.submit_prompt("a boat").await;
-            service.work().await;
-            assert_eq!(bob.task(&boat).await["status"], "completed", "round {round}");
+            assert_eq!(bob.outcome("a boat").await["status"], "completed", "round {round}");
             service.clock.advance(Duration::from_secs(32));
         }
         assert_eq!(ada.task(&poison).await["status"], "failed");

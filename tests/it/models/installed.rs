@@ -188,7 +188,7 @@ fn nothing_is_removed_without_a_yes() {
     let (hub, data) = (Hub::start(), data());
     hub.pulled(data.path(), &[]);
     let said = refused(data.path(), &["model", "remove", NAME]);
-    assert!(said.contains("say --yes"), "{said}");
+    assert!(said.contains("pass --yes"), "{said}");
     hub.assert_whole(data.path());
     for without_a_question in [&["--yes"][..], &["--json"], &[]] {
         let said = refused(data.path(), &[&["model", "remove", "other"], without_a_question].concat());

@@ -17,17 +17,15 @@ use crate::rigs::service::{Caller, Service};
 
 pub const FORM: &str = "multipart/form-data; boundary=b-1";
 
-impl Caller<'_> {
+impl Caller {
     /// Begins an edit with these headers besides the key.
     pub async fn open(&self, headers: &str) -> TcpStream {
-        let mut stream = TcpStream::connect(self.service.address).await.expect("it listens");
         let head = format!(
             "POST {EDITS} HTTP/1.1\r\nhost: {}\r\nauthorization: {}\r\n{headers}\r\n",
             self.service.address,
             self.authorization()
         );
-        stream.write_all(head.as_bytes()).await.expect("a connection");
-        stream
+        self.service.write(head).await
     }
 
     /// The status of an edit whose body comes in chunks: a beginning, and then this chunk for ever.
@@ -46,7 +44,7 @@ impl Caller<'_> {
 }
 
 /// Nothing is left of the calls of this account.
-async fn assert_nothing_left(caller: &Caller<'_>, credits: i64) {
+async fn assert_nothing_left(caller: &Caller, credits: i64) {
     assert_eq!((caller.credits().await, caller.uploads().await, caller.service.files().await), (credits, 0, 0));
     let directory = std::fs::read_dir(caller.service.directory.path()).expect("a directory");
     let names: Vec<_> = directory.map(|entry| entry.expect("an entry").file_name()).collect();
@@ -57,7 +55,7 @@ async fn assert_nothing_left(caller: &Caller<'_>, credits: i64) {
 async fn a_sender_is_refused_before_a_byte_is_read() {
     let service = Service::start_with(&["--submit-rate", "3"]).await;
     let (ada, poor) = (service.caller("ada", 100).await, service.caller("poor", 1).await);
-    let announce = async |caller: &Caller<'_>, kind: &str, bytes: u64, more: &str| {
+    let announce = async |caller: &Caller, kind: &str, bytes: u64, more: &str| {
         let headers = format!("content-type: {kind}\r\ncontent-length: {bytes}\r\nexpect: 100-continue\r\n{more}");
         status_of(&mut caller.open(&headers).await).await
     };
@@ -68,12 +66,11 @@ async fn a_sender_is_refused_before_a_byte_is_read() {
     assert_eq!(announce(&ada, "application/json", MAX_EDIT_BODY + 1, "").await, 413);
     assert_eq!(announce(&ada, FORM, 5 * MAX_UPLOAD, "").await, 100);
     assert_eq!(announce(&ada, FORM, 100, "").await, 429, "beyond the rate limit");
-    let mut unknown = TcpStream::connect(service.address).await.expect("it listens");
     let head = format!(
         "POST {EDITS} HTTP/1.1\r\nhost: {}\r\nexpect: 100-continue\r\ncontent-length: 9\r\n\r\n",
         service.address
     );
-    unknown.write_all(head.as_bytes()).await.expect("a connection");
+    let mut unknown = service.write(head).await;
     assert_eq!(status_of(&mut unknown).await, 401);
     let full = service.caller("full", 100).await;
     for _ in 0..MAX_UPLOADS {
@@ -135,8 +132,7 @@ async fn a_hostile_form_leaves_nothing() {
 
 #[tokio::test]
 async fn an_endless_body_ends_at_its_limit() {
-    let service = Service::start().await;
-    let caller = service.caller("ada", 100).await;
+    let (_, caller) = Service::with_caller(&[], 100).await;
     let chunk = vec![b'A'; 0x1_0000];
     let begin =
         |disposition: &str| format!("--b-1\r\nContent-Disposition: form-data; {disposition}\r\n\r\n").into_bytes();
@@ -158,8 +154,7 @@ async fn an_endless_body_ends_at_its_limit() {
 
 #[tokio::test]
 async fn a_data_url_of_a_hundred_megabytes_is_an_error_that_names_it() {
-    let service = Service::start().await;
-    let caller = service.caller("ada", 100).await;
+    let (_, caller) = Service::with_caller(&[], 100).await;
     let url = format!("data:image/png;base64,{}", "A".repeat(30 << 20));
     let answer = caller.edit_json(&json!({ "prompt": "a boat", "images": [{ "image_url": url }] })).await;
     assert_eq!(error(&answer, 413).1, "image");
@@ -171,8 +166,7 @@ async fn a_data_url_of_a_hundred_megabytes_is_an_error_that_names_it() {
 
 #[tokio::test]
 async fn a_wrong_edit_in_json_names_its_field() {
-    let service = Service::start().await;
-    let caller = service.caller("ada", 100).await;
+    let (_, caller) = Service::with_caller(&[], 100).await;
     let good = data_url(&png(30, 20));
     for (body, param) in [
         (json!({ "prompt": "a" }), json!("image")),
@@ -198,8 +192,7 @@ async fn a_wrong_edit_in_json_names_its_field() {
 
 #[tokio::test]
 async fn a_caller_who_hangs_up_in_the_middle_leaves_nothing_and_no_place() {
-    let service = Service::start_with(&["--submit-rate", "0"]).await;
-    let caller = service.caller("ada", 100).await;
+    let (service, caller) = Service::with_caller(&["--submit-rate", "0"], 100).await;
     let begin = b"--b-1\r\nContent-Disposition: form-data; name=image; filename=a.png\r\n\r\nhalf a picture";
     let announced = format!("content-type: {FORM}\r\ncontent-length: 100000\r\n");
     let mut open = Vec::new();
@@ -231,8 +224,7 @@ async fn a_caller_who_hangs_up_in_the_middle_leaves_nothing_and_no_place() {
 
 #[tokio::test]
 async fn slow_callers_do_not_keep_their_places() {
-    let service = Service::start_with(&["--submit-rate", "0"]).await;
-    let caller = service.caller("ada", 100).await;
+    let (service, caller) = Service::with_caller(&["--submit-rate", "0"], 100).await;
     let announced = format!("content-type: {FORM}\r\ncontent-length: 100000\r\n");
     let mut slow = Vec::new();
     for _ in 0..4 {

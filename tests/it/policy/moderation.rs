@@ -97,9 +97,9 @@ async fn a_flagged_prompt_is_refused_and_the_endpoint_gets_the_documented_reques
         endpoint.policy("unreachable = \"closed\"\ncheck = [\"prompt\"]\nkey_file = \"key\"\nmodel = \"judge-1\"\n");
     let service = file.service(&[]).await;
     let ada = service.caller("ada", 10).await;
-    assert_refused(&outcome(&ada, "a forbidden boat").await);
+    assert_refused(&ada.outcome("a forbidden boat").await);
     assert_eq!(ada.credits().await, 10);
-    assert_eq!(outcome(&ada, "a boat").await["status"], "completed");
+    assert_eq!(ada.outcome("a boat").await["status"], "completed");
     let asked = endpoint.asked();
     let texts: Vec<_> = asked.iter().map(|asked| asked.json()["input"][0]["text"].clone()).collect();
     assert_eq!(texts, ["a forbidden boat", "a boat"]);
@@ -116,7 +116,7 @@ async fn only_the_configured_categories_count() {
         let more = format!("unreachable = \"closed\"\ncheck = [\"prompt\"]\ncategories = {categories}\n");
         let service = endpoint.policy(&more).service(&[]).await;
         let ada = service.caller("ada", 10).await;
-        assert_eq!(outcome(&ada, "a forbidden boat").await["status"], status, "{categories}");
+        assert_eq!(ada.outcome("a forbidden boat").await["status"], status, "{categories}");
     }
 }
 
@@ -125,7 +125,7 @@ async fn forbidden_words_are_refused_without_a_call_to_the_endpoint() {
     let endpoint = Endpoint::start().await;
     let service = endpoint.policy(&format!("unreachable = \"closed\"\n{WORDS}")).service(&[]).await;
     let ada = service.caller("ada", 10).await;
-    assert_refused(&outcome(&ada, "a bomb").await);
+    assert_refused(&ada.outcome("a bomb").await);
     assert_eq!(endpoint.asked().len(), 0);
 }
 
@@ -150,8 +150,8 @@ async fn an_endpoint_without_an_answer_fails_closed_or_open_as_configured() {
             let before = endpoint.asked().len();
             endpoint.always(reply.clone());
             let task = match reply {
-                Reply::Silence => endpoint.wasting_time(outcome(&ada, "a boat")).await,
-                _ => outcome(&ada, "a boat").await,
+                Reply::Silence => endpoint.wasting_time(ada.outcome("a boat")).await,
+                _ => ada.outcome("a boat").await,
             };
             assert_eq!(task["status"], status, "{unreachable} {reply:?}: {task}");
             assert_ne!(task["error"], REFUSED, "the task failed without a refusal");
@@ -163,7 +163,7 @@ async fn an_endpoint_without_an_answer_fails_closed_or_open_as_configured() {
         endpoint.always(Reply::Documented);
         service.clock.advance(Duration::from_secs(1));
         assert_eq!(ada.get(TASKS).await.status, 200, "an endpoint in trouble is no strike");
-        assert_refused(&outcome(&ada, "a forbidden boat").await);
+        assert_refused(&ada.outcome("a forbidden boat").await);
     }
 }
 
@@ -189,9 +189,7 @@ async fn results_are_moderated_before_their_files_are_written() {
     let endpoint = Endpoint::start().await;
     let service = endpoint.policy("unreachable = \"closed\"\ncheck = [\"results\"]\n").service(&[]).await;
     let ada = service.caller("ada", 10).await;
-    let task = ada.submit(json!({ "prompt": "a forbidden boat", "n": 2 })).await;
-    service.work().await;
-    assert_eq!(ada.task(task["task_id"].as_str().unwrap()).await["status"], "completed");
+    assert_eq!(ada.outcome_of(json!({ "prompt": "a forbidden boat", "n": 2 })).await["status"], "completed");
     let asked = endpoint.asked();
     assert_eq!(asked.len(), 2, "each picture, and no prompt");
     assert!(asked.iter().all(|asked| asked.json()["input"][0]["type"] == "image_url"));
@@ -204,7 +202,7 @@ async fn results_are_moderated_before_their_files_are_written() {
             .sum::<usize>()
     };
     let before = files();
-    assert_eq!(outcome(&ada, "a boat").await["status"], "failed");
+    assert_eq!(ada.outcome("a boat").await["status"], "failed");
     assert_eq!((before, files()), (2, 2));
 }
 
@@ -221,9 +219,7 @@ async fn a_flagged_or_blocked_reference_is_refused() {
     let ada = service.caller("ada", 10).await;
     let with_reference = async || {
         let body = json!({ "prompt": "a boat", "reference_images": [format!("https://{HOST}/red.png")] });
-        let task = ada.submit(body).await;
-        service.work().await;
-        ada.task(task["task_id"].as_str().unwrap()).await
+        ada.outcome_of(body).await
     };
     assert_refused(&with_reference().await);
     assert_eq!(endpoint.asked().len(), 2, "the prompt, the reference, and nothing drawn");

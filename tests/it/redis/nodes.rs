@@ -20,7 +20,7 @@ pub fn left(answer: &Answer) -> u32 {
 }
 
 /// Sends this number of reads as each caller, all at once, and returns the remaining requests after each allowed one.
-async fn crowd(callers: &[Caller<'_>], times: usize) -> Vec<u32> {
+async fn crowd(callers: &[Caller], times: usize) -> Vec<u32> {
     let reads = callers.iter().flat_map(|caller| (0..times).map(|_| caller.get(TASKS)));
     let answers = join_all(reads).await;
     let (allowed, refused): (Vec<_>, Vec<_>) = answers.iter().partition(|answer| answer.status == 200);
@@ -67,8 +67,7 @@ async fn without_redis_each_process_counts_alone() {
 async fn redis_stores_no_secrets_and_every_entry_expires() {
     let redis = RedisServer::start();
     let url = redis.url();
-    let service = Service::start_with(&counting(&url, &[])).await;
-    let caller = service.caller("ada", 10).await;
+    let (service, caller) = Service::with_caller(&counting(&url, &[]), 10).await;
     let (_, free) = service.new_key(caller.account.id, |key| key.read_rate = Some(0)).await;
     caller.submit_prompt("a boat").await;
     caller.get(TASKS).await;
@@ -98,8 +97,7 @@ async fn redis_stores_no_secrets_and_every_entry_expires() {
 async fn a_clock_that_is_set_back_blocks_no_caller() {
     let redis = RedisServer::start();
     let url = redis.url();
-    let service = Service::start_with(&counting(&url, &["--read-rate", "2"])).await;
-    let caller = service.caller("ada", 0).await;
+    let (service, caller) = Service::with_caller(&counting(&url, &["--read-rate", "2"]), 0).await;
     for _ in 0..2 {
         assert_eq!(caller.get(TASKS).await.status, 200);
     }

@@ -21,16 +21,14 @@ async fn until_shared(service: &Service, shared: bool) {
 }
 
 /// Reads and submits. All must be answered, and the process counts all of them alone.
-async fn goes_on_alone(caller: &Caller<'_>) {
-    let service = caller.service;
+async fn goes_on_alone(caller: &Caller) {
+    let service = &caller.service;
     let before = service.shared.metrics.rate_limit_fallbacks.get();
     let together = join_all((0..16).map(|_| caller.get(TASKS)));
     for answer in tokio::time::timeout(NEVER, together).await.expect("answers") {
         assert_eq!(answer.status, 200);
     }
-    for _ in 0..4 {
-        caller.submit_prompt("a boat").await;
-    }
+    caller.submit_many(4, "a boat").await;
     assert_eq!(service.shared.metrics.rate_limit_fallbacks.get() - before, 20);
     let text = service.shared.metrics.expose(&QueueDepth::default(), &[], Timestamp::from_millis(0), None);
     assert!(text.contains(&format!("\ntintype_rate_limit_fallbacks_total {}\n", before + 20)), "{text}");
@@ -40,8 +38,7 @@ async fn goes_on_alone(caller: &Caller<'_>) {
 async fn requests_continue_while_redis_is_down_and_limits_are_shared_again_when_it_is_back() {
     let mut redis = RedisServer::start();
     let url = redis.url();
-    let service = Service::start_with(&counting(&url, &["--read-rate", "100"])).await;
-    let caller = service.caller("ada", 100).await;
+    let (service, caller) = Service::with_caller(&counting(&url, &["--read-rate", "100"]), 100).await;
     for used in 1..=5 {
         assert_eq!(left(&caller.get(TASKS).await), 100 - used);
     }
@@ -61,12 +58,9 @@ async fn requests_continue_while_redis_is_down_and_limits_are_shared_again_when_
 async fn a_limit_holds_while_redis_is_down() {
     let mut redis = RedisServer::start();
     let url = redis.url();
-    let service = Service::start_with(&counting(&url, &["--submit-rate", "3"])).await;
-    let caller = service.caller("ada", 100).await;
+    let (_, caller) = Service::with_caller(&counting(&url, &["--submit-rate", "3"]), 100).await;
     redis.kill();
-    for _ in 0..3 {
-        caller.submit_prompt("a boat").await;
-    }
+    caller.submit_many(3, "a boat").await;
     let refused = caller.post(r#"{"prompt": "a boat"}"#).await;
     refused.assert_error(429, "RATE_LIMITED");
     assert_eq!(refused.header("retry-after"), "20");
@@ -76,8 +70,8 @@ async fn a_limit_holds_while_redis_is_down() {
 async fn requests_do_not_queue_behind_a_redis_that_hangs() {
     let redis = RedisServer::start();
     let url = redis.url();
-    let service = Service::start_with(&["--redis", &url, "--redis-timeout", "2s", "--read-rate", "1000"]).await;
-    let caller = service.caller("ada", 100).await;
+    let (service, caller) =
+        Service::with_caller(&["--redis", &url, "--redis-timeout", "2s", "--read-rate", "1000"], 100).await;
     until_shared(&service, true).await;
     caller.get(TASKS).await;
     redis.signal("STOP");
@@ -97,8 +91,7 @@ async fn requests_do_not_queue_behind_a_redis_that_hangs() {
 async fn a_script_that_redis_forgot_is_loaded_again() {
     let redis = RedisServer::start();
     let url = redis.url();
-    let service = Service::start_with(&counting(&url, &["--read-rate", "100"])).await;
-    let caller = service.caller("ada", 0).await;
+    let (service, caller) = Service::with_caller(&counting(&url, &["--read-rate", "100"]), 0).await;
     assert_eq!(left(&caller.get(TASKS).await), 99);
     redis::cmd("SCRIPT").arg("FLUSH").exec(&mut redis.connection()).expect("an answer");
     assert_eq!(left(&caller.get(TASKS).await), 98);
@@ -109,8 +102,7 @@ async fn a_script_that_redis_forgot_is_loaded_again() {
 async fn connections_that_redis_closes_are_reopened() {
     let redis = RedisServer::start();
     let url = redis.url();
-    let service = Service::start_with(&counting(&url, &["--read-rate", "100"])).await;
-    let caller = service.caller("ada", 0).await;
+    let (service, caller) = Service::with_caller(&counting(&url, &["--read-rate", "100"]), 0).await;
     assert_eq!(left(&caller.get(TASKS).await), 99);
     let mut connection = redis.connection();
     let own: u64 = redis::cmd("CLIENT").arg("ID").query(&mut connection).expect("an id");
@@ -141,8 +133,7 @@ async fn a_redis_that_takes_no_writes_does_not_count() {
 async fn a_redis_without_free_memory_does_not_count() {
     let redis = RedisServer::start();
     let url = redis.url();
-    let service = Service::start_with(&counting(&url, &[])).await;
-    let caller = service.caller("ada", 100).await;
+    let (service, caller) = Service::with_caller(&counting(&url, &[]), 100).await;
     redis::cmd("CONFIG").arg(&["SET", "maxmemory", "1"]).exec(&mut redis.connection()).expect("done");
     caller.get(TASKS).await;
     until_shared(&service, false).await;

@@ -172,6 +172,14 @@ impl Server {
         Self::spawn(small_sketches(command, data))
     }
 
+    /// Starts a new installation, and returns its data directory and its first key, too.
+    pub fn install(flags: &[&str]) -> (TempDir, Self, String) {
+        let data = TempDir::new().expect("a directory");
+        let server = Self::start(data.path(), flags);
+        let key = server.first_key().expect("a key");
+        (data, server, key)
+    }
+
     pub fn spawn(command: Command) -> Self {
         Self::attempt(command).unwrap_or_else(|said| panic!("the server ended: {said}"))
     }

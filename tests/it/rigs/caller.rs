@@ -10,17 +10,17 @@ use tintype_domain::model::{Account, Id};
 use super::http::{Answer, GENERATE, GENERATIONS, TASKS};
 use super::service::Service;
 
-pub struct Caller<'a> {
-    pub service: &'a Service,
+pub struct Caller {
+    pub service: Service,
     pub account: Account,
     pub key_id: Id,
     pub key: String,
 }
 
-impl Caller<'_> {
+impl Caller {
     /// This caller at another process.
-    pub fn at<'a>(&self, service: &'a Service) -> Caller<'a> {
-        Caller { service, account: self.account.clone(), key_id: self.key_id, key: self.key.clone() }
+    pub fn at(&self, service: &Service) -> Self {
+        Self { service: service.clone(), account: self.account.clone(), key_id: self.key_id, key: self.key.clone() }
     }
 
     pub fn authorization(&self) -> String {
@@ -67,6 +67,24 @@ impl Caller<'_> {
     pub async fn submit_prompt(&self, prompt: &str) -> String {
         let task = self.submit(json!({ "prompt": prompt })).await;
         task["task_id"].as_str().expect("a task_id").to_owned()
+    }
+
+    /// The task of a prompt after the worker has worked.
+    pub async fn outcome(&self, prompt: &str) -> Value {
+        self.outcome_of(json!({ "prompt": prompt })).await
+    }
+
+    /// The task that this body submits, after the worker has worked.
+    pub async fn outcome_of(&self, body: Value) -> Value {
+        let task = self.submit(body).await;
+        self.service.work().await;
+        self.task(task["task_id"].as_str().expect("a task_id")).await
+    }
+
+    pub async fn submit_many(&self, count: usize, prompt: &str) {
+        for _ in 0..count {
+            self.submit_prompt(prompt).await;
+        }
     }
 
     /// Polls a task once.

@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 use std::path::Path;
+use std::sync::Mutex;
 
 use http_body_util::BodyExt as _;
 use hyper::body::Incoming;
@@ -35,7 +36,7 @@ pub struct S3Server {
     service: S3Service,
     tls: Option<TlsAcceptor>,
     proxy: Proxy,
-    serving: Option<JoinHandle<()>>,
+    serving: Mutex<Option<JoinHandle<()>>>,
 }
 
 impl S3Server {
@@ -59,22 +60,23 @@ impl S3Server {
         builder.set_auth(SimpleAuth::from_single(ACCESS_KEY, SECRET_KEY));
         let service = builder.build();
         let port = Port::take();
-        let mut server = Self { address: port.address, _port: port, service, tls, proxy, serving: None };
+        let server = Self { address: port.address, _port: port, service, tls, proxy, serving: Mutex::default() };
         server.come_back().await;
         server
     }
 
     /// Closes its listener and all its connections.
-    pub async fn stop(&mut self) {
-        let serving = self.serving.take().expect("it runs");
+    pub async fn stop(&self) {
+        let serving = self.serving.lock().expect("no panic").take().expect("it runs");
         serving.abort();
         assert!(serving.await.expect_err("it was aborted").is_cancelled());
     }
 
     /// Listens on its port again.
-    pub async fn come_back(&mut self) {
+    pub async fn come_back(&self) {
         let listener = listen_again(self.address).await;
-        self.serving = Some(tokio::spawn(serve(listener, self.tls.clone(), self.proxy, self.service.clone())));
+        let serving = tokio::spawn(serve(listener, self.tls.clone(), self.proxy, self.service.clone()));
+        *self.serving.lock().expect("no panic") = Some(serving);
     }
 
     /// The environment variables that direct AWS clients to this server.
@@ -89,7 +91,7 @@ impl S3Server {
 
 impl Drop for S3Server {
     fn drop(&mut self) {
-        if let Some(serving) = &self.serving {
+        if let Some(serving) = self.serving.get_mut().expect("no panic") {
             serving.abort();
         }
     }

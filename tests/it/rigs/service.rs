@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
+use futures::{StreamExt as _, stream};
 use http_body_util::Full;
 use hyper::Request;
 use tempfile::TempDir;
@@ -41,6 +42,7 @@ pub use super::caller::Caller;
 use super::http::{Answer, exchange};
 use super::redis::{self, RedisServer};
 use super::s3::S3Server;
+use super::visitor::Visitor;
 use super::wait::until;
 pub use tintype_rigs::database::{Backend, NOON};
 
@@ -186,7 +188,11 @@ fn renderer(
     EngineRenderer::new(&settings.worker, shared.clone(), policy.clone(), info, engine).expect("a renderer")
 }
 
-pub struct Service {
+/// A running service. Clones are the same one, which stops with the last of them.
+#[derive(Clone)]
+pub struct Service(Arc<Running>);
+
+pub struct Running {
     process: Process,
     pub clock: Clock,
     pub address: SocketAddr,
@@ -201,6 +207,14 @@ pub struct Service {
 }
 
 impl Deref for Service {
+    type Target = Running;
+
+    fn deref(&self) -> &Running {
+        &self.0
+    }
+}
+
+impl Deref for Running {
     type Target = Process;
 
     fn deref(&self) -> &Process {
@@ -217,6 +231,41 @@ impl Service {
     /// Starts with flags of `tintype serve`.
     pub async fn start_with(flags: &[&str]) -> Self {
         Self::start_changed(flags, |_| {}).await
+    }
+
+    /// Makes callers, of which there are none yet, connect to another address.
+    pub fn reach_at(&mut self, address: SocketAddr) {
+        Arc::get_mut(&mut self.0).expect("no clones").address = address;
+    }
+
+    /// Starts with flags of `tintype serve`, and a [`Service::caller`] `ada` with these credits.
+    pub async fn with_caller(flags: &[&str], credits: i64) -> (Self, Caller) {
+        let service = Self::start_with(flags).await;
+        let caller = service.caller("ada", credits).await;
+        (service, caller)
+    }
+
+    /// Starts with flags of `tintype serve`, and a [`Service::caller`] with each of these names and these credits.
+    pub async fn with_callers<const N: usize>(flags: &[&str], names: [&str; N], credits: i64) -> (Self, [Caller; N]) {
+        let service = Self::start_with(flags).await;
+        let callers = stream::iter(names).then(|name| service.caller(name, credits));
+        let callers = callers.collect::<Vec<_>>().await.try_into();
+        (service, callers.ok().expect("as many"))
+    }
+
+    /// Starts with flags of `tintype serve`, and a [`Service::visitor`] `ada` with these credits.
+    pub async fn with_visitor(flags: &[&str], credits: i64) -> (Self, Visitor) {
+        let service = Self::start_with(flags).await;
+        let visitor = service.visitor("ada", credits).await;
+        (service, visitor)
+    }
+
+    /// Starts with flags of `tintype serve`, and a [`Service::visitor`] with each of these names and these credits.
+    pub async fn with_visitors<const N: usize>(flags: &[&str], names: [&str; N], credits: i64) -> (Self, [Visitor; N]) {
+        let service = Self::start_with(flags).await;
+        let visitors = stream::iter(names).then(|name| service.visitor(name, credits));
+        let visitors = visitors.collect::<Vec<_>>().await.try_into();
+        (service, visitors.ok().expect("as many"))
     }
 
     /// Starts with result files in a directory, even if `TEST_FILES` names another store.
@@ -263,8 +312,7 @@ impl Service {
         let store = backend.open_with_faults(&directory, &clock, settings.test_fault.clone());
         let (files, s3) = kind.open(&directory).await;
         let files = files.with_faults(settings.test_fault.clone()).guarded_by(backup_lock(directory.path()));
-        let service = Self::serve(settings, change, clock, store, files, directory).await;
-        Self { s3, _redis: redis, ..service }
+        Self::serve(settings, change, clock, store, files, directory, (s3, redis)).await
     }
 
     /// Another process of this service with its own flags, and the same database, files and clock.
@@ -286,12 +334,13 @@ impl Service {
     pub async fn join_apart(&self) -> Self {
         let store = Backend::Postgres.open_with_faults(&self.directory, &self.clock, Faults::default());
         let directory = TempDir::new().expect("a temporary directory");
-        Self::serve(settings(&[]), |_| {}, self.clock.clone(), store, self.open_files(), directory).await
+        Self::serve(settings(&[]), |_| {}, self.clock.clone(), store, self.open_files(), directory, (None, None)).await
     }
 
     async fn join_on(&self, settings: ServerSettings, clock: &Clock, files: Files) -> Self {
         let directory = TempDir::new().expect("a temporary directory");
-        Self::serve(settings, |_| {}, clock.clone(), self.shared.store.clone(), files, directory).await
+        let store = self.shared.store.clone();
+        Self::serve(settings, |_| {}, clock.clone(), store, files, directory, (None, None)).await
     }
 
     /// The store of its files, opened once more.
@@ -310,6 +359,7 @@ impl Service {
         store: Arc<Store>,
         files: Files,
         directory: TempDir,
+        (s3, _redis): (Option<S3Server>, Option<RedisServer>),
     ) -> Self {
         let faults = settings.test_fault.clone();
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
@@ -329,18 +379,18 @@ impl Service {
         let front = ListenerSettings { certificate, limits: connections, trusted_proxies, balancers };
         let router = router(process.api.clone(), readiness.clone());
         tokio::spawn(server::serve(vec![listener.into()], router, front, stop.clone()));
-        let (s3, _redis, _stop) = (None, None, stop.drop_guard());
-        Self { process, clock, address, readiness, directory, faults, s3, _redis, _stop }
+        let _stop = stop.drop_guard();
+        Self(Arc::new(Running { process, clock, address, readiness, directory, faults, s3, _redis, _stop }))
     }
 
     /// A new account with credits and a key.
-    pub async fn caller(&self, name: &str, credits: i64) -> Caller<'_> {
+    pub async fn caller(&self, name: &str, credits: i64) -> Caller {
         let AccountCreation::Created(account) = self.shared.store.create_account(name, credits).await.expect("a store")
         else {
             panic!("the name {name} is taken")
         };
         let (key_id, key) = self.new_key(account.id, |_| {}).await;
-        Caller { service: self, account, key_id, key }
+        Caller { service: self.clone(), account, key_id, key }
     }
 
     pub async fn new_key(&self, account_id: Id, change: impl FnOnce(&mut NewKey)) -> (Id, String) {

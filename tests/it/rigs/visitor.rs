@@ -2,7 +2,7 @@
 
 use hyper::StatusCode;
 use tintype::service::people::People;
-use tintype_domain::model::{Id, Surface};
+use tintype_domain::model::{Id, Status, Surface};
 use tintype_domain::person::{Person, Role};
 use tintype_store::PersonCreation;
 
@@ -10,8 +10,8 @@ use super::http::Answer;
 use super::service::Service;
 
 /// A person who is signed in.
-pub struct Visitor<'a> {
-    pub service: &'a Service,
+pub struct Visitor {
+    pub service: Service,
     pub account: Id,
     pub person: Person,
     pub cookie: String,
@@ -33,21 +33,38 @@ impl Service {
     }
 
     /// A new account with some credits, and its owner.
-    pub async fn visitor(&self, name: &str, credits: i64) -> Visitor<'_> {
+    pub async fn visitor(&self, name: &str, credits: i64) -> Visitor {
         self.shared.store.create_account(name, credits).await.expect("a store");
         self.visitor_as(name, name, Role::Owner).await
     }
 
-    pub async fn visitor_as(&self, account: &str, name: &str, role: Role) -> Visitor<'_> {
+    /// Sends a form that needs no session, with these headers besides the usual ones.
+    pub async fn post_form(&self, path: &str, fields: &[(&str, &str)], headers: &[(&str, &str)]) -> Answer {
+        let body = url::form_urlencoded::Serializer::new(String::new()).extend_pairs(fields).finish();
+        let form = ("content-type", "application/x-www-form-urlencoded");
+        self.call("POST", path, &[&[form], headers].concat(), body).await
+    }
+
+    pub async fn set_password(&self, person: &Person, password: &str) -> Person {
+        let set = People::new(self.shared.store.clone()).set_password(person, password.into()).await;
+        set.expect("a store").expect("a good password").expect("a person")
+    }
+
+    /// The person with a name or an id.
+    pub async fn find_person(&self, name: &str) -> Option<Person> {
+        self.shared.store.find_person(name).await.expect("a store").map(|found| found.person)
+    }
+
+    pub async fn visitor_as(&self, account: &str, name: &str, role: Role) -> Visitor {
         let person = self.person(account, name, role).await;
         let answer = self.call("POST", &self.link(&person).await, &[], "").await;
         assert_eq!((answer.status, answer.header("location")), (StatusCode::SEE_OTHER, "/studio"));
         let cookie = set_cookie(&answer).to_owned();
-        Visitor { service: self, account: person.account_id, person, cookie }
+        Visitor { service: self.clone(), account: person.account_id, person, cookie }
     }
 }
 
-impl Visitor<'_> {
+impl Visitor {
     pub async fn get(&self, path: &str) -> Answer {
         self.service.call("GET", path, &[("cookie", &self.cookie)], "").await
     }
@@ -82,11 +99,8 @@ impl Visitor<'_> {
         proof: &str,
         headers: &[(&str, &str)],
     ) -> Answer {
-        let mut body = url::form_urlencoded::Serializer::new(String::new());
-        body.extend_pairs(fields).append_pair("proof", proof);
-        let mut all = vec![("cookie", self.cookie.as_str()), ("content-type", "application/x-www-form-urlencoded")];
-        all.extend_from_slice(headers);
-        self.service.call("POST", path, &all, body.finish()).await
+        let fields = [fields, &[("proof", proof)]].concat();
+        self.service.post_form(path, &fields, &[&[("cookie", self.cookie.as_str())], headers].concat()).await
     }
 
     /// Follows the answer of a form to the page that shows a secret, and returns what it shows.
@@ -110,11 +124,37 @@ impl Visitor<'_> {
         self.service.call("GET", "/studio/secret", &[("cookie", &cookies)], "").await
     }
 
+    /// Sends the form of the first page for one square picture, unless `more` fields say otherwise: the last one counts.
+    pub async fn submit(&self, prompt: &str, more: &[(&str, &str)]) -> Answer {
+        self.send("/studio/tasks", &[&[("prompt", prompt), ("shape", "1:1"), ("n", "1")], more].concat()).await
+    }
+
     pub async fn create(&self, prompt: &str) -> Id {
-        let answer = self.send("/studio/tasks", &[("prompt", prompt), ("shape", "1:1"), ("n", "1")]).await;
+        self.create_with(prompt, &[]).await
+    }
+
+    pub async fn create_with(&self, prompt: &str, more: &[(&str, &str)]) -> Id {
+        let answer = self.submit(prompt, more).await;
         assert_eq!(answer.status, StatusCode::SEE_OTHER, "{answer:?}");
+        self.newest_task().await.expect("a task")
+    }
+
+    /// The task of a prompt, after the worker has done it.
+    pub async fn finished(&self, prompt: &str) -> Id {
+        let task = self.create(prompt).await;
+        self.service.work().await;
+        task
+    }
+
+    /// The newest task of the account in the studio.
+    pub async fn newest_task(&self) -> Option<Id> {
         let tasks = self.service.shared.store.list_tasks(self.account, Surface::Web, None, 1).await.expect("a store");
-        tasks.first().expect("a task").id
+        tasks.first().map(|task| task.id)
+    }
+
+    pub async fn status(&self, task: Id) -> Status {
+        let found = self.service.shared.store.find_task(self.account, Surface::Web, task).await.expect("a store");
+        found.expect("a task").status
     }
 
     pub async fn credits(&self) -> i64 {

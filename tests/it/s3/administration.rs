@@ -134,7 +134,7 @@ async fn the_doctor_checks_the_bucket() {
 async fn credentials_of_the_bucket_are_never_shown() {
     const TOKEN: &str = "kittiwake-session-token";
     let directory = TempDir::new().expect("a directory");
-    let mut s3 = S3Server::start(&directory.path().join("s3"), "pictures").await;
+    let s3 = S3Server::start(&directory.path().join("s3"), "pictures").await;
     let data = directory.path().join("data");
     let log = directory.path().join("log");
     let mut command = on_bucket(&data, &s3, &["serve", "--listen", "127.0.0.1:0", "--log", "trace"]);

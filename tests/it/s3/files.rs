@@ -62,9 +62,7 @@ async fn a_bucket_is_reached_over_tls_with_a_configured_authority() {
 async fn tasks_complete_and_their_files_are_served_in_ranges() {
     let service = Service::start_on_s3(&[]).await;
     let caller = service.caller("ada", 100).await;
-    let task = caller.submit(json!({ "prompt": "a boat", "n": 4 })).await;
-    service.work().await;
-    let task = caller.task(task["task_id"].as_str().expect("a task_id")).await;
+    let task = caller.outcome_of(json!({ "prompt": "a boat", "n": 4 })).await;
     assert_eq!(task["status"], "completed", "{task}");
     assert_eq!(files(&service).len(), 4);
     for image in task["images"].as_array().expect("images") {

@@ -15,13 +15,7 @@ use url::Url;
 
 use crate::rigs::http::{Answer, TASKS, exchange};
 use crate::rigs::s3::SECRET_KEY;
-use crate::rigs::service::{Caller, Service};
-
-async fn completed(caller: &Caller<'_>) -> Value {
-    let task_id = caller.submit_prompt("a boat").await;
-    caller.service.work().await;
-    caller.task(&task_id).await
-}
+use crate::rigs::service::Service;
 
 fn media_url(task: &Value) -> Url {
     task["media_url"].as_str().and_then(|url| url.parse().ok()).expect("a URL")
@@ -44,7 +38,7 @@ fn signed_for(url: &Url) -> u64 {
 async fn a_public_bucket_is_linked_to_by_the_key_of_the_object() {
     let service = Service::start_on_s3(&["--file-url", "https://cdn.example.com/pictures/"]).await;
     let caller = service.caller("ada", 100).await;
-    let task = completed(&caller).await;
+    let task = caller.outcome("a boat").await;
     let url = media_url(&task);
     let key = url.as_str().strip_prefix("https://cdn.example.com/pictures/").expect("the base");
     let object = service.directory.path().join("files").join(key);
@@ -55,7 +49,7 @@ async fn a_public_bucket_is_linked_to_by_the_key_of_the_object() {
 async fn signed_links_serve_the_png_and_nothing_else() {
     let service = Service::start_on_s3(&["--file-urls", "signed", "--file-url-lifetime", "10m"]).await;
     let caller = service.caller("ada", 100).await;
-    let task = completed(&caller).await;
+    let task = caller.outcome("a boat").await;
     let url = media_url(&task);
     assert_eq!(url.port(), service.s3.as_ref().map(|s3| s3.address.port()));
     assert!(!url.as_str().contains(SECRET_KEY));
@@ -76,7 +70,7 @@ async fn signed_links_serve_the_png_and_nothing_else() {
 async fn a_signed_link_is_shown_only_while_its_lifetime_is_left() {
     let service = Service::start_on_s3(&["--file-urls", "signed", "--file-url-lifetime", "1h"]).await;
     let caller = service.caller("ada", 100).await;
-    let task = completed(&caller).await;
+    let task = caller.outcome("a boat").await;
     let task_id = task["task_id"].as_str().expect("a task_id");
     let first = media_url(&task);
     // The URL stays the same for a while, so that caches work...

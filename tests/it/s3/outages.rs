@@ -18,8 +18,8 @@ const SOON: Duration = Duration::from_millis(200);
 
 #[tokio::test]
 async fn an_attempt_survives_a_short_bucket_outage() {
-    let mut service = Service::start_on_s3(&[]).await;
-    let mut s3 = service.s3.take().expect("a bucket");
+    let service = Service::start_on_s3(&[]).await;
+    let s3 = service.s3.as_ref().expect("a bucket");
     let caller = service.caller("ada", 100).await;
     let task_id = caller.submit_prompt("a boat").await;
     s3.stop().await;
@@ -40,13 +40,11 @@ async fn an_attempt_survives_a_short_bucket_outage() {
 
 #[tokio::test]
 async fn a_lasting_bucket_outage_costs_no_attempt_and_the_task_is_refunded_in_time() {
-    let mut service = Service::start_on_s3(&[]).await;
+    let service = Service::start_on_s3(&[]).await;
     let impatient = service.join_with_write_limit(&[], SOON).await;
-    let mut s3 = service.s3.take().expect("a bucket");
+    let s3 = service.s3.as_ref().expect("a bucket");
     let caller = service.caller("ada", 100).await;
-    let seen = caller.submit_prompt("a boat").await;
-    service.work().await;
-    let seen = caller.task(&seen).await;
+    let seen = caller.outcome("a boat").await;
     s3.stop().await;
     let task_id = caller.submit_prompt("a boat").await;
     impatient.work().await;

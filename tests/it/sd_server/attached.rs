@@ -21,9 +21,7 @@ async fn a_task_is_rendered_with_a_seed_of_its_own_for_each_picture() {
     let service = service(&server).await;
     let caller = service.caller("ada", 100).await;
     let prompt = "a boat <lora:evil:1> <sd_cpp_extra_args>{\"seed\":1}</sd_cpp_extra_args> \"at\" sea";
-    let task = caller.submit(json!({ "prompt": prompt, "n": 4 })).await;
-    service.work().await;
-    let task = caller.task(task["task_id"].as_str().expect("a task_id")).await;
+    let task = caller.outcome_of(json!({ "prompt": prompt, "n": 4 })).await;
     assert_eq!(task["status"], "completed", "{task}");
     let bodies = server.bodies();
     assert_eq!((bodies.len(), server.most_unfinished()), (4, 2), "one is painted and one waits");

@@ -32,19 +32,19 @@ impl Examiner {
     /// Examines the page that is open, in light and dark, on a phone and on a desk.
     fn examine(&mut self, person: &mut Person, page: &str) {
         // The last expression of the script would be an object that refers to itself.
-        person.browser.evaluate(&format!("{}; 0", self.axe));
+        person.evaluate(&format!("{}; 0", self.axe));
         for dark in [false, true] {
-            person.browser.prefer_dark(dark);
+            person.prefer_dark(dark);
             for (width, height) in SIZES {
-                person.browser.resize(width, height);
-                let found = person.browser.evaluate(FINDINGS);
+                person.resize(width, height);
+                let found = person.evaluate(FINDINGS);
                 let look = if dark { "dark" } else { "light" };
                 for finding in found.as_array().expect("a list") {
                     self.found.push(format!("{page}, {width}, {look}: {}", finding.as_str().expect("text")));
                 }
             }
         }
-        person.browser.prefer_dark(false);
+        person.prefer_dark(false);
     }
 
     fn open(&mut self, person: &mut Person, path: &str) {
@@ -62,26 +62,25 @@ impl Examiner {
 fn pages_with_pictures_pass_axe() {
     let (mut person, mut examiner) = (Person::sign_in(&[]), Examiner::new());
     examiner.examine(&mut person, "nothing yet");
-    person.browser.resize(1_280, 900);
-    person.create("A lighthouse in a storm");
-    person.browser.until(&first("completed"));
+    person.resize(1_280, 900);
+    person.finish("A lighthouse in a storm");
     person.create("A red fox in the snow [[fail]]");
-    person.browser.until(&first("failed"));
+    person.until(&first("failed"));
     person.create("A boat that takes its time [[hang]]");
-    person.browser.until("document.querySelector('.tile progress')");
+    person.until("document.querySelector('.tile progress')");
     examiner.examine(&mut person, "three tasks");
-    person.browser.resize(1_280, 900);
-    person.browser.click("document.querySelector('.references summary')");
-    person.browser.click("document.querySelector('[data-state=completed] .more')");
-    person.browser.until("document.querySelector('[data-menu]:popover-open')");
+    person.resize(1_280, 900);
+    person.click("document.querySelector('.references summary')");
+    person.click("document.querySelector('[data-state=completed] .more')");
+    person.until("document.querySelector('[data-menu]:popover-open')");
     examiner.examine(&mut person, "menu and references open");
-    person.browser.resize(1_280, 900);
-    person.browser.press("Escape");
-    person.browser.click("document.querySelector('[data-state=completed] .open')");
-    person.browser.until("document.querySelector('.viewer .about dl')");
+    person.resize(1_280, 900);
+    person.press("Escape");
+    person.click("document.querySelector('[data-state=completed] .open')");
+    person.until("document.querySelector('.viewer .about dl')");
     examiner.examine(&mut person, "the viewer");
     person.open("/studio");
-    let task = person.browser.evaluate("document.querySelector('[data-state=completed]').id.slice('task-'.length)");
+    let task = person.evaluate("document.querySelector('[data-state=completed]').id.slice('task-'.length)");
     let task = task.as_str().expect("an id");
     let picture = format!("result:{task}/1");
     let compare = &format!("/studio/compare?a={picture}");
@@ -97,25 +96,23 @@ fn pages_with_pictures_pass_axe() {
 fn the_gallery_passes_axe() {
     let (mut person, mut examiner) = (Person::sign_in(&[]), Examiner::new());
     examiner.open(&mut person, "/studio/gallery");
-    person.browser.resize(1_280, 900);
+    person.resize(1_280, 900);
     person.open("/studio");
     for (prompt, state) in [("A lighthouse in a storm", "completed"), ("A red fox [[fail]]", "failed")] {
         person.create(prompt);
-        person.browser.until(&first(state));
+        person.until(&first(state));
     }
     person.open("/studio/gallery");
-    person.browser.click("document.querySelector('[data-pick]')");
-    person.browser.click("document.querySelector('.star')");
-    person.browser.until("document.querySelector('.star[aria-pressed=true]')");
+    person.click("document.querySelector('[data-pick]')");
+    person.click("document.querySelector('.star')");
+    person.until("document.querySelector('.star[aria-pressed=true]')");
     // Without the menus of the person and of the cards, which cover what is below them.
-    person
-        .browser
-        .evaluate("document.querySelectorAll('main details:not(.remix)').forEach(part => { part.open = true; })");
+    person.evaluate("document.querySelectorAll('main details:not(.remix)').forEach(part => { part.open = true; })");
     examiner.examine(&mut person, "a chosen task, and every part open");
-    person.browser.resize(1_280, 900);
+    person.resize(1_280, 900);
     person.open("/studio/gallery");
     person.choose("[data-erase]");
-    person.browser.until("document.querySelector('.undo')");
+    person.until("document.querySelector('.undo')");
     examiner.examine(&mut person, "a deleted task");
     examiner.open(&mut person, "/studio/gallery?q=lighthouse&starred=1&state=completed");
     examiner.open(&mut person, "/studio/gallery?q=nothing");
@@ -127,13 +124,13 @@ fn the_gallery_passes_axe() {
 fn pages_of_accounts_and_operators_pass_axe() {
     let (mut person, mut examiner) = (Person::sign_in(&[]), Examiner::new());
     person.open("/studio/keys");
-    person.browser.paste("document.querySelector('input[name=name]')", "laptop");
-    person.browser.follow("document.querySelector('form.inline button')");
+    person.paste("document.querySelector('input[name=name]')", "laptop");
+    person.follow("document.querySelector('form.inline button')");
     examiner.examine(&mut person, "a new key");
-    person.browser.resize(1_280, 900);
+    person.resize(1_280, 900);
     person.open("/studio/webhooks");
-    person.browser.paste("document.querySelector('input[name=url]')", "https://10.0.0.1/hooks");
-    person.browser.follow("document.querySelector('form.inline button')");
+    person.paste("document.querySelector('input[name=url]')", "https://10.0.0.1/hooks");
+    person.follow("document.querySelector('form.inline button')");
     examiner.examine(&mut person, "a new endpoint");
     let data = person.data.path();
     let endpoints = json(data, &["webhook", "list"]);
@@ -165,15 +162,15 @@ fn pages_of_accounts_and_operators_pass_axe() {
     ] {
         examiner.open(&mut person, path);
     }
-    person.browser.resize(1_280, 900);
+    person.resize(1_280, 900);
     person.open("/studio");
-    person.browser.click("document.querySelector('.person summary')");
-    person.browser.follow("document.querySelector('.person button')");
+    person.click("document.querySelector('.person summary')");
+    person.follow("document.querySelector('.person button')");
     examiner.examine(&mut person, "sign in");
     examiner.open(&mut person, "/studio/sign-in/nonsense");
     examiner.finish();
     // The browser itself reports the status of the page that does not exist.
-    person.browser.errors.retain(|error| !error.contains("404"));
+    person.errors.retain(|error| !error.contains("404"));
     person.leave();
 }
 
@@ -181,30 +178,29 @@ fn pages_of_accounts_and_operators_pass_axe() {
 fn a_stranger_signs_up_on_a_phone_by_a_form_that_passes_axe() {
     let flags = ["--sign-up", "--sign-up-credits", "20"];
     let (mut person, mut examiner) = (Person::sign_in(&flags), Examiner::new());
-    person.browser.click("document.querySelector('.person summary')");
-    person.browser.follow("document.querySelector('.person button')");
+    person.click("document.querySelector('.person summary')");
+    person.follow("document.querySelector('.person button')");
     examiner.examine(&mut person, "sign in, with the way to sign up");
-    person.browser.follow("document.querySelector('a[href=\"/studio/sign-up\"]')");
+    person.follow("document.querySelector('a[href=\"/studio/sign-up\"]')");
     examiner.examine(&mut person, "sign up");
-    person.browser.resize(390, 844);
+    person.resize(390, 844);
     let send = |person: &mut Person, name: &str| {
-        person.browser.evaluate("document.querySelector('#name').value = ''");
-        person.browser.paste("document.querySelector('#name')", name);
-        person.browser.paste("document.querySelector('#password')", "correct horse battery");
-        person.browser.follow("document.querySelector('form button')");
+        person.evaluate("document.querySelector('#name').value = ''");
+        person.paste("document.querySelector('#name')", name);
+        person.paste("document.querySelector('#password')", "correct horse battery");
+        person.follow("document.querySelector('form button')");
     };
     send(&mut person, "default");
-    assert_eq!(person.browser.evaluate("document.querySelector('[role=alert]').textContent.includes('another')"), true);
+    assert_eq!(person.evaluate("document.querySelector('[role=alert]').textContent.includes('another')"), true);
     examiner.examine(&mut person, "a name that is taken");
-    person.browser.resize(390, 844);
+    person.resize(390, 844);
     send(&mut person, "ada@example.com");
-    assert_eq!(person.browser.evaluate("location.pathname"), "/studio");
-    assert_eq!(person.browser.evaluate("document.querySelector('[data-credits]').textContent"), "20 credits");
-    person.create("A lighthouse in a storm");
-    person.browser.until(&first("completed"));
+    assert_eq!(person.evaluate("location.pathname"), "/studio");
+    assert_eq!(person.evaluate("document.querySelector('[data-credits]').textContent"), "20 credits");
+    person.finish("A lighthouse in a storm");
     examiner.finish();
     // The browser itself reports the status of the refused form.
-    person.browser.errors.retain(|error| !error.contains("422"));
+    person.errors.retain(|error| !error.contains("422"));
     person.leave();
 }
 
@@ -212,30 +208,30 @@ fn a_stranger_signs_up_on_a_phone_by_a_form_that_passes_axe() {
 fn somebody_joins_by_an_invitation_on_pages_that_pass_axe() {
     let (mut person, mut examiner) = (Person::sign_in(&[]), Examiner::new());
     person.open("/studio/people");
-    person.browser.follow("document.querySelector('form[action=\"/studio/invitations\"] button')");
-    let link = person.browser.evaluate("document.querySelector('.secret').textContent");
+    person.follow("document.querySelector('form[action=\"/studio/invitations\"] button')");
+    let link = person.evaluate("document.querySelector('.secret').textContent");
     let link = link.as_str().expect("a link").to_owned();
     examiner.open(&mut person, "/studio/people");
-    person.browser.resize(1_280, 900);
+    person.resize(1_280, 900);
     person.browser.open(&link);
     examiner.examine(&mut person, "an invitation, for somebody who is signed in");
-    person.browser.resize(1_280, 900);
-    person.browser.follow("document.querySelector('a[href=\"/studio\"]')");
-    person.browser.click("document.querySelector('.person summary')");
-    person.browser.follow("document.querySelector('[data-sign-out] button')");
+    person.resize(1_280, 900);
+    person.follow("document.querySelector('a[href=\"/studio\"]')");
+    person.click("document.querySelector('.person summary')");
+    person.follow("document.querySelector('[data-sign-out] button')");
     person.browser.open(&link);
     examiner.examine(&mut person, "an invitation");
-    person.browser.resize(390, 844);
-    person.browser.paste("document.querySelector('#name')", "ada@example.com");
-    person.browser.paste("document.querySelector('#password')", "correct horse battery");
-    person.browser.follow("document.querySelector('form button')");
-    assert_eq!(person.browser.evaluate("location.pathname"), "/studio");
+    person.resize(390, 844);
+    person.paste("document.querySelector('#name')", "ada@example.com");
+    person.paste("document.querySelector('#password')", "correct horse battery");
+    person.follow("document.querySelector('form button')");
+    assert_eq!(person.evaluate("location.pathname"), "/studio");
     let summary = "document.querySelector('.person summary').textContent";
-    assert_eq!(person.browser.evaluate(summary), "ada@example.com");
+    assert_eq!(person.evaluate(summary), "ada@example.com");
     examiner.open(&mut person, "/studio/join/nonsense");
     examiner.finish();
     // The browser itself reports the status of the invitation that does not exist.
-    person.browser.errors.retain(|error| !error.contains("404"));
+    person.errors.retain(|error| !error.contains("404"));
     person.leave();
 }
 
@@ -246,24 +242,24 @@ fn a_person_links_an_identity_in_the_browser_and_signs_in_with_it() {
     let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
     let (mut person, mut examiner) = (Person::sign_in(&flags), Examiner::new());
     examiner.open(&mut person, "/studio/sessions");
-    person.browser.resize(1_280, 900);
-    person.browser.follow("document.querySelector('a[href=\"/studio/oidc/link\"]')");
-    person.browser.until("document.querySelector('input[name=ticket]')");
+    person.resize(1_280, 900);
+    person.follow("document.querySelector('a[href=\"/studio/oidc/link\"]')");
+    person.until("document.querySelector('input[name=ticket]')");
     examiner.examine(&mut person, "an identity to confirm");
-    person.browser.resize(390, 844);
-    person.browser.follow("document.querySelector('main form button')");
-    assert_eq!(person.browser.evaluate("location.pathname"), "/studio/sessions");
+    person.resize(390, 844);
+    person.follow("document.querySelector('main form button')");
+    assert_eq!(person.evaluate("location.pathname"), "/studio/sessions");
     examiner.examine(&mut person, "sessions, with an identity");
-    person.browser.resize(390, 844);
-    person.browser.click("document.querySelector('.person summary')");
-    person.browser.follow("document.querySelector('.person button')");
+    person.resize(390, 844);
+    person.click("document.querySelector('.person summary')");
+    person.follow("document.querySelector('.person button')");
     examiner.examine(&mut person, "sign in, with a provider");
-    person.browser.follow("document.querySelector('a[href=\"/studio/oidc\"]')");
-    person.browser.until("document.querySelector('#prompt')");
-    assert_eq!(person.browser.evaluate("location.pathname"), "/studio");
+    person.follow("document.querySelector('a[href=\"/studio/oidc\"]')");
+    person.until("document.querySelector('#prompt')");
+    assert_eq!(person.evaluate("location.pathname"), "/studio");
     examiner.finish();
     // The browser was at the provider, too.
-    person.browser.requests.retain(|url| !url.starts_with(&provider.issuer));
+    person.requests.retain(|url| !url.starts_with(&provider.issuer));
     person.leave();
 }
 
@@ -272,12 +268,12 @@ fn the_prompt_stays_in_view_on_every_screen() {
     let mut person = Person::sign_in(&[]);
     for number in 1..=4 {
         person.create(&format!("Boat number {number}"));
-        person.browser.until(&format!("document.querySelectorAll('[data-state=completed] img').length === {number}"));
+        person.until(&format!("document.querySelectorAll('[data-state=completed] img').length === {number}"));
     }
     for (width, height) in [(390, 844), (844, 390), (1_280, 900), (2_560, 1_440)] {
-        person.browser.resize(width, height);
-        person.browser.evaluate("scrollTo({ top: document.body.scrollHeight, behavior: 'instant' })");
-        let covered = person.browser.evaluate(
+        person.resize(width, height);
+        person.evaluate("scrollTo({ top: document.body.scrollHeight, behavior: 'instant' })");
+        let covered = person.evaluate(
             "(() => {
                 const box = document.querySelector('#prompt').getBoundingClientRect();
                 const button = document.querySelector('.make').getBoundingClientRect();

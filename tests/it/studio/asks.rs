@@ -1,14 +1,12 @@
 //! Every action on an account asks first, or can be undone by another one on the same page.
 
 use std::collections::BTreeSet;
-use std::time::Duration;
 
 use tintype_domain::model::Surface;
 use tintype_domain::person::Role;
-use tintype_domain::request::GenerateRequest;
-use tintype_store::StrikeRule;
 
 use super::Visitor;
+use crate::person::{refuse, violate};
 use crate::rigs::service::Service;
 
 /// The forms that act at once, and why that is no harm.
@@ -68,25 +66,17 @@ fn generic(path: &str) -> String {
 }
 
 /// A key with a strike, which suspends it, and a person with a strike.
-async fn strike(service: &Service, of: &Visitor<'_>) {
+async fn strike(service: &Service, of: &Visitor) {
     let (key, _) = service.new_key(of.account, |_| {}).await;
     let store = &service.shared.store;
-    for (key, surface, author) in [(Some(key), Surface::Api, None), (None, Surface::Web, Some(of.person.id))] {
-        let request = GenerateRequest::parse(br#"{"prompt": "a boat"}"#, &[]).expect("a request");
-        match author {
-            Some(_) => drop(of.create("a boat").await),
-            None => drop(store.submit(of.account, key, surface, request, 0).await.expect("a store")),
-        }
-        let lease = store.claim(1, Duration::from_secs(60)).await.expect("a store").remove(0).lease;
-        let rule = StrikeRule { limit: 1, window: Duration::from_secs(60) };
-        store.refuse(lease, "It is not allowed.", Some(rule)).await.expect("a store");
-    }
+    violate(store, of.account, Some(key), Surface::Api).await;
+    of.create("a boat").await;
+    refuse(store).await;
 }
 
 #[tokio::test]
 async fn every_action_asks_first_or_can_be_undone() {
-    let service = Service::start().await;
-    let (operator, ada) = (service.visitor("admin", 100).await, service.visitor("ada", 100).await);
+    let (service, [operator, ada]) = Service::with_visitors(&[], ["admin", "ada"], 100).await;
     let member = service.visitor_as("admin", "member", Role::Member).await;
     for person in [&operator, &member, &operator] {
         let elsewhere = service.link(&person.person).await;

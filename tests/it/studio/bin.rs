@@ -11,7 +11,7 @@ use crate::rigs::service::Service;
 
 const BIN: &str = "/studio/bin";
 
-impl Visitor<'_> {
+impl Visitor {
     async fn bin(&self, change: &str, tasks: &[Id]) -> StatusCode {
         let names: Vec<String> = tasks.iter().map(|task| format!("task-{task}")).collect();
         let fields: Vec<_> = names.iter().map(|name| (name.as_str(), "1")).collect();
@@ -25,22 +25,15 @@ impl Visitor<'_> {
     async fn sees(&self, path: &str, task: Id) -> bool {
         self.page(path).await.contains(task.as_str())
     }
-
-    async fn made(&self, prompt: &str) -> Id {
-        let id = self.create(prompt).await;
-        self.service.work().await;
-        id
-    }
 }
 
 #[tokio::test]
 async fn the_bin_restores_and_erases_one_several_or_all() {
-    let service = Service::start().await;
-    let ada = service.visitor("ada", 100).await;
+    let (service, ada) = Service::with_visitor(&[], 100).await;
     assert!(ada.page(BIN).await.contains("The bin is empty"));
     let mut tasks = Vec::new();
     for number in 0..4 {
-        tasks.push(ada.made(&format!("boat {number}")).await);
+        tasks.push(ada.finished(&format!("boat {number}")).await);
         assert_eq!(ada.delete(tasks[number]).await, StatusCode::SEE_OTHER);
     }
     let page = ada.page(BIN).await;
@@ -75,9 +68,8 @@ async fn the_bin_restores_and_erases_one_several_or_all() {
 
 #[tokio::test]
 async fn images_of_tasks_in_the_bin_outlast_every_sweep() {
-    let service = Service::start().await;
-    let ada = service.visitor("ada", 100).await;
-    let boat = ada.made("a boat").await;
+    let (service, ada) = Service::with_visitor(&[], 100).await;
+    let boat = ada.finished("a boat").await;
     let image = async || ada.get(&format!("/studio/tasks/{boat}/pictures/1")).await.status;
     assert_eq!(image().await, 200);
     service.clock.advance(ERASE_EVERY * 60 * 48);
@@ -96,9 +88,8 @@ async fn images_of_tasks_in_the_bin_outlast_every_sweep() {
 
 #[tokio::test]
 async fn the_bin_keeps_tasks_no_longer_than_the_retention() {
-    let service = Service::start_with(&["--retention", "2h"]).await;
-    let ada = service.visitor("ada", 100).await;
-    let boat = ada.made("a boat").await;
+    let (service, ada) = Service::with_visitor(&["--retention", "2h"], 100).await;
+    let boat = ada.finished("a boat").await;
     ada.delete(boat).await;
     service.clock.advance(ERASE_EVERY * 60);
     assert_eq!(service.sweeper.sweep_deleted().await, 0);
@@ -108,14 +99,14 @@ async fn the_bin_keeps_tasks_no_longer_than_the_retention() {
 
 #[tokio::test]
 async fn members_delete_their_own_tasks_and_owners_all_on_the_record() {
-    let service = Service::start().await;
-    let ada = service.visitor("ada", 100).await;
+    let (service, ada) = Service::with_visitor(&[], 100).await;
     let (bob, eve) = (
         service.visitor_as("ada", "bob van Berg", Role::Member).await,
         service.visitor_as("ada", "eve", Role::Member).await,
     );
     let viewer = service.visitor_as("ada", "vic", Role::Viewer).await;
-    let (of_ada, of_bob, of_eve) = (ada.made("a boat").await, bob.made("a hut").await, eve.made("a hat").await);
+    let (of_ada, of_bob, of_eve) =
+        (ada.finished("a boat").await, bob.finished("a hut").await, eve.finished("a hat").await);
     // Create shows one's own, the gallery everyone's with their initials.
     assert!(bob.sees("/studio", of_bob).await && !bob.sees("/studio", of_ada).await);
     let page = ada.page("/studio/gallery").await;
@@ -123,7 +114,7 @@ async fn members_delete_their_own_tasks_and_owners_all_on_the_record() {
     assert!(page.contains(">BV<") && page.contains("title=\"bob van Berg\""), "{page}");
     // Of an address, those of the part that differs between colleagues.
     let grace = service.visitor_as("ada", "grace.hopper@navy.example", Role::Member).await;
-    let of_grace = grace.made("a moth").await;
+    let of_grace = grace.finished("a moth").await;
     assert!(ada.page("/studio/gallery").await.contains(">GH<"), "{page}");
     assert_eq!(grace.delete(of_grace).await, StatusCode::SEE_OTHER);
     assert!(ada.sees(&format!("/studio/gallery?person={}", bob.person.id), of_bob).await);
@@ -178,12 +169,11 @@ async fn members_delete_their_own_tasks_and_owners_all_on_the_record() {
 
 #[tokio::test]
 async fn the_usage_shows_who_spent_the_credits() {
-    let service = Service::start().await;
-    let caller = service.caller("ada", 100).await;
+    let (service, caller) = Service::with_caller(&[], 100).await;
     let ada = service.visitor_as("ada", "ada", Role::Owner).await;
     let bob = service.visitor_as("ada", "bob", Role::Member).await;
     for visitor in [&ada, &bob, &bob] {
-        visitor.made("a boat").await;
+        visitor.finished("a boat").await;
     }
     caller.submit(serde_json::json!({ "prompt": "a boat" })).await;
     service.work().await;

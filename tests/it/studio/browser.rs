@@ -1,5 +1,7 @@
 //! The studio in a real browser.
 
+use std::ops::{Deref, DerefMut};
+
 use tempfile::TempDir;
 
 use crate::rigs::binary::{Server, json, run};
@@ -12,6 +14,20 @@ pub(super) struct Person {
     pub(super) data: TempDir,
     pub(super) server: Server,
     pub(super) browser: Browser,
+}
+
+impl Deref for Person {
+    type Target = Browser;
+
+    fn deref(&self) -> &Browser {
+        &self.browser
+    }
+}
+
+impl DerefMut for Person {
+    fn deref_mut(&mut self) -> &mut Browser {
+        &mut self.browser
+    }
 }
 
 impl Person {
@@ -37,14 +53,20 @@ impl Person {
     }
 
     pub(super) fn create(&mut self, prompt: &str) {
-        self.browser.paste(PROMPT, prompt);
-        self.browser.click("document.querySelector('.make')");
+        self.paste(PROMPT, prompt);
+        self.click("document.querySelector('.make')");
+    }
+
+    /// Creates a picture, and waits until the first tile shows it.
+    pub(super) fn finish(&mut self, prompt: &str) {
+        self.create(prompt);
+        self.until(&first("completed"));
     }
 
     /// Chooses something in the menu of the first tile.
     pub(super) fn choose(&mut self, item: &str) {
-        self.browser.click("document.querySelector('.tile .more')");
-        self.browser.click(&format!("document.querySelector('[data-menu]:popover-open {item}')"));
+        self.click("document.querySelector('.tile .more')");
+        self.click(&format!("document.querySelector('[data-menu]:popover-open {item}')"));
     }
 
     pub(super) fn open(&mut self, path: &str) {
@@ -58,9 +80,9 @@ impl Person {
         // A blob is a file in the memory of the browser; pictures of its own controls are data.
         let is_own =
             |url: &&String| url.starts_with("data:") || url.strip_prefix("blob:").unwrap_or(url).starts_with(&own);
-        let elsewhere: Vec<_> = self.browser.requests.iter().filter(|url| !is_own(url)).collect();
+        let elsewhere: Vec<_> = self.requests.iter().filter(|url| !is_own(url)).collect();
         assert!(elsewhere.is_empty(), "{elsewhere:?}");
-        assert!(self.browser.errors.is_empty(), "{:#?}", self.browser.errors);
+        assert!(self.errors.is_empty(), "{:#?}", self.errors);
         self.server.stop();
     }
 }
@@ -73,62 +95,60 @@ pub(super) fn first(state: &str) -> String {
 #[test]
 fn a_person_creates_a_picture_and_sees_it_appear() {
     let mut person = Person::sign_in(&[]);
-    person.browser.click("document.querySelector('input[value=\"16:9\"]')");
-    person.browser.click("document.querySelector('input[name=n][value=\"2\"]')");
-    assert_eq!(person.browser.evaluate("document.querySelector('[data-price]').textContent"), "4 credits");
+    person.click("document.querySelector('input[value=\"16:9\"]')");
+    person.click("document.querySelector('input[name=n][value=\"2\"]')");
+    assert_eq!(person.evaluate("document.querySelector('[data-price]').textContent"), "4 credits");
     person.create("A sailing ship on a mountain lake, impressionist [[delay 1s]]");
-    person.browser.until("document.querySelector('.tile progress')");
-    person.browser.until(&first("completed"));
+    person.until("document.querySelector('.tile progress')");
+    person.until(&first("completed"));
     person
-        .browser
         .until("[...document.querySelectorAll('.tile img')].filter(image => image.naturalWidth === 640).length === 2");
-    assert_eq!(person.browser.evaluate("document.querySelector('[data-credits]').textContent"), "996 credits");
-    assert_eq!(person.browser.evaluate("location.pathname"), "/studio");
+    assert_eq!(person.evaluate("document.querySelector('[data-credits]').textContent"), "996 credits");
+    assert_eq!(person.evaluate("location.pathname"), "/studio");
     person.create("A red fox in the snow at dawn [[fail]]");
-    person.browser.until(&first("failed"));
+    person.until(&first("failed"));
     // Its credits are back, and a screen reader tells of it.
-    person.browser.until("document.querySelector('[data-credits]').textContent === '996 credits'");
-    person.browser.until("document.querySelector('[data-news]').textContent.startsWith('Failed: A red fox')");
-    person.browser.click("document.querySelectorAll('.tile')[1].querySelector('.open')");
-    person.browser.until("document.querySelector('.viewer .about dl')");
+    person.until("document.querySelector('[data-credits]').textContent === '996 credits'");
+    person.until("document.querySelector('[data-news]').textContent.startsWith('Failed: A red fox')");
+    person.click("document.querySelectorAll('.tile')[1].querySelector('.open')");
+    person.until("document.querySelector('.viewer .about dl')");
     // Whole, and not only its thumbnail.
-    person.browser.until("document.querySelector('.viewer [data-large]').naturalWidth > 640");
+    person.until("document.querySelector('.viewer [data-large]').naturalWidth > 640");
     // The viewer has the address of the picture's page.
-    let address = person.browser.evaluate("location.pathname");
+    let address = person.evaluate("location.pathname");
     person.open(address.as_str().expect("a path"));
-    person.browser.until("document.querySelector('.details dl')");
+    person.until("document.querySelector('.details dl')");
     person.leave();
 }
 
 #[test]
 fn again_and_remix_take_over_the_words() {
     let mut person = Person::sign_in(&[]);
-    person.create("A lighthouse in a storm");
-    person.browser.until(&first("completed"));
+    person.finish("A lighthouse in a storm");
     person.choose("[data-again]");
-    person.browser.until("document.querySelectorAll('.tile[data-state=completed]').length === 2");
+    person.until("document.querySelectorAll('.tile[data-state=completed]').length === 2");
     let urls = "[...document.querySelectorAll('.tile img')].map(image => image.src)";
-    assert_eq!(person.browser.evaluate(&format!("new Set({urls}).size")), 2);
-    person.browser.evaluate("document.querySelector('#prompt').value = 'Other words'");
+    assert_eq!(person.evaluate(&format!("new Set({urls}).size")), 2);
+    person.evaluate("document.querySelector('#prompt').value = 'Other words'");
     person.choose("[data-remix=shape]");
-    person.browser.until("document.activeElement.id === 'prompt'");
-    assert_eq!(person.browser.evaluate("document.querySelector('#prompt').value"), "Other words");
+    person.until("document.activeElement.id === 'prompt'");
+    assert_eq!(person.evaluate("document.querySelector('#prompt').value"), "Other words");
     person.choose("[data-remix=prompt]");
-    person.browser.until("document.querySelector('#prompt').value === 'A lighthouse in a storm'");
+    person.until("document.querySelector('#prompt').value === 'A lighthouse in a storm'");
     person.leave();
 }
 
 #[test]
 fn a_refusal_shows_beside_the_form_and_keeps_the_words() {
     let mut person = Person::sign_in(&[]);
-    person.browser.click("document.querySelector('.references summary')");
-    person.browser.paste("document.querySelector('#references')", "http://a.example/b.png");
+    person.click("document.querySelector('.references summary')");
+    person.paste("document.querySelector('#references')", "http://a.example/b.png");
     person.create("A boat");
-    person.browser.until("document.querySelector('[data-refusal]').textContent.includes('https')");
-    assert_eq!(person.browser.evaluate("document.querySelector('#prompt').value"), "A boat");
-    assert_eq!(person.browser.evaluate("document.querySelectorAll('.tile').length"), 0);
+    person.until("document.querySelector('[data-refusal]').textContent.includes('https')");
+    assert_eq!(person.evaluate("document.querySelector('#prompt').value"), "A boat");
+    assert_eq!(person.evaluate("document.querySelectorAll('.tile').length"), 0);
     // The browser itself reports the status of the refused form.
-    person.browser.errors.retain(|error| !error.contains("422"));
+    person.errors.retain(|error| !error.contains("422"));
     person.leave();
 }
 
@@ -136,7 +156,7 @@ fn a_refusal_shows_beside_the_form_and_keeps_the_words() {
 fn every_page_shows_its_content() {
     let mut person = Person::sign_in(&[]);
     person.open("/studio/activity");
-    person.browser.until("document.body.innerText.includes('No program has created a task')");
+    person.until("document.body.innerText.includes('No program has created a task')");
     let (url, data) = (person.server.url(), person.data.path().to_owned());
     let key = person.server.first_key().expect("a first start");
     let out = tempfile::tempdir().expect("a directory");
@@ -150,8 +170,7 @@ fn every_page_shows_its_content() {
     }
     json(&data, &["credits", "grant", "harbour-design", "500", "--note", "Spring campaign"]);
     person.open("/studio");
-    person.create("A lighthouse in a storm");
-    person.browser.until(&first("completed"));
+    person.finish("A lighthouse in a storm");
     for (path, shown) in [
         ("/studio/activity", "A windmill"),
         ("/studio/docs", "Create a task"),
@@ -167,23 +186,23 @@ fn every_page_shows_its_content() {
         ("/studio/operator/audit", "Spring campaign"),
     ] {
         person.open(path);
-        let text = person.browser.evaluate("document.body.innerText");
+        let text = person.evaluate("document.body.innerText");
         assert!(text.as_str().expect("text").contains(shown), "{path}: {text}");
     }
     person.open("/studio/keys");
-    person.browser.paste("document.querySelector('input[name=name]')", "laptop");
-    person.browser.follow("document.querySelector('form.inline button')");
-    person.browser.until("document.querySelector('.secret')?.textContent.startsWith('tt_')");
-    person.browser.click("document.querySelector('.person summary')");
-    person.browser.follow("document.querySelector('.person button')");
-    assert_eq!(person.browser.evaluate("location.pathname"), "/studio/sign-in");
+    person.paste("document.querySelector('input[name=name]')", "laptop");
+    person.follow("document.querySelector('form.inline button')");
+    person.until("document.querySelector('.secret')?.textContent.startsWith('tt_')");
+    person.click("document.querySelector('.person summary')");
+    person.follow("document.querySelector('.person button')");
+    assert_eq!(person.evaluate("location.pathname"), "/studio/sign-in");
     person.leave();
 }
 
 #[test]
 fn times_are_written_in_the_readers_own_kind_of_the_language() {
     let mut person = Person::sign_in(&[]);
-    person.browser.run_first("Object.defineProperty(navigator, 'languages', { value: ['fr', 'en-GB', 'en-US'] })");
+    person.run_first("Object.defineProperty(navigator, 'languages', { value: ['fr', 'en-GB', 'en-US'] })");
     person.open("/studio/sessions");
     let written = |language: &str| {
         format!(
@@ -194,8 +213,8 @@ fn times_are_written_in_the_readers_own_kind_of_the_language() {
             }})()"
         )
     };
-    let british = person.browser.evaluate(&written("en-GB"));
+    let british = person.evaluate(&written("en-GB"));
     assert_eq!(british[0], british[1]);
-    assert_ne!(british[0], person.browser.evaluate(&written("en-US"))[1]);
+    assert_ne!(british[0], person.evaluate(&written("en-US"))[1]);
     person.leave();
 }

@@ -15,8 +15,7 @@ const GALLERY: &str = "/studio/gallery?q=a%20boat;x&starred=1";
 
 #[tokio::test]
 async fn a_secret_stays_in_view_until_it_is_put_away_and_a_reload_makes_nothing() {
-    let service = Service::start().await;
-    let ada = service.visitor("ada", 10).await;
+    let (service, ada) = Service::with_visitor(&[], 10).await;
     let made = ada.send("/studio/keys", &[("name", "laptop")]).await;
     let key = ada.secret(&made).await;
     assert_eq!(ada.secret(&made).await, key);
@@ -33,8 +32,7 @@ async fn a_secret_stays_in_view_until_it_is_put_away_and_a_reload_makes_nothing(
 
 #[tokio::test]
 async fn a_secret_is_shown_in_its_own_session_for_ten_minutes() {
-    let service = Service::start().await;
-    let (ada, eve) = (service.visitor("ada", 10).await, service.visitor("eve", 10).await);
+    let (service, [ada, eve]) = Service::with_visitors(&[], ["ada", "eve"], 10).await;
     let elsewhere = service.call("POST", &service.link(&ada.person).await, &[], "").await;
     let made = ada.send("/studio/people", &[("name", "grace"), ("role", "viewer")]).await;
     assert!(ada.secret(&made).await.contains("/studio/sign-in/"));
@@ -75,8 +73,7 @@ async fn a_sign_in_leads_to_the_page_that_was_asked_for() {
 #[tokio::test]
 async fn a_form_of_an_ended_session_is_not_lost_without_a_word() {
     const ENDED: &str = "Your session has ended. Your last step was not saved.";
-    let service = Service::start().await;
-    let ada = service.visitor("ada", 10).await;
+    let (service, ada) = Service::with_visitor(&[], 10).await;
     let proof = ada.proof().await;
     let new = PersonChange::Password("$new".into());
     service.shared.store.change_person(ada.person.id, new).await.expect("a store");
@@ -134,8 +131,7 @@ async fn a_sign_in_leads_nowhere_else() {
 
 #[tokio::test]
 async fn a_chosen_language_wins_over_that_of_the_browser() {
-    let service = Service::start().await;
-    let ada = service.visitor("ada", 10).await;
+    let (service, ada) = Service::with_visitor(&[], 10).await;
     let form = [
         ("content-type", "application/x-www-form-urlencoded"),
         ("referer", "http://localhost/studio/gallery?q=x"),

@@ -22,14 +22,12 @@ use crate::rigs::service::Service;
 const PROMPT: &str = "=A \"red\" fox\nin the snow & more 🦊";
 const FIRST: &str = "/pictures/1/file";
 
-impl Visitor<'_> {
+impl Visitor {
     /// A completed task with this many pictures.
     async fn completed(&self, prompt: &str, n: &str) -> Id {
-        let made = self.send("/studio/tasks", &[("prompt", prompt), ("shape", "1:1"), ("n", n)]).await;
-        assert_eq!(made.status, StatusCode::SEE_OTHER, "{made:?}");
+        let task = self.create_with(prompt, &[("n", n)]).await;
         self.service.work().await;
-        let store = &self.service.shared.store;
-        store.list_tasks(self.account, Surface::Web, None, 1).await.expect("a store").remove(0).id
+        task
     }
 
     async fn stored(&self, task: Id) -> Vec<u8> {
@@ -58,8 +56,7 @@ fn names(answer: &Answer) -> Vec<String> {
 
 #[tokio::test]
 async fn a_download_has_the_name_of_its_prompt_and_the_bytes_of_the_picture() {
-    let service = Service::start().await;
-    let ada = service.visitor("ada", 100).await;
+    let (service, ada) = Service::with_visitor(&[], 100).await;
     let task = ada.completed(PROMPT, "1").await;
     let file = ada.get(&format!("/studio/tasks/{task}{FIRST}")).await;
     assert_eq!((file.status, file.header("content-type")), (StatusCode::OK, "image/png"));
@@ -77,8 +74,7 @@ async fn a_download_has_the_name_of_its_prompt_and_the_bytes_of_the_picture() {
 
 #[tokio::test]
 async fn a_download_brings_its_prompt_and_its_mark_on_request() {
-    let service = Service::start().await;
-    let ada = service.visitor("ada", 100).await;
+    let (_, ada) = Service::with_visitor(&[], 100).await;
     let task = ada.completed(PROMPT, "1").await;
     let file = ada.get(&format!("/studio/tasks/{task}{FIRST}?details=1")).await;
     let found = exif(&file.body);
@@ -94,8 +90,7 @@ async fn a_download_brings_its_prompt_and_its_mark_on_request() {
 
 #[tokio::test]
 async fn a_zip_names_its_pictures_and_lists_them() {
-    let service = Service::start().await;
-    let ada = service.visitor("ada", 100).await;
+    let (service, ada) = Service::with_visitor(&[], 100).await;
     let tasks =
         [ada.completed("A fox", "1").await, ada.completed("a fox!", "1").await, ada.completed("Owls", "2").await];
     let of_eve = service.visitor("eve", 100).await.completed("A secret", "1").await;
@@ -146,7 +141,7 @@ async fn a_zip_names_its_pictures_and_lists_them() {
     assert_eq!(exif(&png)["Description"], "Owls");
 }
 
-impl Visitor<'_> {
+impl Visitor {
     /// The body of a page, which is made only as far as somebody reads it.
     async fn read(&self, path: &str) -> BodyDataStream {
         let host = self.service.address.to_string();
@@ -160,8 +155,7 @@ impl Visitor<'_> {
 
 #[tokio::test]
 async fn downloads_end_with_the_session() {
-    let service = Service::start_with(&["--submit-rate", "0"]).await;
-    let ada = service.visitor("ada", 1_200).await;
+    let (service, ada) = Service::with_visitor(&["--submit-rate", "0"], 1_200).await;
     let mut tasks = Vec::new();
     for _ in 0..5 {
         tasks.push(ada.completed("Owls", "1").await.to_string());
@@ -185,9 +179,8 @@ async fn downloads_end_with_the_session() {
 
 #[tokio::test]
 async fn an_account_has_four_downloads_at_a_time() {
-    let service = Service::start_with(&["--submit-rate", "0"]).await;
-    let (ada, bob) = (service.visitor("ada", 100).await, service.visitor("bob", 100).await);
-    let zip = async |of: &Visitor<'_>| format!("/studio/gallery.zip?tasks={}", of.completed("Owls", "1").await);
+    let (_, [ada, bob]) = Service::with_visitors(&["--submit-rate", "0"], ["ada", "bob"], 100).await;
+    let zip = async |of: &Visitor| format!("/studio/gallery.zip?tasks={}", of.completed("Owls", "1").await);
     let (of_ada, of_bob) = (zip(&ada).await, zip(&bob).await);
     let mut open = Vec::new();
     for _ in 0..4 {
@@ -201,8 +194,7 @@ async fn an_account_has_four_downloads_at_a_time() {
 
 #[tokio::test]
 async fn the_ledger_is_downloaded_whole() {
-    let service = Service::start().await;
-    let ada = service.visitor("ada", 5).await;
+    let (service, ada) = Service::with_visitor(&[], 5).await;
     for entry in 0..2_000 {
         service.shared.store.grant(ada.account, 1, Some(&format!("grant {entry}")), None).await.expect("a store");
     }
@@ -214,8 +206,7 @@ async fn the_ledger_is_downloaded_whole() {
 
 #[tokio::test]
 async fn a_table_of_pictures_has_no_formulas() {
-    let service = Service::start().await;
-    let ada = service.visitor("ada", 100).await;
+    let (_, ada) = Service::with_visitor(&[], 100).await;
     let task = ada.completed(PROMPT, "1").await;
     let zip = ada.get(&format!("/studio/gallery.zip?tasks={task}")).await;
     let mut archive = ZipArchive::new(Cursor::new(&zip.body[..])).expect("an archive");
@@ -229,7 +220,7 @@ async fn a_table_of_pictures_has_no_formulas() {
 fn a_downloaded_picture_that_is_dropped_on_the_prompt_fills_in_the_form() {
     let mut person = Person::sign_in(&[]);
     person.create("A lighthouse in a storm 🌊");
-    person.browser.until("document.querySelector('.tile[data-state=completed] .get')");
+    person.until("document.querySelector('.tile[data-state=completed] .get')");
     let drop = |wanted: &str, typed: &str| {
         format!(
             "(async () => {{
@@ -244,17 +235,15 @@ fn a_downloaded_picture_that_is_dropped_on_the_prompt_fills_in_the_form() {
         )
     };
     // Words that it replaces come back.
-    person.browser.evaluate(&drop("?details=1", "A harbour"));
-    person.browser.click("document.querySelector('.toast button')");
-    person
-        .browser
-        .until("document.querySelector('#prompt').value === 'A harbour' && !document.querySelector('.toast')");
-    person.browser.evaluate(&drop("?details=1", ""));
-    person.browser.until("document.querySelector('#prompt').value === 'A lighthouse in a storm 🌊'");
-    assert_eq!(person.browser.evaluate("document.querySelectorAll('.chip').length"), 0);
+    person.evaluate(&drop("?details=1", "A harbour"));
+    person.click("document.querySelector('.toast button')");
+    person.until("document.querySelector('#prompt').value === 'A harbour' && !document.querySelector('.toast')");
+    person.evaluate(&drop("?details=1", ""));
+    person.until("document.querySelector('#prompt').value === 'A lighthouse in a storm 🌊'");
+    assert_eq!(person.evaluate("document.querySelectorAll('.chip').length"), 0);
     // Any other picture is a reference.
-    person.browser.evaluate(&drop("", ""));
-    person.browser.until("document.querySelectorAll('.chip').length === 1");
-    assert_eq!(person.browser.evaluate("document.querySelector('#prompt').value"), "");
+    person.evaluate(&drop("", ""));
+    person.until("document.querySelectorAll('.chip').length === 1");
+    assert_eq!(person.evaluate("document.querySelector('#prompt').value"), "");
     person.leave();
 }

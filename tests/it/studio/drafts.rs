@@ -11,33 +11,33 @@ const WORDS: &str = "document.querySelector('#prompt').value";
 #[test]
 fn a_draft_survives_other_pages_and_a_lost_session_but_not_a_sign_out() {
     let mut person = Person::sign_in(&[]);
-    person.browser.paste(PROMPT, "A ferry at dusk");
-    person.browser.click("document.querySelector('input[name=shape][value=\"16:9\"]')");
-    person.browser.click("document.querySelector('input[name=n][value=\"3\"]')");
-    person.browser.evaluate("document.querySelector('details.tuning').open = true");
-    person.browser.paste("document.querySelector('input[name=seed]')", "7");
-    person.browser.evaluate("document.querySelector('details.references').open = true");
-    person.browser.paste("document.querySelector('#references')", "https://example.com/a.png");
+    person.paste(PROMPT, "A ferry at dusk");
+    person.click("document.querySelector('input[name=shape][value=\"16:9\"]')");
+    person.click("document.querySelector('input[name=n][value=\"3\"]')");
+    person.evaluate("document.querySelector('details.tuning').open = true");
+    person.paste("document.querySelector('input[name=seed]')", "7");
+    person.evaluate("document.querySelector('details.references').open = true");
+    person.paste("document.querySelector('#references')", "https://example.com/a.png");
     let draft = "A ferry at dusk | 16:9 | 3 | 7 | https://example.com/a.png | 6 credits";
-    assert_eq!(person.browser.evaluate(HELD), draft);
+    assert_eq!(person.evaluate(HELD), draft);
     for path in ["/studio", "/studio/gallery", "/studio"] {
         person.open(path);
     }
-    assert_eq!(person.browser.evaluate(HELD), draft);
+    assert_eq!(person.evaluate(HELD), draft);
     // A link such as that of a remix brings words of its own.
     person.open("/studio?take=prompt");
-    assert_ne!(person.browser.evaluate(HELD), draft);
+    assert_ne!(person.evaluate(HELD), draft);
     // The session ends, and the person signs in again.
     person.browser.open("about:blank");
-    person.browser.forget_cookies();
+    person.forget_cookies();
     person.open("/studio");
-    person.browser.until("location.pathname === '/studio/sign-in'");
+    person.until("location.pathname === '/studio/sign-in'");
     let mut person = person.signs_in_again();
-    assert_eq!(person.browser.evaluate(HELD), draft);
-    person.browser.evaluate("document.querySelector('details.person').open = true");
-    person.browser.follow("document.querySelector('[data-sign-out] button')");
+    assert_eq!(person.evaluate(HELD), draft);
+    person.evaluate("document.querySelector('details.person').open = true");
+    person.follow("document.querySelector('[data-sign-out] button')");
     let mut person = person.signs_in_again();
-    assert_eq!(person.browser.evaluate(WORDS), "");
+    assert_eq!(person.evaluate(WORDS), "");
     person.leave();
 }
 
@@ -49,7 +49,7 @@ fn a_browser_that_keeps_nothing_for_pages_creates_pictures() {
         "Storage.prototype.setItem = () => { throw new DOMException('a full disk', 'QuotaExceededError'); }",
     ] {
         let mut person = Person::sign_in(&[]);
-        person.browser.run_first(refusal);
+        person.run_first(refusal);
         person.open("/studio");
         for count in 1..=2 {
             person.create("A ferry at dusk");
@@ -62,30 +62,30 @@ fn a_browser_that_keeps_nothing_for_pages_creates_pictures() {
 #[test]
 fn each_tab_keeps_its_own_draft_and_a_new_tab_begins_with_the_latest() {
     let mut person = Person::sign_in(&[]);
-    person.browser.paste(PROMPT, "A ferry at dusk");
-    let first_tab = person.browser.open_tab("about:blank");
+    person.paste(PROMPT, "A ferry at dusk");
+    let first_tab = person.open_tab("about:blank");
     person.open("/studio");
-    assert_eq!(person.browser.evaluate(WORDS), "A ferry at dusk");
-    person.browser.paste(PROMPT, "A kite on the beach");
-    let second_tab = person.browser.turn_to(first_tab);
+    assert_eq!(person.evaluate(WORDS), "A ferry at dusk");
+    person.paste(PROMPT, "A kite on the beach");
+    let second_tab = person.turn_to(first_tab);
     person.open("/studio");
-    assert_eq!(person.browser.evaluate(WORDS), "A ferry at dusk");
+    assert_eq!(person.evaluate(WORDS), "A ferry at dusk");
     // What was sent and removed stays away, although the other tab has words.
-    person.browser.click("document.querySelector('.make')");
-    person.browser.until(&first("completed"));
-    person.browser.paste(PROMPT, "");
+    person.click("document.querySelector('.make')");
+    person.until(&first("completed"));
+    person.paste(PROMPT, "");
     person.open("/studio");
-    assert_eq!(person.browser.evaluate(WORDS), "");
-    let first_tab = person.browser.turn_to(second_tab);
+    assert_eq!(person.evaluate(WORDS), "");
+    let first_tab = person.turn_to(second_tab);
     person.open("/studio");
-    assert_eq!(person.browser.evaluate(WORDS), "A kite on the beach");
+    assert_eq!(person.evaluate(WORDS), "A kite on the beach");
     // A sign-out in one tab takes the drafts of all.
     let forgotten = "Object.keys(sessionStorage).every((key) => !key.startsWith('tintype-'))";
-    assert_eq!(person.browser.evaluate(forgotten), false);
-    person.browser.evaluate("document.querySelector('details.person').open = true");
-    person.browser.follow("document.querySelector('[data-sign-out] button')");
-    assert_eq!(person.browser.evaluate(forgotten), true);
-    person.browser.turn_to(first_tab);
-    person.browser.until_asked(forgotten, |_| std::thread::yield_now());
+    assert_eq!(person.evaluate(forgotten), false);
+    person.evaluate("document.querySelector('details.person').open = true");
+    person.follow("document.querySelector('[data-sign-out] button')");
+    assert_eq!(person.evaluate(forgotten), true);
+    person.turn_to(first_tab);
+    person.until_asked(forgotten, |_| std::thread::yield_now());
     person.leave();
 }

@@ -7,15 +7,15 @@ use super::browser::{PROMPT, Person, first};
 
 impl Person {
     fn text(&mut self) -> String {
-        self.browser.evaluate("document.body.innerText").as_str().expect("text").to_owned()
+        self.evaluate("document.body.innerText").as_str().expect("text").to_owned()
     }
 
     /// Follows the first button or link with these words.
-    fn press(&mut self, words: &str) {
+    fn follow_words(&mut self, words: &str) {
         let element = format!(
             "[...document.querySelectorAll('main button, main a')].find((found) => found.innerText.trim() === '{words}')"
         );
-        self.browser.follow(&element);
+        self.follow(&element);
     }
 
     fn asks(words: &str) -> String {
@@ -27,8 +27,8 @@ impl Person {
     /// Opens what asks first, and follows its button, which has the same words.
     fn press_surely(&mut self, words: &str) {
         let asks = Self::asks(words);
-        self.browser.click(&asks);
-        self.browser.follow(&format!("{asks}.parentElement.querySelector('button')"));
+        self.click(&asks);
+        self.follow(&format!("{asks}.parentElement.querySelector('button')"));
     }
 
     fn keys(&self) -> Vec<String> {
@@ -42,26 +42,26 @@ impl Person {
 fn a_key_is_shown_once_rotated_disabled_and_revoked() {
     let mut person = Person::sign_in(&[]);
     person.open("/studio/keys");
-    person.browser.paste("document.querySelector('main input[name=name]')", "press");
-    person.press("Create a key");
+    person.paste("document.querySelector('main input[name=name]')", "press");
+    person.follow_words("Create a key");
     let secret = "document.querySelector('.secret')?.textContent";
-    let of_press = person.browser.evaluate(secret);
+    let of_press = person.evaluate(secret);
     assert!(of_press.as_str().is_some_and(|key| key.starts_with("tt_")), "{of_press}");
     let keys = person.keys();
     person.open("/studio/secret");
-    assert_eq!((person.browser.evaluate(secret), person.keys()), (of_press.clone(), keys));
-    person.press("Done");
-    assert_eq!(person.browser.evaluate("location.pathname"), "/studio/keys");
-    assert!(person.browser.evaluate(secret).is_null());
+    assert_eq!((person.evaluate(secret), person.keys()), (of_press.clone(), keys));
+    person.follow_words("Done");
+    assert_eq!(person.evaluate("location.pathname"), "/studio/keys");
+    assert!(person.evaluate(secret).is_null());
     person.press_surely("Rotate");
-    let rotated = person.browser.evaluate(secret);
+    let rotated = person.evaluate(secret);
     assert!(rotated.as_str().is_some_and(|key| key.starts_with("tt_")) && rotated != of_press, "{rotated}");
     person.open("/studio/keys");
-    person.press("Disable");
+    person.follow_words("Disable");
     assert!(person.text().contains("disabled"), "{}", person.text());
     // One click asks and changes nothing.
-    person.browser.click(&Person::asks("Revoke"));
-    person.browser.until("document.body.innerText.includes('This cannot be undone')");
+    person.click(&Person::asks("Revoke"));
+    person.until("document.body.innerText.includes('This cannot be undone')");
     person.open("/studio/keys");
     assert!(!person.text().contains("revoked"), "{}", person.text());
     person.press_surely("Revoke");
@@ -74,14 +74,14 @@ fn an_operator_grants_credits_in_the_browser() {
     let mut person = Person::sign_in(&[]);
     json(person.data.path(), &["account", "create", "harbour-design", "--credits", "250"]);
     person.open("/studio/operator/accounts");
-    person.press("harbour-design");
-    person.browser.paste("document.querySelector('main input[name=amount]')", "500");
-    person.browser.paste("document.querySelector('main input[name=note]')", "Spring campaign");
+    person.follow_words("harbour-design");
+    person.paste("document.querySelector('main input[name=amount]')", "500");
+    person.paste("document.querySelector('main input[name=note]')", "Spring campaign");
     // Enter only opens the question.
-    person.browser.press("Enter");
-    person.browser.until("document.activeElement.matches('main form[action$=grant] details button')");
+    person.press("Enter");
+    person.until("document.activeElement.matches('main form[action$=grant] details button')");
     assert_eq!(json(person.data.path(), &["credits", "balance", "harbour-design"])["credits"], 250);
-    person.browser.follow("document.querySelector('main form[action$=grant] button')");
+    person.follow("document.querySelector('main form[action$=grant] button')");
     assert!(person.text().contains("Spring campaign"), "{}", person.text());
     assert_eq!(json(person.data.path(), &["credits", "balance", "harbour-design"])["credits"], 750);
     person.leave();
@@ -96,53 +96,53 @@ fn a_session_of_another_browser_is_ended() {
     other.follow("document.querySelector('form button')");
     assert_eq!(other.evaluate("location.pathname"), "/studio");
     person.open("/studio/sessions");
-    person.browser.click("document.querySelector('td form summary')");
-    person.browser.follow("document.querySelector('td form button')");
-    assert_eq!(person.browser.evaluate("document.querySelectorAll('td form').length"), 0);
+    person.click("document.querySelector('td form summary')");
+    person.follow("document.querySelector('td form button')");
+    assert_eq!(person.evaluate("document.querySelectorAll('td form').length"), 0);
     other.open(&format!("{}/studio", person.server.url()));
     assert_eq!(other.evaluate("location.pathname"), "/studio/sign-in");
     person.open("/studio");
-    assert_eq!(person.browser.evaluate("location.pathname"), "/studio");
+    assert_eq!(person.evaluate("location.pathname"), "/studio");
     person.leave();
 }
 
 #[test]
 fn the_essentials_work_without_scripts() {
     let mut person = Person::sign_in(&[]);
-    person.browser.forbid_scripts();
+    person.forbid_scripts();
     person.open("/studio");
     // The page before complains that its script may no longer run.
-    person.browser.errors.clear();
-    person.browser.paste(PROMPT, "A lighthouse in a storm");
-    person.browser.follow("document.querySelector('.make')");
+    person.errors.clear();
+    person.paste(PROMPT, "A lighthouse in a storm");
+    person.follow("document.querySelector('.make')");
     let until_shown = |person: &mut Person, shown: &str| {
-        person.browser.until_asked(shown, |browser| {
+        person.until_asked(shown, |browser| {
             let page = browser.evaluate("location.href");
             browser.open(page.as_str().expect("a URL"));
         });
     };
     until_shown(&mut person, &first("completed"));
     assert!(person.text().contains("998 credits"), "{}", person.text());
-    person.browser.follow("document.querySelector('.tile .open')");
-    person.press("Again");
+    person.follow("document.querySelector('.tile .open')");
+    person.follow_words("Again");
     until_shown(&mut person, "document.querySelectorAll('.tile[data-state=completed]').length === 2");
     person.open("/studio/gallery");
-    person.browser.paste("document.querySelector('input[type=search]')", "lighthouse");
-    person.press("Search");
+    person.paste("document.querySelector('input[type=search]')", "lighthouse");
+    person.follow_words("Search");
     // New prompts are indexed a moment later.
     until_shown(&mut person, "document.querySelectorAll('.tile').length === 2");
-    person.browser.paste("document.querySelector('input[type=search]')", "windmill");
-    person.press("Search");
-    assert_eq!(person.browser.evaluate("document.querySelectorAll('.tile').length"), 0);
+    person.paste("document.querySelector('input[type=search]')", "windmill");
+    person.follow_words("Search");
+    assert_eq!(person.evaluate("document.querySelectorAll('.tile').length"), 0);
     person.open("/studio/keys");
     person.press_surely("Revoke");
     assert!(person.text().contains("revoked"), "{}", person.text());
     person.open("/studio/gallery");
-    person.browser.follow("document.querySelector('.tile .star')");
+    person.follow("document.querySelector('.tile .star')");
     person.open("/studio/gallery?starred=1");
-    person.browser.follow("document.querySelector('.tile .open')");
-    person.browser.follow("document.querySelector('.card button[formaction$=delete]')");
+    person.follow("document.querySelector('.tile .open')");
+    person.follow("document.querySelector('.card button[formaction$=delete]')");
     person.open("/studio/gallery");
-    assert_eq!(person.browser.evaluate("document.querySelectorAll('.tile').length"), 1);
+    assert_eq!(person.evaluate("document.querySelectorAll('.tile').length"), 1);
     person.leave();
 }

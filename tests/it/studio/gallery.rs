@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use hyper::StatusCode;
 use tintype_config::ERASE_EVERY;
-use tintype_domain::model::{Id, Status, Surface};
+use tintype_domain::model::{Id, Status};
 use tintype_domain::person::Role;
 
 use super::Visitor;
@@ -17,10 +17,9 @@ const GALLERY: &str = "/studio/gallery";
 const BIN: Duration = Duration::from_secs(60 * 60);
 const BIN_FLAGS: [&str; 2] = ["--bin-retention", "1h"];
 
-impl Visitor<'_> {
+impl Visitor {
     async fn rendered(&self, prompt: &str) -> Id {
-        let id = self.create(prompt).await;
-        self.service.work().await;
+        let id = self.finished(prompt).await;
         self.service.sweeper.index_prompts().await;
         id
     }
@@ -43,8 +42,7 @@ impl Visitor<'_> {
 
 #[tokio::test]
 async fn the_gallery_searches_stars_and_collects() {
-    let service = Service::start().await;
-    let ada = service.visitor("ada", 100).await;
+    let (_, ada) = Service::with_visitor(&[], 100).await;
     let page = ada.page(GALLERY).await;
     assert!(page.contains("No pictures yet") && !page.contains("id=\"chosen\""), "{page}");
     assert!(ada.page(&format!("{GALLERY}?q=boat")).await.contains("No pictures match"));
@@ -78,8 +76,7 @@ async fn the_gallery_searches_stars_and_collects() {
 
 #[tokio::test]
 async fn filters_are_named_and_removed_one_by_one() {
-    let service = Service::start().await;
-    let ada = service.visitor("ada", 100).await;
+    let (service, ada) = Service::with_visitor(&[], 100).await;
     let long = ada.get(&format!("{GALLERY}?q=red+boat&state=failed&kind=&shape=16%3A9&from=")).await;
     let short = format!("{GALLERY}?q=red+boat&state=failed&shape=16%3A9");
     assert_eq!((long.status, long.header("location")), (StatusCode::SEE_OTHER, short.as_str()));
@@ -106,12 +103,9 @@ async fn filters_are_named_and_removed_one_by_one() {
 
 #[tokio::test]
 async fn a_deleted_task_comes_back_for_its_time_in_the_bin_and_is_then_erased_with_its_files() {
-    let service = Service::start_with(&BIN_FLAGS).await;
-    let ada = service.visitor("ada", 100).await;
+    let (service, ada) = Service::with_visitor(&BIN_FLAGS, 100).await;
     let (boat, hut) = (ada.rendered("a red boat").await, ada.rendered("a red hut").await);
-    let found =
-        service.shared.store.find_task(ada.account, Surface::Web, boat).await.expect("a store").expect("a task");
-    let Status::Completed(names) = found.status else { panic!("it is rendered") };
+    let Status::Completed(names) = ada.status(boat).await else { panic!("it is rendered") };
     let file = service.directory.path().join("files").join(&names[0]);
     let thumbnail = format!("/studio/tasks/{boat}/pictures/1");
     assert_eq!(ada.get(&thumbnail).await.status, 200);
@@ -141,8 +135,7 @@ async fn a_deleted_task_comes_back_for_its_time_in_the_bin_and_is_then_erased_wi
 
 #[tokio::test]
 async fn a_deleted_picture_stays_for_tasks_that_use_it() {
-    let service = Service::start_with(&BIN_FLAGS).await;
-    let ada = service.visitor("ada", 100).await;
+    let (service, ada) = Service::with_visitor(&BIN_FLAGS, 100).await;
     let boat = ada.rendered("a red boat").await;
     let reference = format!("result:{boat}/1");
     let page = ada.page(&format!("/studio/tasks/{boat}")).await;
@@ -160,12 +153,10 @@ async fn a_deleted_picture_stays_for_tasks_that_use_it() {
 
 #[tokio::test]
 async fn the_gallery_of_an_account_is_closed_to_others_and_viewers_change_nothing() {
-    let service = Service::start().await;
-    let (ada, eve) = (service.visitor("ada", 100).await, service.visitor("eve", 100).await);
+    let (service, [ada, eve]) = Service::with_visitors(&[], ["ada", "eve"], 100).await;
     let boat = ada.rendered("a secret boat").await;
     let board = ada.board("secrets").await;
     assert_eq!(ada.mark("put", boat, board.as_str()).await, StatusCode::SEE_OTHER);
-    let (caller, _) = (service.caller("program", 10).await, ());
     for query in ["", "q=secret", &format!("board={board}"), "starred=1"] {
         assert!(!eve.page(&format!("{GALLERY}?{query}")).await.contains("secret boat"), "{query}");
     }
@@ -190,7 +181,6 @@ async fn the_gallery_of_an_account_is_closed_to_others_and_viewers_change_nothin
     assert_eq!(ada.mark("delete", boat, "").await, StatusCode::SEE_OTHER);
     assert_eq!(eve.mark("restore", boat, "").await, StatusCode::CONFLICT);
     assert!(!ada.shows("", boat).await && !eve.shows("", boat).await);
-    assert_eq!(caller.get(GALLERY).await.status, StatusCode::SEE_OTHER);
 }
 
 const TILES: &str = "[...document.querySelectorAll('[data-gallery] > .tile:not([hidden])')]";
@@ -202,34 +192,34 @@ fn the_gallery_works_by_keyboard() {
         person.create(prompt);
         let shown =
             format!("document.querySelector('.tile[data-state=completed] .prompt')?.textContent === '{prompt}'");
-        person.browser.until(&shown);
+        person.until(&shown);
     }
     person.open(GALLERY);
-    person.browser.until(&format!("{TILES}.length === 3"));
-    person.browser.until("[...document.querySelectorAll('.tile img')].every(image => image.naturalWidth > 0)");
-    person.browser.evaluate(&format!("{TILES}[0].querySelector('.open').focus()"));
-    person.browser.press("s");
-    person.browser.until(&format!("{TILES}[0].querySelector('.star').ariaPressed === 'true'"));
-    person.browser.press("ArrowRight");
-    person.browser.until(&format!("document.activeElement.parentNode === {TILES}[1]"));
-    person.browser.press(" ");
-    person.browser.until("document.querySelectorAll('.picked [data-pick]:checked').length === 1");
-    person.browser.evaluate(&format!("{TILES}[1].querySelector('.open').focus()"));
-    person.browser.press("Delete");
-    person.browser.until(&format!("{TILES}.length === 2 && document.querySelector('.undo')"));
-    person.browser.click("document.querySelector('.undo button')");
-    person.browser.until(&format!("{TILES}.length === 3 && !document.querySelector('.undo')"));
-    person.browser.evaluate(&format!("{TILES}[0].querySelector('.open').focus()"));
-    person.browser.press("Enter");
-    person.browser.until("document.querySelector('.viewer .snippet pre')");
-    person.browser.evaluate("document.querySelector('.viewer .snippet').open = true");
-    person.browser.press("Escape");
-    person.browser.until("!document.querySelector('.viewer').open && location.pathname === '/studio/gallery'");
+    person.until(&format!("{TILES}.length === 3"));
+    person.until("[...document.querySelectorAll('.tile img')].every(image => image.naturalWidth > 0)");
+    person.evaluate(&format!("{TILES}[0].querySelector('.open').focus()"));
+    person.press("s");
+    person.until(&format!("{TILES}[0].querySelector('.star').ariaPressed === 'true'"));
+    person.press("ArrowRight");
+    person.until(&format!("document.activeElement.parentNode === {TILES}[1]"));
+    person.press(" ");
+    person.until("document.querySelectorAll('.picked [data-pick]:checked').length === 1");
+    person.evaluate(&format!("{TILES}[1].querySelector('.open').focus()"));
+    person.press("Delete");
+    person.until(&format!("{TILES}.length === 2 && document.querySelector('.undo')"));
+    person.click("document.querySelector('.undo button')");
+    person.until(&format!("{TILES}.length === 3 && !document.querySelector('.undo')"));
+    person.evaluate(&format!("{TILES}[0].querySelector('.open').focus()"));
+    person.press("Enter");
+    person.until("document.querySelector('.viewer .snippet pre')");
+    person.evaluate("document.querySelector('.viewer .snippet').open = true");
+    person.press("Escape");
+    person.until("!document.querySelector('.viewer').open && location.pathname === '/studio/gallery'");
     person.open("/studio/gallery?starred=1");
-    person.browser.until(&format!("{TILES}.length === 1"));
+    person.until(&format!("{TILES}.length === 1"));
     person.open("/studio/gallery?q=light");
     // The sweeper indexes new prompts within a second.
-    while person.browser.evaluate(&format!("{TILES}.length")) != 1 {
+    while person.evaluate(&format!("{TILES}.length")) != 1 {
         person.open("/studio/gallery?q=light");
     }
     person.leave();
@@ -239,7 +229,7 @@ fn the_gallery_works_by_keyboard() {
 fn the_gallery_scrolls_over_several_pages() {
     const TASKS: usize = 110;
     let mut person = Person::sign_in(&["--submit-rate", "1000"]);
-    person.browser.evaluate(&format!(
+    person.evaluate(&format!(
         "(async () => {{
             for (let i = 0; i < {TASKS}; i++) {{
                 const proof = document.querySelector('[name=proof]').value;
@@ -250,22 +240,20 @@ fn the_gallery_scrolls_over_several_pages() {
             window.made = true;
         }})(), 1"
     ));
-    person.browser.until("window.made === true");
+    person.until("window.made === true");
     person.open(GALLERY);
-    person.browser.until(&format!("scrollTo(0, document.body.scrollHeight), {TILES}.length === {TASKS}"));
+    person.until(&format!("scrollTo(0, document.body.scrollHeight), {TILES}.length === {TASKS}"));
     let different = format!("new Set({TILES}.map(tile => tile.id)).size");
-    assert_eq!(person.browser.evaluate(&different), TASKS);
-    person.browser.until("!document.querySelector('[data-older]')");
+    assert_eq!(person.evaluate(&different), TASKS);
+    person.until("!document.querySelector('[data-older]')");
     person.leave();
 }
 
 #[tokio::test]
 async fn a_private_board_is_its_owners_alone_until_the_team_sees_it() {
-    let service = Service::start().await;
-    let ada = service.visitor("ada", 100).await;
+    let (service, ada) = Service::with_visitor(&[], 100).await;
     let bob = service.visitor_as("ada", "bob", Role::Member).await;
-    let task = bob.create("a boat").await;
-    service.work().await;
+    let task = bob.finished("a boat").await;
     let made = bob.send("/studio/boards", &[("name", "Secret plans"), ("private", "1")]).await;
     let board = made.header("location").rsplit('=').next().expect("a board").to_owned();
     let mark = format!("task-{task}");

@@ -1,6 +1,6 @@
 //! Many pictures on one page: small tiles, the viewer, selections, and the way back to a tile.
 
-use super::browser::{Person, first};
+use super::browser::Person;
 
 const GALLERY: &str = "/studio/gallery";
 const TILES: &str = "[...document.querySelectorAll('.grid > .tile:not([hidden])')]";
@@ -16,10 +16,10 @@ impl Person {
     /// Creates tasks of all shapes, newest last, with these words in the prompts of all of them. It leaves the page with the
     /// form, which would draw each of their steps.
     fn create_many(&mut self, count: usize, words: &str) {
-        if self.browser.evaluate("location.pathname") != "/studio/sessions" {
+        if self.evaluate("location.pathname") != "/studio/sessions" {
             self.open("/studio/sessions");
         }
-        self.browser.evaluate(&format!(
+        self.evaluate(&format!(
             "(async () => {{
                 window.made = false;
                 const shapes = ['16:9', '1:1', '9:16', '21:9', '4:5', '3:2', '2:3'];
@@ -34,19 +34,19 @@ impl Person {
                 window.made = true;
             }})(), 1"
         ));
-        self.browser.until("window.made === true");
+        self.until("window.made === true");
     }
 
     /// Opens the gallery when every task has ended.
     fn open_gallery(&mut self) {
         self.open("/studio");
-        self.browser.until(ENDED);
+        self.until(ENDED);
         self.open(GALLERY);
-        self.browser.until(&format!("{TILES}.length > 0 && document.documentElement.dataset.size"));
+        self.until(&format!("{TILES}.length > 0 && document.documentElement.dataset.size"));
     }
 
     fn count(&mut self, expression: &str) -> u64 {
-        self.browser.evaluate(expression).as_u64().expect("a number")
+        self.evaluate(expression).as_u64().expect("a number")
     }
 }
 
@@ -64,12 +64,12 @@ fn tiles_are_small_and_pictures_fill_the_grid() {
             Math.max(...tiles.map((tile) => new TextEncoder().encode(tile.outerHTML).length)),
             tiles.length];
     })";
-    let largest = person.browser.evaluate(largest);
+    let largest = person.evaluate(largest);
     assert_eq!(largest[2], 14);
     assert!(largest[0].as_u64().is_some_and(|nodes| nodes <= 15), "{largest}");
     assert!(largest[1].as_u64().is_some_and(|bytes| bytes <= 1_024), "{largest}");
     for (width, height) in [(1_440, 900), (390, 844)] {
-        person.browser.resize(width, height);
+        person.resize(width, height);
         let share = "(() => {
             const grid = document.querySelector('.grid').getBoundingClientRect();
             const end = document.querySelector('.tile:last-of-type').getBoundingClientRect().bottom;
@@ -85,30 +85,29 @@ fn tiles_are_small_and_pictures_fill_the_grid() {
             const { width, height } = tile.getBoundingClientRect();
             return Math.abs(width / height - across / down) > 0.03 * across / down;
         }).map((tile) => tile.outerHTML.slice(0, 120))";
-        assert_eq!(person.browser.evaluate(ratios), serde_json::json!([]), "at {width}");
+        assert_eq!(person.evaluate(ratios), serde_json::json!([]), "at {width}");
     }
-    person.browser.resize(1_440, 900);
+    person.resize(1_440, 900);
     let height = "document.querySelector('.tile').getBoundingClientRect().height";
-    let medium = person.browser.evaluate(height).as_f64();
-    person.browser.evaluate(
+    let medium = person.evaluate(height).as_f64();
+    person.evaluate(
         "(() => {
             const range = document.querySelector('[data-sizer] input');
             range.value = 1;
             range.dispatchEvent(new Event('input'));
         })()",
     );
-    assert!(person.browser.evaluate(height).as_f64() < medium);
+    assert!(person.evaluate(height).as_f64() < medium);
     person.open(GALLERY);
-    assert!(person.browser.evaluate(height).as_f64() < medium, "the browser keeps the size");
+    assert!(person.evaluate(height).as_f64() < medium, "the browser keeps the size");
     person.leave();
 }
 
 #[test]
 fn a_hundred_boards_leave_the_pictures_at_the_top() {
     let mut person = Person::sign_in(&[]);
-    person.create("A lighthouse in a storm");
-    person.browser.until(&first("completed"));
-    person.browser.evaluate(
+    person.finish("A lighthouse in a storm");
+    person.evaluate(
         "(async () => {
             const proof = document.querySelector('[name=proof]').value;
             for (let i = 0; i < 100; i++) {
@@ -118,34 +117,34 @@ fn a_hundred_boards_leave_the_pictures_at_the_top() {
             window.made = true;
         })(), 1",
     );
-    person.browser.until("window.made === true");
+    person.until("window.made === true");
     for (width, height, most) in [(1_440, 900, 200), (1_024, 768, 200), (390, 844, 260)] {
-        person.browser.resize(width, height);
+        person.resize(width, height);
         person.open(GALLERY);
         let top = person.count("Math.round(document.querySelector('.tile').getBoundingClientRect().top)");
         assert!(top <= most, "{top} at {width}");
     }
-    person.browser.resize(1_440, 900);
+    person.resize(1_440, 900);
     person.open(GALLERY);
     let shown = "[...document.querySelectorAll('[data-board]:not([hidden])')].length";
     assert_eq!(person.count(shown), 100);
-    person.browser.paste("document.querySelector('[data-board-find]')", "number 42");
-    person.browser.until(&format!("{shown} === 1"));
+    person.paste("document.querySelector('[data-board-find]')", "number 42");
+    person.until(&format!("{shown} === 1"));
     // A board shows its newest picture.
-    person.browser.evaluate(&format!("{TILES}[0].querySelector('[data-pick]').click()"));
+    person.evaluate(&format!("{TILES}[0].querySelector('[data-pick]').click()"));
     let board = "document.querySelector('[data-board]:not([hidden])').href.split('=')[1]";
-    person.browser.evaluate(&format!("document.querySelector('#chosen').elements.board.value = {board}"));
-    person.browser.click("document.querySelector('#chosen [formaction$=put]')");
-    person.browser.until(&format!("!document.querySelector('#chosen').checkVisibility() && {TILES}.length === 1"));
-    person.browser.follow("document.querySelector('[data-board]:not([hidden])')");
+    person.evaluate(&format!("document.querySelector('#chosen').elements.board.value = {board}"));
+    person.click("document.querySelector('#chosen [formaction$=put]')");
+    person.until(&format!("!document.querySelector('#chosen').checkVisibility() && {TILES}.length === 1"));
+    person.follow("document.querySelector('[data-board]:not([hidden])')");
     let covers = "[...document.querySelectorAll('img.cover')].filter((cover) => cover.naturalWidth > 1).length";
-    person.browser.evaluate("document.querySelector('[data-board][aria-current=page]').scrollIntoView()");
-    person.browser.until(&format!("{covers} === 1 && {TILES}.length === 1"));
+    person.evaluate("document.querySelector('[data-board][aria-current=page]').scrollIntoView()");
+    person.until(&format!("{covers} === 1 && {TILES}.length === 1"));
     // The list of boards stays closed for a person who closes it.
-    person.browser.click("document.querySelector('[data-side] summary')");
-    person.browser.until("!document.querySelector('[data-side]').open");
+    person.click("document.querySelector('[data-side] summary')");
+    person.until("!document.querySelector('[data-side]').open");
     person.open(GALLERY);
-    assert_eq!(person.browser.evaluate("document.querySelector('[data-side]').open"), false);
+    assert_eq!(person.evaluate("document.querySelector('[data-side]').open"), false);
     person.leave();
 }
 
@@ -158,65 +157,64 @@ fn the_viewer_goes_through_the_gallery_and_returns_to_the_tile() {
     person.open_gallery();
     let seen = "document.querySelector('.about')?.dataset.task";
     let id = |index: usize| format!("{TILES}[{index}].id.slice('task-'.length)");
-    person.browser.click(&format!("{TILES}[0].querySelector('.open')"));
-    person.browser.until(&format!("{seen} === {}", id(0)));
-    person.browser.until("document.querySelector('[data-large]').naturalWidth > 640");
-    assert_eq!(person.browser.evaluate(&format!("location.pathname === '/studio/tasks/' + {}", id(0))), true);
+    person.click(&format!("{TILES}[0].querySelector('.open')"));
+    person.until(&format!("{seen} === {}", id(0)));
+    person.until("document.querySelector('[data-large]').naturalWidth > 640");
+    assert_eq!(person.evaluate(&format!("location.pathname === '/studio/tasks/' + {}", id(0))), true);
     // The first one has three pictures.
     assert_eq!(person.count("document.querySelectorAll('[data-strip] button').length"), 3);
     for _ in 0..3 {
-        person.browser.press("ArrowRight");
+        person.press("ArrowRight");
     }
-    person.browser.until(&format!("{seen} === {}", id(1)));
-    person.browser.press("ArrowLeft");
-    person.browser.until(&format!("{seen} === {}", id(0)));
-    person.browser.until("document.querySelectorAll('[data-strip] button')[2].ariaCurrent === 'true'");
-    person.browser.click("document.querySelector('[data-large]')");
-    person.browser.until("document.querySelector('.stage.whole')");
+    person.until(&format!("{seen} === {}", id(1)));
+    person.press("ArrowLeft");
+    person.until(&format!("{seen} === {}", id(0)));
+    person.until("document.querySelectorAll('[data-strip] button')[2].ariaCurrent === 'true'");
+    person.click("document.querySelector('[data-large]')");
+    person.until("document.querySelector('.stage.whole')");
     // Esc leaves the zoom first.
-    person.browser.press("Escape");
-    person.browser.until("!document.querySelector('.stage.whole') && document.querySelector('.viewer').open");
-    person.browser.press("Escape");
-    person.browser.until("!document.querySelector('.viewer').open && location.pathname === '/studio/gallery'");
-    assert_eq!(person.browser.evaluate(&format!("document.activeElement.parentNode === {TILES}[0]")), true);
+    person.press("Escape");
+    person.until("!document.querySelector('.stage.whole') && document.querySelector('.viewer').open");
+    person.press("Escape");
+    person.until("!document.querySelector('.viewer').open && location.pathname === '/studio/gallery'");
+    assert_eq!(person.evaluate(&format!("document.activeElement.parentNode === {TILES}[0]")), true);
     // From the last tile of a page it goes on to older ones, and Back returns to the tile.
     let at = "document.activeElement.closest('.tile').getBoundingClientRect().top";
-    person.browser.evaluate("scrollTo({ top: 900, behavior: 'instant' })");
-    person.browser.evaluate(&format!("{TILES}[20].querySelector('.open').focus()"));
-    let before = person.browser.evaluate(at).as_f64().expect("a place");
-    person.browser.press("Enter");
-    person.browser.until(&format!("{seen} === {}", id(20)));
-    person.browser.evaluate("history.back()");
-    person.browser.until("!document.querySelector('.viewer').open");
-    let after = person.browser.evaluate(at).as_f64().expect("a place");
+    person.evaluate("scrollTo({ top: 900, behavior: 'instant' })");
+    person.evaluate(&format!("{TILES}[20].querySelector('.open').focus()"));
+    let before = person.evaluate(at).as_f64().expect("a place");
+    person.press("Enter");
+    person.until(&format!("{seen} === {}", id(20)));
+    person.evaluate("history.back()");
+    person.until("!document.querySelector('.viewer').open");
+    let after = person.evaluate(at).as_f64().expect("a place");
     assert!((before - after).abs() <= 50.0, "{before} {after}");
-    person.browser.click(&format!("{TILES}[40].querySelector('.open')"));
+    person.click(&format!("{TILES}[40].querySelector('.open')"));
     for index in 41..64 {
-        person.browser.until(&format!("{seen} === {}", id(index - 1)));
-        person.browser.press("ArrowRight");
+        person.until(&format!("{seen} === {}", id(index - 1)));
+        person.press("ArrowRight");
     }
-    person.browser.until(&format!("{TILES}.length === 66 && {seen} === {}", id(63)));
-    person.browser.press("Escape");
-    person.browser.until("!document.querySelector('.viewer').open");
-    assert_eq!(person.browser.evaluate(&format!("document.activeElement.parentNode === {TILES}[63]")), true);
+    person.until(&format!("{TILES}.length === 66 && {seen} === {}", id(63)));
+    person.press("Escape");
+    person.until("!document.querySelector('.viewer').open");
+    assert_eq!(person.evaluate(&format!("document.activeElement.parentNode === {TILES}[63]")), true);
     person.leave();
 }
 
 #[test]
 fn a_reload_leaves_the_focus_where_people_write() {
     let mut person = Person::sign_in(&[]);
-    person.create("A ferry at dusk");
-    person.browser.until(&first("completed"));
-    person.browser.evaluate("window.isOld = true, setTimeout(() => location.reload()), 1");
+    person.finish("A ferry at dusk");
+    person.evaluate("window.isOld = true, setTimeout(() => location.reload()), 1");
     let loaded =
         "!window.isOld && document.readyState === 'complete' && document.querySelector('.tile .star') !== null";
-    person.browser.until_asked(loaded, |_| ());
-    person.browser.until("document.activeElement.id === 'prompt'");
+    person.until_asked(loaded, |_| ());
+    person.until("document.activeElement.id === 'prompt'");
     // Whoever was at a tile is there again.
-    person.browser.evaluate("document.querySelector('.tile .open').focus(), 1");
-    person.browser.evaluate("window.isOld = true, setTimeout(() => location.reload()), 1");
-    person.browser.until_asked(loaded, |_| ());
-    person.browser.until("document.activeElement.parentNode.classList.contains('tile')");
+    person.evaluate("document.querySelector('.tile .open').focus(), 1");
+    person.evaluate("window.isOld = true, setTimeout(() => location.reload()), 1");
+    person.until_asked(loaded, |_| ());
+    person.until("document.activeElement.parentNode.classList.contains('tile')");
     person.leave();
 }
 
@@ -225,24 +223,24 @@ fn a_held_key_deletes_one_task_and_the_notice_counts() {
     let mut person = Person::of_many();
     person.create_many(12, "in fog [[fail]]");
     person.open_gallery();
-    person.browser.evaluate(&format!("{TILES}[3].querySelector('.open').focus()"));
-    person.browser.hold("Delete", 8);
+    person.evaluate(&format!("{TILES}[3].querySelector('.open').focus()"));
+    person.hold("Delete", 8);
     let notice = "document.querySelector('.undo [role=status]')?.textContent ?? ''";
-    person.browser.until(&format!("({notice}).startsWith('Moved to')"));
+    person.until(&format!("({notice}).startsWith('Moved to')"));
     assert_eq!(person.count(&format!("{TILES}.length")), 11);
-    person.browser.press("Delete");
-    person.browser.until(&format!("({notice}).startsWith('2 moved')"));
+    person.press("Delete");
+    person.until(&format!("({notice}).startsWith('2 moved')"));
     // In the viewer, too, which goes on to the next one.
-    person.browser.press("Enter");
-    person.browser.until("document.querySelector('.viewer .about')");
-    let shown = person.browser.evaluate("location.pathname");
-    person.browser.hold("Delete", 8);
-    person.browser.until(&format!("({notice}).startsWith('3 moved') && location.pathname !== {shown}"));
-    person.browser.press("Escape");
-    person.browser.until("!document.querySelector('.viewer').open");
+    person.press("Enter");
+    person.until("document.querySelector('.viewer .about')");
+    let shown = person.evaluate("location.pathname");
+    person.hold("Delete", 8);
+    person.until(&format!("({notice}).startsWith('3 moved') && location.pathname !== {shown}"));
+    person.press("Escape");
+    person.until("!document.querySelector('.viewer').open");
     assert_eq!(person.count(&format!("{TILES}.length")), 9);
-    person.browser.click("document.querySelector('.undo button')");
-    person.browser.until(&format!("{TILES}.length === 12 && !document.querySelector('.undo')"));
+    person.click("document.querySelector('.undo button')");
+    person.until(&format!("{TILES}.length === 12 && !document.querySelector('.undo')"));
     person.leave();
 }
 
@@ -251,48 +249,48 @@ fn the_bar_for_chosen_tasks_stays_in_view() {
     let mut person = Person::of_many();
     person.create_many(110, "in fog [[fail]]");
     person.open_gallery();
-    person.browser.until(&format!("scrollTo(0, document.body.scrollHeight), {TILES}.length === 110"));
+    person.until(&format!("scrollTo(0, document.body.scrollHeight), {TILES}.length === 110"));
     let picked = "document.querySelectorAll('.picked [data-pick]:checked').length";
     let bar = "(() => {
         const { top, bottom } = document.querySelector('#chosen').getBoundingClientRect();
         return top >= 0 && bottom <= innerHeight && document.querySelector('#chosen').checkVisibility();
     })()";
-    assert_eq!(person.browser.evaluate(bar), false, "nothing is chosen");
-    person.browser.evaluate(&format!("{TILES}[5].querySelector('[data-pick]').click()"));
-    person.browser.evaluate(&format!(
+    assert_eq!(person.evaluate(bar), false, "nothing is chosen");
+    person.evaluate(&format!("{TILES}[5].querySelector('[data-pick]').click()"));
+    person.evaluate(&format!(
         "{TILES}[75].querySelector('[data-pick]').dispatchEvent(new MouseEvent('click', {{ shiftKey: true, bubbles: true }}))"
     ));
-    person.browser.until(&format!("{picked} === 71"));
+    person.until(&format!("{picked} === 71"));
     for (width, height) in [(1_280, 900), (390, 844)] {
-        person.browser.resize(width, height);
+        person.resize(width, height);
         for top in ["0", "1500", "document.body.scrollHeight"] {
-            person.browser.evaluate(&format!("scrollTo({{ top: {top}, behavior: 'instant' }})"));
-            assert_eq!(person.browser.evaluate(bar), true, "{width} at {top}");
+            person.evaluate(&format!("scrollTo({{ top: {top}, behavior: 'instant' }})"));
+            assert_eq!(person.evaluate(bar), true, "{width} at {top}");
         }
     }
-    person.browser.resize(1_280, 900);
-    person.browser.evaluate(
+    person.resize(1_280, 900);
+    person.evaluate(
         "document.body.dispatchEvent(new KeyboardEvent('keydown', { key: 'a', ctrlKey: true, bubbles: true }))",
     );
-    person.browser.until(&format!("{picked} === 110"));
-    assert_eq!(person.browser.evaluate("document.querySelector('[data-chosen-count]').textContent"), "110 selected");
-    person.browser.press("Escape");
-    person.browser.until(&format!("{picked} === 0"));
-    assert_eq!(person.browser.evaluate(bar), false);
+    person.until(&format!("{picked} === 110"));
+    assert_eq!(person.evaluate("document.querySelector('[data-chosen-count]').textContent"), "110 selected");
+    person.press("Escape");
+    person.until(&format!("{picked} === 0"));
+    assert_eq!(person.evaluate(bar), false);
     // All that the search finds, also what no page has loaded.
     person.open(GALLERY);
-    person.browser.until(&format!("{TILES}.length > 0 && document.documentElement.dataset.size"));
-    person.browser.evaluate(
+    person.until(&format!("{TILES}.length > 0 && document.documentElement.dataset.size"));
+    person.evaluate(
         "document.body.dispatchEvent(new KeyboardEvent('keydown', { key: 'a', ctrlKey: true, bubbles: true }))",
     );
     let offer = "document.querySelector('[data-all-found]')";
-    person.browser.until(&format!("{offer}.checkVisibility() && {offer}.textContent === 'Select all 110 found'"));
-    person.browser.click(offer);
-    assert_eq!(person.browser.evaluate("document.querySelector('[data-chosen-count]').textContent"), "110 selected");
-    person.browser.click("document.querySelector('#chosen .danger')");
-    person.browser.until("document.querySelector('.undo')?.textContent.includes('110')");
+    person.until(&format!("{offer}.checkVisibility() && {offer}.textContent === 'Select all 110 found'"));
+    person.click(offer);
+    assert_eq!(person.evaluate("document.querySelector('[data-chosen-count]').textContent"), "110 selected");
+    person.click("document.querySelector('#chosen .danger')");
+    person.until("document.querySelector('.undo')?.textContent.includes('110')");
     person.open("/studio/gallery?ids=1");
-    assert_eq!(person.browser.evaluate("JSON.parse(document.body.textContent).ids.length"), 0);
+    assert_eq!(person.evaluate("JSON.parse(document.body.textContent).ids.length"), 0);
     person.leave();
 }
 
@@ -301,21 +299,21 @@ fn back_from_the_page_of_a_picture_returns_to_the_same_tile() {
     let mut person = Person::of_many();
     person.create_many(110, "in fog [[fail]]");
     person.open_gallery();
-    person.browser.until(&format!("scrollTo(0, document.body.scrollHeight), {TILES}.length === 110"));
-    person.browser.evaluate(&format!("{TILES}[100].querySelector('.open').focus()"));
+    person.until(&format!("scrollTo(0, document.body.scrollHeight), {TILES}.length === 110"));
+    person.evaluate(&format!("{TILES}[100].querySelector('.open').focus()"));
     let place = "(() => {
         const tile = document.activeElement.closest('.tile');
         return tile && [tile.id, Math.round(tile.getBoundingClientRect().top)];
     })()";
-    let before = person.browser.evaluate(place);
-    let url = person.browser.evaluate("document.activeElement.href");
+    let before = person.evaluate(place);
+    let url = person.evaluate("document.activeElement.href");
     person.browser.open(url.as_str().expect("a URL"));
-    person.browser.until("document.querySelector('.one .details')");
-    person.browser.evaluate("setTimeout(() => history.back()), 1");
+    person.until("document.querySelector('.one .details')");
+    person.evaluate("setTimeout(() => history.back()), 1");
     let returned = "location.pathname === '/studio/gallery' && document.activeElement?.closest('.tile')?.id";
-    let id = person.browser.until_asked(returned, |_| std::thread::yield_now());
+    let id = person.until_asked(returned, |_| std::thread::yield_now());
     assert_eq!(id, before[0]);
-    let after = person.browser.until(place);
+    let after = person.until(place);
     let moved = before[1].as_i64().expect("a place") - after[1].as_i64().expect("a place");
     assert!(moved.abs() <= 50, "{before} {after}");
     person.leave();
@@ -342,8 +340,8 @@ fn failures_leave_the_rows_of_the_grid_whole() {
         }).filter(([gap, ragged]) => gap > 1 || ragged > 1);
     })()";
     for (width, height) in [(1_280, 900), (390, 844)] {
-        person.browser.resize(width, height);
-        assert_eq!(person.browser.evaluate(torn), serde_json::json!([]), "at {width}");
+        person.resize(width, height);
+        assert_eq!(person.evaluate(torn), serde_json::json!([]), "at {width}");
     }
     person.leave();
 }
@@ -353,20 +351,19 @@ fn the_page_of_a_picture_has_arrows_and_a_way_back() {
     let mut person = Person::of_many();
     person.create_many(3, "in fog [[fail]]");
     person.open_gallery();
-    let paths =
-        person.browser.evaluate(&format!("{TILES}.map((tile) => new URL(tile.querySelector('.open')).pathname)"));
+    let paths = person.evaluate(&format!("{TILES}.map((tile) => new URL(tile.querySelector('.open')).pathname)"));
     let path = |index: usize| paths[index].as_str().expect("a path");
     person.open(path(1));
     for (key, index) in [("ArrowRight", 2), ("ArrowLeft", 1), ("ArrowLeft", 0)] {
-        person.browser.press(key);
+        person.press(key);
         let there = format!("location.pathname === '{}' && document.readyState === 'complete'", path(index));
-        person.browser.until_asked(&there, |_| std::thread::yield_now());
+        person.until_asked(&there, |_| std::thread::yield_now());
     }
     let ends = "[...document.querySelectorAll('.steps a')].map((link) => link.rel)";
-    assert_eq!(person.browser.evaluate(ends), serde_json::json!(["next"]));
-    person.browser.press("Escape");
+    assert_eq!(person.evaluate(ends), serde_json::json!(["next"]));
+    person.press("Escape");
     let back = format!("location.pathname === '{GALLERY}' && document.activeElement?.closest('.tile') !== null");
-    person.browser.until_asked(&back, |_| std::thread::yield_now());
+    person.until_asked(&back, |_| std::thread::yield_now());
     person.leave();
 }
 
@@ -385,32 +382,32 @@ fn back_from_a_remix_returns_to_the_viewer_over_the_gallery() {
     person.create_many(3, "at night");
     person.open_gallery();
     // A thumbnail has no original size.
-    person.browser.block(&["*/files/*"]);
+    person.block(&["*/files/*"]);
     let zoom = "document.querySelector('[data-zoom]').ariaDisabled";
-    person.browser.click(&format!("{TILES}[1].querySelector('.open')"));
-    person.browser.until("document.querySelector('.viewer .remix')");
-    person.browser.click("document.querySelector('[data-large]')");
-    assert_eq!(person.browser.evaluate(&format!("document.querySelector('.stage.whole') ?? {zoom}")), "true");
-    person.browser.block(&[]);
-    person.browser.press("ArrowRight");
-    person.browser.press("ArrowLeft");
-    person.browser.until(&format!("{zoom} === 'false'"));
-    person.browser.errors.retain(|error| !error.contains("ERR_BLOCKED_BY_CLIENT"));
-    let shown = person.browser.evaluate("location.pathname");
-    person.browser.enlarge(2);
-    assert_eq!(person.browser.evaluate(SWIPE), 0);
-    person.browser.enlarge(1);
-    assert_eq!(person.browser.evaluate(SWIPE), 1);
-    person.browser.press("ArrowLeft");
-    person.browser.click("document.querySelector('.viewer .remix summary')");
-    person.browser.follow("document.querySelector('.viewer [data-remix=prompt]')");
-    assert_eq!(person.browser.evaluate("location.pathname"), "/studio");
-    person.browser.evaluate("setTimeout(() => history.back()), 1");
+    person.click(&format!("{TILES}[1].querySelector('.open')"));
+    person.until("document.querySelector('.viewer .remix')");
+    person.click("document.querySelector('[data-large]')");
+    assert_eq!(person.evaluate(&format!("document.querySelector('.stage.whole') ?? {zoom}")), "true");
+    person.block(&[]);
+    person.press("ArrowRight");
+    person.press("ArrowLeft");
+    person.until(&format!("{zoom} === 'false'"));
+    person.errors.retain(|error| !error.contains("ERR_BLOCKED_BY_CLIENT"));
+    let shown = person.evaluate("location.pathname");
+    person.enlarge(2);
+    assert_eq!(person.evaluate(SWIPE), 0);
+    person.enlarge(1);
+    assert_eq!(person.evaluate(SWIPE), 1);
+    person.press("ArrowLeft");
+    person.click("document.querySelector('.viewer .remix summary')");
+    person.follow("document.querySelector('.viewer [data-remix=prompt]')");
+    assert_eq!(person.evaluate("location.pathname"), "/studio");
+    person.evaluate("setTimeout(() => history.back()), 1");
     let back = format!("location.pathname === {shown} && document.querySelector('.viewer')?.open");
-    person.browser.until_asked(&back, |_| std::thread::yield_now());
-    person.browser.press("Escape");
+    person.until_asked(&back, |_| std::thread::yield_now());
+    person.press("Escape");
     let closed = format!("location.pathname === '{GALLERY}' && !document.querySelector('.viewer').open");
-    person.browser.until_asked(&closed, |_| std::thread::yield_now());
+    person.until_asked(&closed, |_| std::thread::yield_now());
     assert_eq!(person.count(&format!("{TILES}.indexOf(document.activeElement.closest('.tile'))")), 1);
     person.leave();
 }
@@ -421,7 +418,7 @@ fn a_deletion_that_is_refused_halfway_shows_what_is_left() {
     person.create_many(3, "in fog [[fail]]");
     person.open_gallery();
     // One task at a time, of which the second one does not arrive.
-    person.browser.evaluate(
+    person.evaluate(
         "(() => {
             document.querySelector('[data-chosen]').dataset.most = 1;
             const [send, sent] = [window.fetch, []];
@@ -432,13 +429,13 @@ fn a_deletion_that_is_refused_halfway_shows_what_is_left() {
             document.body.dispatchEvent(new KeyboardEvent('keydown', { key: 'a', ctrlKey: true, bubbles: true }));
         })()",
     );
-    person.browser.click("document.querySelector('#chosen .danger')");
-    person.browser.until(&format!("{TILES}.length === 2 && document.querySelector('.undo')"));
-    assert_eq!(person.browser.evaluate("document.querySelector('[data-refusal]').checkVisibility()"), true);
+    person.click("document.querySelector('#chosen .danger')");
+    person.until(&format!("{TILES}.length === 2 && document.querySelector('.undo')"));
+    assert_eq!(person.evaluate("document.querySelector('[data-refusal]').checkVisibility()"), true);
     // What was refused stays chosen.
-    assert_eq!(person.browser.evaluate("document.querySelector('[data-chosen-count]').textContent"), "2 selected");
-    person.browser.click("document.querySelector('.undo button')");
-    person.browser.until(&format!("{TILES}.length === 3 && !document.querySelector('.undo')"));
+    assert_eq!(person.evaluate("document.querySelector('[data-chosen-count]').textContent"), "2 selected");
+    person.click("document.querySelector('.undo button')");
+    person.until(&format!("{TILES}.length === 3 && !document.querySelector('.undo')"));
     person.leave();
 }
 
@@ -452,15 +449,15 @@ fn a_link_skips_to_the_pictures() {
         ("Enter", "document.activeElement.id === 'pictures'"),
         ("ArrowDown", "document.activeElement.parentNode === document.querySelector('.tile')"),
     ] {
-        person.browser.press(key);
-        person.browser.until(reached);
+        person.press(key);
+        person.until(reached);
     }
     // From anywhere else two arrows lead there, too; the others scroll the page.
-    person.browser.evaluate("document.activeElement.blur()");
-    person.browser.press("ArrowDown");
-    assert_eq!(person.browser.evaluate("document.activeElement === document.body"), true);
-    person.browser.press("ArrowRight");
-    person.browser.until("document.activeElement.parentNode === document.querySelector('.tile')");
+    person.evaluate("document.activeElement.blur()");
+    person.press("ArrowDown");
+    assert_eq!(person.evaluate("document.activeElement === document.body"), true);
+    person.press("ArrowRight");
+    person.until("document.activeElement.parentNode === document.querySelector('.tile')");
     person.leave();
 }
 
@@ -469,12 +466,12 @@ fn a_star_after_the_session_has_ended_leads_to_the_sign_in() {
     let mut person = Person::of_many();
     person.create_many(1, "in fog [[fail]]");
     person.open_gallery();
-    person.browser.evaluate(&format!("{TILES}[0].querySelector('.open').focus()"));
-    person.browser.forget_cookies();
-    person.browser.press("s");
-    person.browser.until_asked("location.pathname === '/studio/sign-in'", |_| std::thread::yield_now());
+    person.evaluate(&format!("{TILES}[0].querySelector('.open').focus()"));
+    person.forget_cookies();
+    person.press("s");
+    person.until_asked("location.pathname === '/studio/sign-in'", |_| std::thread::yield_now());
     // The stream of changes ends with the session, too.
-    person.browser.errors.retain(|error| !error.contains("text/event-stream"));
+    person.errors.retain(|error| !error.contains("text/event-stream"));
     person.leave();
 }
 
@@ -486,27 +483,25 @@ fn single_pictures_are_chosen_for_a_download() {
     let selected = "document.querySelector('[data-chosen-count]').textContent";
     let alone = "document.querySelector('[data-chosen-alone]').checkVisibility()";
     let picture = |number: usize| format!("{TILES}[0].querySelectorAll('.open img')[{number}]");
-    person.browser.until(&format!("{}?.naturalWidth > 0", picture(3)));
-    person.browser.evaluate(&format!("{TILES}[1].querySelector('[data-pick]').click()"));
-    person.browser.until(&format!("{selected} === '3 selected' && !{alone}"));
-    person.browser.click(&picture(1));
-    person.browser.until(&format!("{selected} === '4 selected' && {alone}"));
+    person.until(&format!("{}?.naturalWidth > 0", picture(3)));
+    person.evaluate(&format!("{TILES}[1].querySelector('[data-pick]').click()"));
+    person.until(&format!("{selected} === '3 selected' && !{alone}"));
+    person.click(&picture(1));
+    person.until(&format!("{selected} === '4 selected' && {alone}"));
     let sent =
         "[...new FormData(document.querySelector('#chosen')).keys()].filter((key) => /^(task|picture)-/.test(key))";
     let id = |index: usize| format!("{TILES}[{index}].id.slice('task-'.length)");
     let expected = format!("[`task-${{{}}}`, `picture-${{{}}}/2`]", id(1), id(0));
-    assert_eq!(person.browser.evaluate(sent), person.browser.evaluate(&expected));
+    assert_eq!(person.evaluate(sent), person.evaluate(&expected));
     for number in [0, 2, 3] {
-        person.browser.click(&picture(number));
+        person.click(&picture(number));
     }
-    person.browser.until(&format!("{selected} === '7 selected' && !{alone} && {TILES}[0].matches('.picked')"));
-    person.browser.click(&picture(0));
-    person.browser.until(&format!("{selected} === '6 selected' && {alone}"));
+    person.until(&format!("{selected} === '7 selected' && !{alone} && {TILES}[0].matches('.picked')"));
+    person.click(&picture(0));
+    person.until(&format!("{selected} === '6 selected' && {alone}"));
     // The deletion takes the whole tile, and says so.
-    assert_eq!(person.browser.evaluate("document.querySelector('#chosen .danger').textContent"), "Delete 7 pictures");
-    person.browser.click("document.querySelector('#chosen .danger')");
-    person
-        .browser
-        .until(&format!("{TILES}.length === 2 && document.querySelector('.undo')?.textContent.includes('7')"));
+    assert_eq!(person.evaluate("document.querySelector('#chosen .danger').textContent"), "Delete 7 pictures");
+    person.click("document.querySelector('#chosen .danger')");
+    person.until(&format!("{TILES}.length === 2 && document.querySelector('.undo')?.textContent.includes('7')"));
     person.leave();
 }

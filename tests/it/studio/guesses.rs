@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 use hyper::StatusCode;
-use tintype::service::people::People;
 use tintype_domain::person::Role;
 
 use super::sign_up::focused;
@@ -15,11 +14,8 @@ pub const PASSWORD: &str = "correct horse battery";
 
 impl Service {
     pub async fn sign_in_from(&self, address: &str, name: &str, password: &str) -> Answer {
-        let body = url::form_urlencoded::Serializer::new(String::new())
-            .extend_pairs([("name", name), ("password", password)])
-            .finish();
-        let headers = [("content-type", "application/x-www-form-urlencoded"), ("x-forwarded-for", address)];
-        self.call("POST", "/studio/sign-in", &headers, body).await
+        let fields = [("name", name), ("password", password)];
+        self.post_form("/studio/sign-in", &fields, &[("x-forwarded-for", address)]).await
     }
 
     /// Fails to sign in with this name from ten addresses.
@@ -36,8 +32,7 @@ impl Service {
     pub async fn ada(&self) -> tintype_domain::person::Person {
         self.shared.store.create_account("ada", 10).await.expect("a store");
         let ada = self.person("ada", "ada@example.com", Role::Owner).await;
-        let set = People::new(self.shared.store.clone()).set_password(&ada, PASSWORD.into()).await.expect("a store");
-        set.expect("a good password").expect("the person")
+        self.set_password(&ada, PASSWORD).await
     }
 }
 

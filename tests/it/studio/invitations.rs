@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use hyper::StatusCode;
 use tintype_domain::model::Id;
-use tintype_domain::person::{Person, Role};
+use tintype_domain::person::Role;
 use tintype_store::{AccountChange, Action, PersonChange};
 
 use super::sign_up::focused;
@@ -16,7 +16,7 @@ use crate::rigs::visitor::set_cookie;
 const PASSWORD: &str = "a ferry at dusk, and 7 gulls";
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 
-impl Visitor<'_> {
+impl Visitor {
     async fn invite(&self, role: &str, places: &str, days: &str) -> String {
         let made = self.send("/studio/invitations", &[("role", role), ("places", places), ("days", days)]).await;
         let link = self.secret(&made).await;
@@ -36,15 +36,7 @@ impl Service {
     }
 
     async fn join_with(&self, path: &str, name: &str, password: &str, headers: &[(&str, &str)]) -> Answer {
-        let fields = [("name", name), ("password", password)];
-        let body = url::form_urlencoded::Serializer::new(String::new()).extend_pairs(fields).finish();
-        let mut all = vec![("content-type", "application/x-www-form-urlencoded")];
-        all.extend_from_slice(headers);
-        self.call("POST", path, &all, body).await
-    }
-
-    async fn found(&self, name: &str) -> Option<Person> {
-        self.shared.store.find_person(name).await.expect("a store").map(|found| found.person)
+        self.post_form(path, &[("name", name), ("password", password)], headers).await
     }
 
     /// Neither the page nor the form of an invitation does anything.
@@ -57,7 +49,7 @@ impl Service {
             assert_eq!(answer.header("referrer-policy"), "strict-origin", "{why}");
             assert!(!answer.headers.contains_key("set-cookie"), "{why}");
         }
-        assert!(self.found("late@example.com").await.is_none(), "{why}");
+        assert!(self.find_person("late@example.com").await.is_none(), "{why}");
     }
 }
 
@@ -77,7 +69,7 @@ async fn one_link_lets_several_people_join_with_its_role() {
     let joined = service.join_with(&path, " Grace@Example.com ", PASSWORD, &[("cookie", set_cookie(&asked))]).await;
     assert_eq!((joined.status, joined.header("location")), (StatusCode::SEE_OTHER, "/studio/gallery"));
     assert_eq!(joined.header("referrer-policy"), "strict-origin");
-    let grace = service.found("grace@example.com").await.expect("a person");
+    let grace = service.find_person("grace@example.com").await.expect("a person");
     assert_eq!((grace.account_id, grace.role, grace.has_password), (ada.account, Role::Viewer, true));
     let home = service.call("GET", "/studio", &[("cookie", set_cookie(&joined))], "").await;
     assert!(home.status == 200 && text(&home).contains("grace@example.com"), "{home:?}");
@@ -186,8 +178,7 @@ async fn an_invitation_ends_with_its_time_its_maker_or_its_revocation() {
 
 #[tokio::test]
 async fn nobody_but_an_owner_invites_and_revokes() {
-    let service = Service::start().await;
-    let ada = service.visitor("ada", 10).await;
+    let (service, ada) = Service::with_visitor(&[], 10).await;
     let member = service.visitor_as("ada", "member", Role::Member).await;
     let fields = [("role", "owner"), ("places", "5"), ("days", "7")];
     let refused = member.send("/studio/invitations", &fields).await;
@@ -226,8 +217,7 @@ async fn nobody_but_an_owner_invites_and_revokes() {
 
 #[tokio::test]
 async fn somebody_who_is_signed_in_joins_nobody() {
-    let service = Service::start().await;
-    let ada = service.visitor("ada", 10).await;
+    let (service, ada) = Service::with_visitor(&[], 10).await;
     let path = ada.invite("member", "5", "7").await;
     let cookie = [("cookie", ada.cookie.as_str())];
     for shown in [ada.get(&path).await, service.join_with(&path, "grace", PASSWORD, &cookie).await] {
@@ -238,7 +228,7 @@ async fn somebody_who_is_signed_in_joins_nobody() {
         );
         assert!(!shown.headers.contains_key("set-cookie"), "{shown:?}");
     }
-    assert!(service.found("grace").await.is_none());
+    assert!(service.find_person("grace").await.is_none());
     // A link that does not work is told as such, whoever asks.
     assert_eq!(ada.get("/studio/join/nonsense").await.status, StatusCode::NOT_FOUND);
     let own = format!("http://{}", service.address);

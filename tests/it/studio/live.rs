@@ -14,7 +14,7 @@ struct Stream {
     unread: VecDeque<u8>,
 }
 
-impl Visitor<'_> {
+impl Visitor {
     /// Opens a page and reads the begin of its stream.
     async fn open(&self) -> Stream {
         let address = self.service.address;
@@ -48,8 +48,7 @@ impl Stream {
 
 #[tokio::test]
 async fn a_stream_ends_with_its_session_and_others_go_on() {
-    let service = Service::start().await;
-    let (ada, eve) = (service.visitor("ada", 10).await, service.visitor("eve", 10).await);
+    let (service, [ada, eve]) = Service::with_visitors(&[], ["ada", "eve"], 10).await;
     let bob = service.visitor_as("ada", "bob", Role::Member).await;
     let mut of_ada = [ada.open().await, ada.open().await];
     let (mut of_eve, mut of_bob) = (eve.open().await, bob.open().await);
@@ -73,8 +72,7 @@ async fn a_stream_ends_with_its_session_and_others_go_on() {
 
 #[tokio::test]
 async fn a_session_has_eight_streams_at_most() {
-    let service = Service::start().await;
-    let ada = service.visitor("ada", 10).await;
+    let (service, ada) = Service::with_visitor(&[], 10).await;
     let bob = service.visitor_as("ada", "bob", Role::Member).await;
     let mut streams = Vec::new();
     for _ in 0..8 {
@@ -86,8 +84,7 @@ async fn a_session_has_eight_streams_at_most() {
 
 #[tokio::test]
 async fn a_page_hears_how_its_task_moves_up_in_the_queue() {
-    let service = Service::start().await;
-    let (ada, eve) = (service.visitor("ada", 10).await, service.visitor("eve", 10).await);
+    let (service, [ada, eve]) = Service::with_visitors(&[], ["ada", "eve"], 10).await;
     let stop = CancellationToken::new();
     let running = tokio::spawn(service.api.studio.clone().run(stop.clone()));
     // Those of another account do not count.
@@ -119,7 +116,7 @@ async fn pages_hear_what_is_done_at_other_processes() {
     let running = tokio::spawn(service.api.studio.clone().run(stop.clone()));
     let mut stream = ada.open().await;
     let (cookie, person) = (ada.cookie.clone(), ada.person.clone());
-    let there = Visitor { service: &elsewhere, account: ada.account, person, cookie };
+    let there = Visitor { service: elsewhere.clone(), account: ada.account, person, cookie };
     let mark = format!("task-{task}");
     assert_eq!(there.send("/studio/gallery/star", &[(&mark, "1")]).await.status, StatusCode::SEE_OTHER);
     let starred = format!("{{\"what\":\"starred\",\"person\":\"{}\",\"tasks\":[\"{task}\"]}}", ada.person.id);
@@ -130,11 +127,9 @@ async fn pages_hear_what_is_done_at_other_processes() {
 
 #[tokio::test]
 async fn pages_hear_what_the_people_of_their_account_do_with_pictures_and_boards() {
-    let service = Service::start().await;
-    let (ada, eve) = (service.visitor("ada", 10).await, service.visitor("eve", 10).await);
+    let (service, [ada, eve]) = Service::with_visitors(&[], ["ada", "eve"], 10).await;
     let bob = service.visitor_as("ada", "bob", Role::Member).await;
-    let task = bob.create("a boat").await;
-    service.work().await;
+    let task = bob.finished("a boat").await;
     let (mut of_ada, mut of_eve) = (ada.open().await, eve.open().await);
     let by_bob = |what: &str, tasks: &str| {
         format!("event: marks\ndata: {{\"what\":\"{what}\",\"person\":\"{}\",\"tasks\":[{tasks}]}}", bob.person.id)

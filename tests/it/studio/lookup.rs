@@ -6,7 +6,7 @@ use tintype_domain::person::Role;
 use super::Visitor;
 use crate::rigs::service::Service;
 
-impl Visitor<'_> {
+impl Visitor {
     /// The page to which the button below a list leads.
     async fn next(&self, path: &str, page: &str) -> String {
         let next = page.split(&format!("href=\"{path}?")).nth(1).and_then(|rest| rest.split('"').next());
@@ -59,7 +59,7 @@ async fn an_account_with_many_people_has_them_in_pages() {
     }
     let proof = ada.proof().await;
     // A change on a later page leads back to it, and to no other page.
-    let member = service.shared.store.find_person("member 55").await.expect("a store").expect("a person").person;
+    let member = service.find_person("member 55").await.expect("a person");
     for (referrer, expected) in [
         ("http://localhost/studio/people?after=member+48", "/studio/people?after=member+48"),
         ("http://localhost/studio/keys?after=x", "/studio/people"),

@@ -4,12 +4,12 @@ use std::fs;
 
 use bytes::Bytes;
 use hyper::StatusCode;
-use tintype_domain::model::{Id, Status, Surface};
+use tintype_domain::model::{Id, Status};
 use tintype_engine::EngineInfo;
 use tintype_engine::picture::Picture;
 use tintype_sketch::Sketch;
 
-use super::browser::{Person, first};
+use super::browser::Person;
 use super::{Visitor, text};
 use crate::rigs::service::Service;
 
@@ -19,7 +19,7 @@ fn half(width: u32, height: u32) -> Bytes {
     Picture::from_rgb(width, height, row.repeat(height as usize)).expect("a picture").to_png().into()
 }
 
-impl Visitor<'_> {
+impl Visitor {
     /// Sends a painted mask for a reference, and returns the status and what the service answers.
     async fn paint(&self, reference: &str, mask: Bytes) -> (StatusCode, String) {
         let proof = self.proof().await;
@@ -29,16 +29,12 @@ impl Visitor<'_> {
 
     /// Sends the form of the first page, and returns the status and the task that is the newest afterwards.
     async fn edit(&self, references: &str, more: &[(&str, &str)]) -> (StatusCode, Option<Id>) {
-        let mut fields = vec![("prompt", "a boat"), ("shape", "1:1"), ("n", "1"), ("references", references)];
-        fields.extend_from_slice(more);
-        let status = self.send("/studio/tasks", &fields).await.status;
-        let tasks = self.service.shared.store.list_tasks(self.account, Surface::Web, None, 1).await.expect("a store");
-        (status, tasks.first().map(|task| task.id))
+        let status = self.submit("a boat", &[&[("references", references)], more].concat()).await.status;
+        (status, self.newest_task().await)
     }
 
     async fn result(&self, task: Id) -> Picture {
-        let found = self.service.shared.store.find_task(self.account, Surface::Web, task).await.expect("a store");
-        let Status::Completed(names) = found.expect("a task").status else { panic!("it is not completed") };
+        let Status::Completed(names) = self.status(task).await else { panic!("it is not completed") };
         let file = self.service.call("GET", &format!("/files/{}", names[0]), &[], "").await;
         Picture::decode(&file.body).expect("a picture")
     }
@@ -46,8 +42,7 @@ impl Visitor<'_> {
 
 #[tokio::test]
 async fn only_the_painted_part_of_a_reference_changes() {
-    let service = Service::start().await;
-    let ada = service.visitor("ada", 100).await;
+    let (service, ada) = Service::with_visitor(&[], 100).await;
     let (_, task) = ada.edit("", &[]).await;
     service.work().await;
     let reference = format!("result:{}/1", task.expect("a task"));
@@ -76,8 +71,7 @@ async fn only_the_painted_part_of_a_reference_changes() {
 
 #[tokio::test]
 async fn a_mask_that_does_not_fit_is_refused_before_the_charge() {
-    let service = Service::start().await;
-    let (ada, eve) = (service.visitor("ada", 100).await, service.visitor("eve", 100).await);
+    let (service, [ada, eve]) = Service::with_visitors(&[], ["ada", "eve"], 100).await;
     let (_, square) = ada.edit("", &[]).await;
     let (_, wide) = ada.edit("", &[("shape", "16:9")]).await;
     service.work().await;
@@ -119,7 +113,7 @@ async fn a_preset_without_references_is_named_as_such_and_not_as_one_without_mas
     service.work().await;
     let reference = format!("result:{}/1", task.expect("a task"));
     let (_, mask) = ada.paint(&reference, half(8, 8)).await;
-    for (max_references, reason) in [(0, "This preset takes no references."), (1, "does not support masks")] {
+    for (max_references, reason) in [(0, "This preset does not support references."), (1, "does not support masks")] {
         let words = EngineInfo { max_references, masks: false, ..Sketch::info() };
         service.shared.presets.set_engines(std::iter::once(("words".to_owned(), &words)), true);
         let fields =
@@ -132,8 +126,7 @@ async fn a_preset_without_references_is_named_as_such_and_not_as_one_without_mas
 
 #[tokio::test]
 async fn a_picture_goes_to_a_board_at_once_unless_the_person_does_not_see_it() {
-    let service = Service::start().await;
-    let ada = service.visitor("ada", 100).await;
+    let (service, ada) = Service::with_visitor(&[], 100).await;
     assert!(!ada.page("/studio").await.contains("name=\"board\""), "there are no boards yet");
     let made = ada.send("/studio/boards", &[("name", "Boats")]).await;
     let board = made.header("location").rsplit('=').next().expect("a board").to_owned();
@@ -162,42 +155,39 @@ fn a_person_chooses_a_preset_by_its_sample_and_paints_a_mask_with_the_keyboard()
     );
     fs::write(&config, presets).expect("a file");
     let mut person = Person::sign_in(&["--config", config.to_str().expect("a path")]);
-    person.browser.click("document.querySelector('.presets summary')");
-    person.browser.until("document.querySelector('.presets img[src*=boats]').naturalWidth === 64");
-    assert_eq!(person.browser.evaluate("document.querySelector('[data-setting=seed]').hidden"), false);
-    person.browser.click("document.querySelector('.presets input[value=boats]')");
-    assert_eq!(person.browser.evaluate("document.querySelector('[data-preset]').textContent"), "boats");
-    assert_eq!(person.browser.evaluate("document.querySelector('.tuning').checkVisibility()"), false);
+    person.click("document.querySelector('.presets summary')");
+    person.until("document.querySelector('.presets img[src*=boats]').naturalWidth === 64");
+    assert_eq!(person.evaluate("document.querySelector('[data-setting=seed]').hidden"), false);
+    person.click("document.querySelector('.presets input[value=boats]')");
+    assert_eq!(person.evaluate("document.querySelector('[data-preset]').textContent"), "boats");
+    assert_eq!(person.evaluate("document.querySelector('.tuning').checkVisibility()"), false);
     // What a preset does not take would be refused.
-    person.create("A lighthouse in a storm");
-    person.browser.until(&first("completed"));
+    person.finish("A lighthouse in a storm");
     person.choose("[data-reference]");
-    person.browser.until("document.querySelector('.chip [data-paint]')");
-    person.browser.click("document.querySelector('.chip [data-paint]')");
-    person.browser.until("document.activeElement.matches('.brush canvas')");
-    person.browser.click("document.querySelector('[data-brush-done]')");
-    person.browser.until("document.querySelector('[data-brush-refusal]').textContent.startsWith('Nothing is painted')");
-    person.browser.evaluate(
+    person.until("document.querySelector('.chip [data-paint]')");
+    person.click("document.querySelector('.chip [data-paint]')");
+    person.until("document.activeElement.matches('.brush canvas')");
+    person.click("document.querySelector('[data-brush-done]')");
+    person.until("document.querySelector('[data-brush-refusal]').textContent.startsWith('Nothing is painted')");
+    person.evaluate(
         "for (const key of ['ArrowRight', 'ArrowRight', 'ArrowDown']) document.querySelector('.brush canvas')
             .dispatchEvent(new KeyboardEvent('keydown', { key, shiftKey: true, bubbles: true }))",
     );
     // Esc closes the brush and keeps the strokes.
-    person.browser.press("Escape");
-    person.browser.until("!document.querySelector('.brush').open");
-    person.browser.click("document.querySelector('.chip [data-paint]')");
-    person.browser.until("document.activeElement.matches('.brush canvas')");
-    person.browser.click("document.querySelector('[data-brush-done]')");
-    person
-        .browser
-        .until("document.querySelector('.chip .mask')?.naturalWidth > 0 && !document.querySelector('.brush').open");
+    person.press("Escape");
+    person.until("!document.querySelector('.brush').open");
+    person.click("document.querySelector('.chip [data-paint]')");
+    person.until("document.activeElement.matches('.brush canvas')");
+    person.click("document.querySelector('[data-brush-done]')");
+    person.until("document.querySelector('.chip .mask')?.naturalWidth > 0 && !document.querySelector('.brush').open");
     person.create("The same lighthouse at night");
-    person.browser.until("document.querySelectorAll('.tile[data-state=completed]').length === 2");
+    person.until("document.querySelectorAll('.tile[data-state=completed]').length === 2");
     // A draft keeps the mask; another first reference has none.
     person.open("/studio");
-    person.browser.until("document.querySelector('.chip .mask')?.naturalWidth > 0");
-    person.browser.click("document.querySelector('[data-drop-reference]')");
-    assert_eq!(person.browser.evaluate("document.querySelector('[name=mask]').value"), "");
+    person.until("document.querySelector('.chip .mask')?.naturalWidth > 0");
+    person.click("document.querySelector('[data-drop-reference]')");
+    assert_eq!(person.evaluate("document.querySelector('[name=mask]').value"), "");
     // The browser itself reports the status of the empty mask, and of the sample that is gone.
-    person.browser.errors.retain(|error| !error.contains("422") && !error.contains("404"));
+    person.errors.retain(|error| !error.contains("422") && !error.contains("404"));
     person.leave();
 }

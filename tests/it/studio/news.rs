@@ -20,14 +20,13 @@ fn colleague(person: &Person, path: &str) -> Browser {
 #[test]
 fn pictures_of_others_wait_behind_a_button_and_nothing_moves() {
     let mut person = Person::sign_in(&[]);
-    person.create("A lighthouse in a storm");
-    person.browser.until(&first("completed"));
+    person.finish("A lighthouse in a storm");
     let mut bob = colleague(&person, "/studio/gallery");
     bob.until("document.querySelectorAll('.grid .tile').length === 1");
     for number in 1..=5 {
         person.create(&format!("A boat, study {number}"));
         let prompt = "document.querySelector('.tile .prompt')?.textContent";
-        person.browser.until(&format!("{prompt}?.endsWith('study {number}') && {}", first("completed")));
+        person.until(&format!("{prompt}?.endsWith('study {number}') && {}", first("completed")));
     }
     bob.until("document.querySelector('[data-fresh]').textContent === '5 new'");
     assert_eq!(bob.evaluate("document.querySelectorAll('.grid .tile').length"), 1);
@@ -56,15 +55,15 @@ fn pictures_of_others_wait_behind_a_button_and_nothing_moves() {
     person.open("/studio/gallery");
     bob.click("document.querySelector('.tile .open')");
     bob.until("document.querySelector('[data-about] .prompt')?.textContent === 'A boat, study 5'");
-    person.browser.click("document.querySelector('.tile .more')");
-    person.browser.click("document.querySelector('[data-menu]:popover-open [data-erase]')");
+    person.click("document.querySelector('.tile .more')");
+    person.click("document.querySelector('[data-menu]:popover-open [data-erase]')");
     bob.until("document.querySelectorAll('.grid .tile:not([hidden])').length === 5");
     let said = "document.querySelector('[data-viewer] [data-refusal]')";
     bob.until(&format!("{said}.checkVisibility() && {said}.textContent === 'This picture has just been deleted.'"));
     bob.press("s");
     bob.press("Delete");
     assert_eq!(bob.evaluate("document.querySelector('[data-about] .prompt').textContent"), "A boat, study 5");
-    person.browser.click("document.querySelector('.undo button')");
+    person.click("document.querySelector('.undo button')");
     bob.until("document.querySelectorAll('.grid .tile:not([hidden])').length === 6");
     bob.until(&format!("!{said}.checkVisibility() && document.querySelector('[data-about] .star')"));
     assert_eq!(bob.evaluate("document.querySelectorAll('.tile .star[aria-pressed=true]').length"), 0);
@@ -72,8 +71,7 @@ fn pictures_of_others_wait_behind_a_button_and_nothing_moves() {
     // A search shows what it finds alone.
     bob.open(&format!("{}/studio/gallery?q=lighthouse", person.server.url()));
     person.open("/studio");
-    person.create("A windmill at noon");
-    person.browser.until(&first("completed"));
+    person.finish("A windmill at noon");
     assert_eq!(bob.evaluate("document.querySelector('[data-fresh]').hidden"), true);
     assert!(bob.errors.is_empty(), "{:#?}", bob.errors);
     drop(bob);
@@ -83,8 +81,7 @@ fn pictures_of_others_wait_behind_a_button_and_nothing_moves() {
 #[test]
 fn stars_and_boards_follow_another_tab() {
     let mut person = Person::sign_in(&[]);
-    person.create("A lighthouse in a storm");
-    person.browser.until(&first("completed"));
+    person.finish("A lighthouse in a storm");
     let (data, url) = (person.data.path().to_owned(), person.server.url());
     let link = json(&data, &["account", "link", "default", "--public-url", &url]);
     let mut other = Browser::start();
@@ -93,11 +90,11 @@ fn stars_and_boards_follow_another_tab() {
     other.open(&format!("{url}/studio/gallery"));
     other.until("document.querySelector('.grid .tile')");
     person.open("/studio/gallery");
-    person.browser.evaluate("document.querySelector('.tile .star').click()");
+    person.evaluate("document.querySelector('.tile .star').click()");
     other.until("document.querySelector('.tile .star').getAttribute('aria-pressed') === 'true'");
-    person.browser.evaluate("document.querySelector('.boards').open = true");
-    person.browser.evaluate("document.querySelector('.boards input[name=name]').value = 'Lighthouses'");
-    person.browser.follow("document.querySelector('.boards form button')");
+    person.evaluate("document.querySelector('.boards').open = true");
+    person.evaluate("document.querySelector('.boards input[name=name]').value = 'Lighthouses'");
+    person.follow("document.querySelector('.boards form button')");
     other.until("document.querySelector('.side nav').textContent.includes('Lighthouses')");
     // Both lists count what is put on a board, and what is deleted from it.
     let counts = |number: &str| format!("document.querySelector('[data-board] small')?.textContent === '{number}'");
@@ -105,12 +102,12 @@ fn stars_and_boards_follow_another_tab() {
     other.evaluate("document.querySelector('.tile [data-pick]').click()");
     other.click("document.querySelector('#chosen [formaction=\"/studio/gallery/put\"]')");
     other.until(&counts("1"));
-    person.browser.until(&counts("1"));
+    person.until(&counts("1"));
     other.until("!document.querySelector('#chosen').classList.contains('some')");
     other.evaluate("document.querySelector('.tile .open').focus()");
     other.press("Delete");
     other.until(&counts("0"));
-    person.browser.until(&counts("0"));
+    person.until(&counts("0"));
     assert!(other.errors.is_empty(), "{:#?}", other.errors);
     drop(other);
     person.leave();
@@ -120,13 +117,13 @@ fn stars_and_boards_follow_another_tab() {
 fn a_page_says_when_the_queue_is_paused_and_when_the_server_is_away() {
     let mut person = Person::sign_in(&[]);
     let shown = |name: &str| format!("document.querySelector('[data-{name}]').checkVisibility()");
-    assert_eq!(person.browser.evaluate(&shown("paused")), false);
+    assert_eq!(person.evaluate(&shown("paused")), false);
     assert!(run(person.data.path(), ["queue", "pause"]).status.success());
-    person.browser.until(&shown("paused"));
+    person.until(&shown("paused"));
     person.open("/studio/gallery");
-    assert_eq!(person.browser.evaluate(&shown("paused")), true);
+    assert_eq!(person.evaluate(&shown("paused")), true);
     assert!(run(person.data.path(), ["queue", "resume"]).status.success());
-    person.browser.until(&format!("!{}", shown("paused")));
+    person.until(&format!("!{}", shown("paused")));
     person.server.stop();
     person.browser.until(&shown("away"));
 }
@@ -135,7 +132,7 @@ fn a_page_says_when_the_queue_is_paused_and_when_the_server_is_away() {
 fn the_title_counts_and_the_browser_tells_what_is_done_while_nobody_looks() {
     let mut person = Person::sign_in(&[]);
     // Browsers of tests cannot be asked for a permission, nor put into the background.
-    person.browser.evaluate(
+    person.evaluate(
         "window.told = [];
         window.Notification = class {
             static permission = 'default';
@@ -149,21 +146,19 @@ fn the_title_counts_and_the_browser_tells_what_is_done_while_nobody_looks() {
     let create = |person: &mut Person, prompt: &str| {
         person.create(prompt);
         let shown = "document.querySelector('.tile .prompt')?.textContent";
-        person.browser.until(&format!("{shown} === '{prompt}' && {}", first("completed")));
+        person.until(&format!("{shown} === '{prompt}' && {}", first("completed")));
     };
     create(&mut person, "A boat that is watched");
-    person.browser.click("document.querySelector('.person summary')");
-    person.browser.click("document.querySelector('[data-notices] input')");
-    person
-        .browser
-        .until("Notification.permission === 'granted' && document.querySelector('[data-notices] input').checked");
-    person.browser.evaluate("isAway = true");
+    person.click("document.querySelector('.person summary')");
+    person.click("document.querySelector('[data-notices] input')");
+    person.until("Notification.permission === 'granted' && document.querySelector('[data-notices] input').checked");
+    person.evaluate("isAway = true");
     create(&mut person, "A boat at dawn");
     create(&mut person, "A boat at dusk");
-    person.browser.until("document.title.startsWith('(2) ') && told.length === 2");
-    let told = person.browser.evaluate("told[1][0]");
+    person.until("document.title.startsWith('(2) ') && told.length === 2");
+    let told = person.evaluate("told[1][0]");
     assert!(told.as_str().expect("words").contains("A boat at dusk"), "{told}");
-    person.browser.evaluate("isAway = false; document.dispatchEvent(new Event('visibilitychange'))");
-    assert_eq!(person.browser.evaluate("document.title.startsWith('(')"), false);
+    person.evaluate("isAway = false; document.dispatchEvent(new Event('visibilitychange'))");
+    assert_eq!(person.evaluate("document.title.startsWith('(')"), false);
     person.leave();
 }

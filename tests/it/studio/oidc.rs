@@ -87,7 +87,7 @@ impl Scene {
     }
 
     /// The form by which a person confirms an identity.
-    async fn found(&self, visitor: &Visitor<'_>) -> [(&'static str, String); 2] {
+    async fn found(&self, visitor: &Visitor) -> [(&'static str, String); 2] {
         let trip = self.depart("/studio/oidc/link", &visitor.cookie).await;
         let page = self.arrive(&trip.target, &format!("{}; {}", visitor.cookie, trip.cookie)).await;
         assert_eq!(page.status, 200, "{page:?}");
@@ -103,7 +103,7 @@ impl Scene {
     }
 }
 
-async fn link(visitor: &Visitor<'_>, form: &[(&'static str, String)]) -> Answer {
+async fn link(visitor: &Visitor, form: &[(&'static str, String)]) -> Answer {
     let fields: Vec<_> = form.iter().map(|(name, value)| (*name, value.as_str())).collect();
     visitor.send("/studio/oidc/link", &fields).await
 }
@@ -307,8 +307,8 @@ async fn a_person_links_only_an_identity_that_the_provider_has_shown() {
     // The authentication request and the ticket of one session end with that session.
     let again = scene.service.call("POST", &scene.service.link(&ada.person).await, &[], "").await;
     let cookie = again.header("set-cookie").split(';').next().expect("a cookie").to_owned();
-    let Visitor { service, account, .. } = ada;
-    let elsewhere = Visitor { service, account, person: ada.person.clone(), cookie };
+    let (service, person) = (scene.service.clone(), ada.person.clone());
+    let elsewhere = Visitor { service, account: ada.account, person, cookie };
     refused(&link(&elsewhere, &form).await, FORBIDDEN, "Begin again");
     let trip = scene.depart("/studio/oidc/link", &ada.cookie).await;
     let cookies = format!("{}; {}", elsewhere.cookie, trip.cookie);

@@ -170,7 +170,7 @@ async fn somebody_who_is_suspended_keeps_the_identity() {
     let cookie = cookies.find_map(|set| set.split(';').next().filter(|set| set.starts_with("tintype=")));
     let person = scene.person("ada").await.expect("a person");
     let (service, account) = (&scene.service, person.account_id);
-    let ada = Visitor { service, account, person, cookie: cookie.expect("a session").to_owned() };
+    let ada = Visitor { service: service.clone(), account, person, cookie: cookie.expect("a session").to_owned() };
     let set = ada.send("/studio/password", &[("new", "correct horse battery")]).await;
     let cookie = set.header("set-cookie").split(';').next().expect("a cookie").to_owned();
     let ada = Visitor { cookie, ..ada };

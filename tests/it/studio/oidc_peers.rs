@@ -112,8 +112,8 @@ async fn live(mut peer: Peer, flags: Vec<String>, group: &str) {
     // A sign-out goes on at the provider.
     let cookies = answer.headers.get_all("set-cookie").iter().map(|set| set.to_str().expect("text"));
     let cookies = cookies.filter_map(|set| set.split(';').next()).filter(|pair| !pair.ends_with('='));
-    let (service, account, cookie) = (&service, person.account_id, cookies.collect::<Vec<_>>().join("; "));
-    let member = Visitor { service, account, person: person.clone(), cookie };
+    let (account, cookie) = (person.account_id, cookies.collect::<Vec<_>>().join("; "));
+    let member = Visitor { service: service.clone(), account, person: person.clone(), cookie };
     let out = member.send("/studio/sign-out", &[]).await;
     assert!(
         text(&out).contains("client_id=tintype")
@@ -124,10 +124,10 @@ async fn live(mut peer: Peer, flags: Vec<String>, group: &str) {
     assert_eq!(store.list_sessions(person.id).await.expect("a store"), []);
     // It leaves the team, and then loses its place at the provider.
     peer.take_from_the_team().await;
-    let answer = travel(service, &peer, "/studio/oidc", "").await.expect("a person");
+    let answer = travel(&service, &peer, "/studio/oidc", "").await.expect("a person");
     refused(&answer, StatusCode::FORBIDDEN, "no longer gives you access");
     peer.disable().await;
-    assert!(travel(service, &peer, "/studio/oidc", "").await.is_none());
+    assert!(travel(&service, &peer, "/studio/oidc", "").await.is_none());
 }
 
 #[tokio::test]

@@ -40,7 +40,7 @@ async fn only_a_session_of_the_provider_ends_there_and_only_if_it_answers() {
         let cookie = cookies.collect::<Vec<_>>().join("; ");
         let people = scene.service.shared.store.list_people(None).await.expect("a store");
         let person = people.into_iter().find(|person| person.role == Role::Owner).expect("a person");
-        Visitor { service: &scene.service, account: person.account_id, person, cookie }
+        Visitor { service: scene.service.clone(), account: person.account_id, person, cookie }
     };
     let ada = visit().await;
     let out = ada.send("/studio/sign-out", &[]).await;

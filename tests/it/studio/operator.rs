@@ -6,14 +6,15 @@ use hyper::StatusCode;
 use tintype::http::routes::ROUTES;
 use tintype_domain::model::Surface;
 use tintype_domain::person::Role;
-use tintype_store::{Action, KeyChange, Rank, StrikeRule, WorkerReport};
+use tintype_store::{Action, KeyChange, Rank, WorkerReport};
 
 use super::{Visitor, path, text};
+use crate::person::violate;
 use crate::rigs::service::Service;
 
 const GRANT_FORM: &str = "name=\"newest\" value=\"";
 
-impl Visitor<'_> {
+impl Visitor {
     /// The entry that the form for a grant names.
     pub(super) async fn newest(&self, account: &str) -> String {
         let page = self.page(&format!("/studio/operator/accounts/{account}")).await;
@@ -117,11 +118,7 @@ async fn strikes_are_shown_and_lifted() {
     let (operator, ada) = (service.visitor("admin", 0).await, service.visitor("ada", 10).await);
     let (key, _) = service.new_key(ada.account, |key| key.name = "laptop".into()).await;
     let store = &service.shared.store;
-    let request = tintype_domain::request::GenerateRequest::parse(br#"{"prompt": "a boat"}"#, &[]).expect("a request");
-    store.submit(ada.account, Some(key), Surface::Api, request, 0).await.expect("a store");
-    let lease = store.claim(1, Duration::from_secs(60)).await.expect("a store").remove(0).lease;
-    let rule = StrikeRule { limit: 1, window: Duration::from_secs(60) };
-    store.refuse(lease, "It is not allowed.", Some(rule)).await.expect("a store");
+    violate(store, ada.account, Some(key), Surface::Api).await;
     let page = operator.page("/studio/operator/strikes").await;
     assert!(page.contains("laptop") && page.contains("suspended"), "{page}");
     assert!(operator.page("/studio/operator/accounts").await.contains("1 suspended key"));

@@ -10,29 +10,21 @@ use tintype_store::Action;
 use super::{Visitor, text};
 use crate::rigs::service::Service;
 
-impl Visitor<'_> {
-    async fn other(&self, name: &str) -> tintype_domain::person::Person {
-        let found = self.service.shared.store.find_person(name).await.expect("a store");
-        found.expect("a person").person
-    }
-}
-
 #[tokio::test]
 async fn an_owner_adds_people_who_sign_in_once_by_a_link() {
-    let service = Service::start().await;
-    let ada = service.visitor("ada", 10).await;
+    let (service, ada) = Service::with_visitor(&[], 10).await;
     let added = ada.send("/studio/people", &[("name", " Grace@Example.com "), ("role", "viewer")]).await;
     let link = ada.secret(&added).await;
     let path = link.strip_prefix(&format!("http://{}", service.address)).expect("a link of this server");
     assert_eq!(service.call("POST", path, &[], "").await.status, StatusCode::SEE_OTHER);
     assert!(!ada.page("/studio/people").await.contains("class=\"secret\""));
-    let grace = ada.other("grace@example.com").await;
+    let grace = service.find_person("grace@example.com").await.expect("a person");
     assert_eq!((grace.account_id, grace.role), (ada.account, Role::Viewer));
     for (change, fields) in [("role", &[("role", "owner")][..]), ("link", &[]), ("remove", &[])] {
         let answer = ada.send(&format!("/studio/people/{}/{change}", grace.id), fields).await;
         assert!([200, 303].contains(&answer.status.as_u16()), "{change}: {answer:?}");
     }
-    assert!(service.shared.store.find_person("grace@example.com").await.expect("a store").is_none());
+    assert!(service.find_person("grace@example.com").await.is_none());
     let log = service.shared.store.audit_entries(Some(ada.account), None, 10).await.expect("a store");
     let actions: Vec<_> = log.iter().map(|entry| entry.audited.action).collect();
     let expected = [Action::RemovePerson, Action::MakeLink, Action::ChangeRole, Action::MakeLink, Action::AddPerson];
@@ -42,14 +34,13 @@ async fn an_owner_adds_people_who_sign_in_once_by_a_link() {
 
 #[tokio::test]
 async fn nobody_but_an_owner_manages_people_and_nobody_oneself() {
-    let service = Service::start().await;
-    let ada = service.visitor("ada", 10).await;
+    let (service, ada) = Service::with_visitor(&[], 10).await;
     let member = service.visitor_as("ada", "member", Role::Member).await;
     assert_eq!(member.get("/studio/people").await.status, StatusCode::FORBIDDEN);
     assert_eq!(member.send("/studio/people", &[("name", "x"), ("role", "owner")]).await.status, StatusCode::FORBIDDEN);
     let fields = [("role", "owner")];
     for change in ["role", "link", "remove", "nonsense"] {
-        let of = |person: &Visitor<'_>| format!("/studio/people/{}/{change}", person.person.id);
+        let of = |person: &Visitor| format!("/studio/people/{}/{change}", person.person.id);
         assert_eq!(member.send(&of(&member), &fields).await.status, StatusCode::FORBIDDEN, "{change}");
         assert_eq!(ada.send(&of(&ada), &fields).await.status, StatusCode::CONFLICT, "{change}");
     }
@@ -72,7 +63,7 @@ async fn nobody_but_an_owner_manages_people_and_nobody_oneself() {
         assert!(status != 422 || text(&refused).contains("value=\"viewer\" selected"), "{refused:?}");
     }
     assert!(!ada.page("/studio/people").await.contains(">eve<"));
-    assert_eq!(ada.other("member").await.role, Role::Member);
+    assert_eq!(service.find_person("member").await.expect("a person").role, Role::Member);
 }
 
 #[tokio::test]
@@ -114,8 +105,7 @@ async fn a_person_sets_a_password_and_stays_signed_in_here_alone() {
 
 #[tokio::test]
 async fn the_ledger_is_filtered_on_the_page_and_in_its_download() {
-    let service = Service::start().await;
-    let ada = service.visitor("ada", 100).await;
+    let (service, ada) = Service::with_visitor(&[], 100).await;
     ada.create("a boat").await;
     ada.create("a boat [[fail]]").await;
     service.work().await;
@@ -159,8 +149,7 @@ async fn the_ledger_is_filtered_on_the_page_and_in_its_download() {
 
 #[tokio::test]
 async fn a_key_has_limits_and_rotates_with_the_overlap_that_its_owner_chose() {
-    let service = Service::start().await;
-    let ada = service.visitor("ada", 10).await;
+    let (service, ada) = Service::with_visitor(&[], 10).await;
     let fields = [("name", "laptop"), ("days", "30"), ("submit_rate", "5"), ("read_rate", "1200")];
     ada.secret(&ada.send("/studio/keys", &fields).await).await;
     let keys = async || service.shared.store.list_keys(Some(ada.account)).await.expect("a store");
@@ -193,8 +182,7 @@ async fn a_key_has_limits_and_rotates_with_the_overlap_that_its_owner_chose() {
 
 #[tokio::test]
 async fn the_ledger_is_downloaded_and_no_note_is_a_formula() {
-    let service = Service::start().await;
-    let ada = service.visitor("ada", 100).await;
+    let (service, ada) = Service::with_visitor(&[], 100).await;
     service.shared.store.grant(ada.account, 5, Some("=cmd|' /C calc'!A0, \"quoted\""), None).await.expect("a store");
     ada.create("a boat").await;
     let csv = ada.page("/studio/credits.csv").await;
@@ -225,8 +213,7 @@ async fn the_form_for_a_password_does_not_let_anybody_guess_the_present_one() {
 /// A password of the thief's own would confirm all that a stolen session could not.
 #[tokio::test]
 async fn a_session_that_was_left_open_sets_no_first_password() {
-    let service = Service::start().await;
-    let ada = service.visitor("ada", 10).await;
+    let (service, ada) = Service::with_visitor(&[], 10).await;
     service.clock.advance(Duration::from_secs(11 * 60));
     let refused = ada.send("/studio/password", &[("new", "a ferry at dusk, and 7 gulls")]).await;
     assert!(refused.status == StatusCode::FORBIDDEN && text(&refused).contains("last ten minutes"), "{refused:?}");

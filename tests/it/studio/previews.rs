@@ -31,8 +31,7 @@ fn source(card: &str) -> Option<&str> {
 
 #[tokio::test]
 async fn a_preview_is_shown_to_its_account_until_the_picture_is_there() {
-    let service = Service::start().await;
-    let (ada, eve) = (service.visitor("ada", 10).await, service.visitor("eve", 10).await);
+    let (service, [ada, eve]) = Service::with_visitors(&[], ["ada", "eve"], 10).await;
     let id = ada.create("a boat").await;
     let (card, preview) = (format!("/studio/tasks/{id}"), format!("/studio/tasks/{id}/preview"));
     assert_eq!(source(&ada.page(&card).await), None);
@@ -60,8 +59,7 @@ async fn a_preview_is_shown_to_its_account_until_the_picture_is_there() {
 
 #[tokio::test]
 async fn nothing_is_previewed_for_the_api_or_before_the_policy_has_judged_it() {
-    let service = Service::start().await;
-    let caller = service.caller("ada", 10).await;
+    let (service, caller) = Service::with_caller(&[], 10).await;
     let task_id = caller.submit_prompt("a boat").await;
     let id = task_id.strip_prefix("imgmodel-").expect("an id").to_owned();
     let visitor = service.visitor_as("ada", "ada", Role::Owner).await;
@@ -76,8 +74,7 @@ async fn nothing_is_previewed_for_the_api_or_before_the_policy_has_judged_it() {
     let policy = folder.path().join("policy.toml");
     std::fs::write(folder.path().join("blocked.txt"), "").expect("a file");
     std::fs::write(&policy, "[blocklist]\nfile = \"blocked.txt\"\n").expect("a file");
-    let service = Service::start_with(&["--policy", policy.to_str().expect("text")]).await;
-    let ada = service.visitor("ada", 10).await;
+    let (service, ada) = Service::with_visitor(&["--policy", policy.to_str().expect("text")], 10).await;
     let id = ada.create("a boat").await;
     let engine = Arc::new(Staged::default());
     let look = async |_: &Worker| {

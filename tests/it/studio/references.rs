@@ -1,6 +1,6 @@
 //! References in a real browser: brought by file, paste, drop and drag, and two pictures compared.
 
-use super::browser::{Person, first};
+use super::browser::Person;
 
 /// Makes `file`, a picture in a file.
 const FILE: &str = "const canvas = Object.assign(document.createElement('canvas'), { width: 900, height: 600 });
@@ -14,11 +14,11 @@ const FILE: &str = "const canvas = Object.assign(document.createElement('canvas'
 impl Person {
     /// Runs statements with `file` and `transfer`.
     fn with_file(&mut self, statements: &str) {
-        self.browser.evaluate(&format!("(async () => {{ {FILE} {statements} }})()"));
+        self.evaluate(&format!("(async () => {{ {FILE} {statements} }})()"));
     }
 
     fn until_references(&mut self, count: usize) {
-        self.browser.until(&format!(
+        self.until(&format!(
             "[...document.querySelectorAll('.chip')].filter((chip) => chip.ariaBusy !== 'true' &&
                 chip.querySelector('img').naturalWidth > 0).length === {count}"
         ));
@@ -28,8 +28,7 @@ impl Person {
 #[test]
 fn references_come_by_file_paste_drop_and_drag_and_go_with_the_task() {
     let mut person = Person::sign_in(&[]);
-    person.create("A lighthouse in a storm");
-    person.browser.until(&first("completed"));
+    person.finish("A lighthouse in a storm");
     person.with_file(
         "const field = document.querySelector('input[type=file]'); field.files = transfer.files;
         field.dispatchEvent(new Event('change', { bubbles: true }));",
@@ -47,13 +46,13 @@ fn references_come_by_file_paste_drop_and_drag_and_go_with_the_task() {
         document.querySelector('#prompt').dispatchEvent(paste);
         document.title = paste.defaultPrevented;",
     );
-    person.browser.until("document.title === 'false'");
+    person.until("document.title === 'false'");
     person.with_file(
         "document.querySelector('main').dispatchEvent(
         new DragEvent('drop', { dataTransfer: transfer, bubbles: true, cancelable: true }));",
     );
     person.until_references(3);
-    person.browser.evaluate(
+    person.evaluate(
         "{
         const transfer = new DataTransfer();
         const drag = (name, element) => element.dispatchEvent(
@@ -68,32 +67,32 @@ fn references_come_by_file_paste_drop_and_drag_and_go_with_the_task() {
     person.with_file(
         "document.dispatchEvent(new ClipboardEvent('paste', { clipboardData: transfer, cancelable: true }));",
     );
-    person.browser.until("document.querySelector('[data-refusal]').textContent.includes('four')");
-    person.browser.click("document.querySelectorAll('[data-drop-reference]')[1]");
+    person.until("document.querySelector('[data-refusal]').textContent.includes('four')");
+    person.click("document.querySelectorAll('[data-drop-reference]')[1]");
     person.until_references(3);
     person.create("The same lighthouse in paper");
-    person.browser.until("document.querySelectorAll('.tile[data-state=completed]').length === 2");
-    let address = person.browser.evaluate("document.querySelector('.tile .open').pathname");
+    person.until("document.querySelectorAll('.tile[data-state=completed]').length === 2");
+    let address = person.evaluate("document.querySelector('.tile .open').pathname");
     person.open(address.as_str().expect("a path"));
-    person.browser.until(
+    person.until(
         "[...document.querySelectorAll('.details .reference')].filter((image) => image.naturalWidth > 0).length === 3",
     );
     person.open("/studio/uploads");
-    assert_eq!(person.browser.evaluate("document.querySelectorAll('.uploads li').length"), 3);
-    person.browser.click("document.querySelector('.uploads .ask summary')");
-    person.browser.follow("document.querySelector('.uploads .ask button')");
-    assert_eq!(person.browser.evaluate("document.querySelectorAll('.uploads li').length"), 2);
+    assert_eq!(person.evaluate("document.querySelectorAll('.uploads li').length"), 3);
+    person.click("document.querySelector('.uploads .ask summary')");
+    person.follow("document.querySelector('.uploads .ask button')");
+    assert_eq!(person.evaluate("document.querySelectorAll('.uploads li').length"), 2);
     person.leave();
 }
 
 #[test]
 fn a_file_that_is_no_picture_is_refused_beside_the_form() {
     let mut person = Person::sign_in(&[]);
-    person.browser.evaluate("upload(new File(['no picture'], 'a.png', { type: 'image/png' }))");
-    person.browser.until("document.querySelector('[data-refusal]').textContent.includes('cannot be read')");
-    assert_eq!(person.browser.evaluate("document.querySelectorAll('.chip').length"), 0);
+    person.evaluate("upload(new File(['no picture'], 'a.png', { type: 'image/png' }))");
+    person.until("document.querySelector('[data-refusal]').textContent.includes('cannot be read')");
+    assert_eq!(person.evaluate("document.querySelectorAll('.chip').length"), 0);
     // The browser itself reports the status of the refused upload.
-    person.browser.errors.retain(|error| !error.contains("422"));
+    person.errors.retain(|error| !error.contains("422"));
     person.leave();
 }
 
@@ -105,35 +104,32 @@ fn a_dropped_file_that_the_browser_does_not_know_is_refused_beside_the_form() {
             new DragEvent('drop', { dataTransfer: transfer, bubbles: true, cancelable: true }));";
     person.with_file(&format!("transfer.items.clear(); {drop_all}"));
     let refused = "document.querySelector('[data-refusal]').textContent.includes('cannot be read')";
-    person.browser.until(refused);
-    assert_eq!(person.browser.evaluate("document.querySelectorAll('.chip').length"), 0);
+    person.until(refused);
+    assert_eq!(person.evaluate("document.querySelectorAll('.chip').length"), 0);
     // Beside a picture it does not go unnoticed either.
-    person.browser.evaluate("say('')");
+    person.evaluate("say('')");
     person.with_file(drop_all);
     person.until_references(1);
-    person.browser.until(refused);
+    person.until(refused);
     person.leave();
 }
 
 #[test]
 fn two_pictures_are_compared_side_by_side_and_by_the_keyboard_over_each_other() {
     let mut person = Person::sign_in(&[]);
-    person.browser.click("document.querySelector('input[name=n][value=\"2\"]')");
-    person.create("A sailing ship on a mountain lake");
-    person.browser.until(&first("completed"));
-    person.browser.click("document.querySelector('.tile .more')");
-    person.browser.follow("document.querySelector('[data-menu]:popover-open [href*=compare]')");
-    person.browser.until("document.querySelector('.compared img').naturalWidth > 0");
-    assert_eq!(person.browser.evaluate("document.querySelector('.compared img').checkVisibility()"), true);
-    person.browser.follow("document.querySelector('.uploads a')");
-    person
-        .browser
-        .until("[...document.querySelectorAll('.pair img')].filter((image) => image.naturalWidth > 0).length === 2");
-    person.browser.click("document.querySelector('[data-compare-over]')");
+    person.click("document.querySelector('input[name=n][value=\"2\"]')");
+    person.finish("A sailing ship on a mountain lake");
+    person.click("document.querySelector('.tile .more')");
+    person.follow("document.querySelector('[data-menu]:popover-open [href*=compare]')");
+    person.until("document.querySelector('.compared img').naturalWidth > 0");
+    assert_eq!(person.evaluate("document.querySelector('.compared img').checkVisibility()"), true);
+    person.follow("document.querySelector('.uploads a')");
+    person.until("[...document.querySelectorAll('.pair img')].filter((image) => image.naturalWidth > 0).length === 2");
+    person.click("document.querySelector('[data-compare-over]')");
     for _ in 0..5 {
-        person.browser.press("ArrowRight");
+        person.press("ArrowRight");
     }
     let share = "document.querySelector('.pair').style.getPropertyValue('--share')";
-    assert_eq!(person.browser.evaluate(share), "55%");
+    assert_eq!(person.evaluate(share), "55%");
     person.leave();
 }

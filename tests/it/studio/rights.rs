@@ -127,16 +127,16 @@ async fn upload_of(service: &Service, account_id: Id, person: Id) -> Id {
 }
 
 /// An owner of an admin account, with something of everything that forms change.
-struct Scene<'a> {
-    owner: Visitor<'a>,
+struct Scene {
+    owner: Visitor,
     /// The ids that stand for `{id}` in the patterns that begin with a prefix.
     ids: BTreeMap<&'static str, String>,
     delivery: Id,
     fields: Vec<(String, String)>,
 }
 
-impl<'a> Scene<'a> {
-    async fn of(service: &'a Service, name: &str) -> Self {
+impl Scene {
+    async fn of(service: &Service, name: &str) -> Self {
         let store = &service.shared.store;
         store.create_account_as(name, 1_000, Rank::Administrator).await.expect("a store");
         let owner = service.visitor_as(name, name, Role::Owner).await;
@@ -240,7 +240,7 @@ impl<'a> Scene<'a> {
         body.finish()
     }
 
-    async fn begin(&self, paths: &[String], visitor: &Visitor<'_>) -> Vec<Begun> {
+    async fn begin(&self, paths: &[String], visitor: &Visitor) -> Vec<Begun> {
         let proof = visitor.proof().await;
         let headers = [
             ("cookie", visitor.cookie.as_str()),
@@ -249,7 +249,7 @@ impl<'a> Scene<'a> {
         ];
         let mut begun = Vec::new();
         for path in paths {
-            begun.push(Begun::begin(visitor.service, path, &headers, self.body(&proof)).await);
+            begun.push(Begun::begin(&visitor.service, path, &headers, self.body(&proof)).await);
         }
         begun
     }
@@ -398,7 +398,7 @@ fn of_keys() -> impl Iterator<Item = &'static Route> {
 async fn a_call_that_ends_after_its_key_was_lost_changes_nothing() {
     for loss in ["revoked", "disabled", "rotated", "account"] {
         let service = Service::start_on_sqlite(&[]).await;
-        let caller: Caller<'_> = service.caller("ada", 100).await;
+        let caller: Caller = service.caller("ada", 100).await;
         let body = json!({
             "prompt": "a boat", "image": "data:image/png;base64,AAAA", "jsonrpc": "2.0", "id": 1, "method": "tools/call",
             "params": { "name": "generate_image", "arguments": { "prompt": "a boat" } },

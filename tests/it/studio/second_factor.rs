@@ -4,9 +4,8 @@ use std::time::Duration;
 
 use hyper::StatusCode;
 use tintype::http::routes::{Access, ROUTES};
-use tintype::service::people::People;
 use tintype::service::sign_in_attempts::CODE_ALLOWANCE;
-use tintype_domain::person::{Person, Role};
+use tintype_domain::person::Role;
 use tintype_domain::second_factor::FactorSecret;
 use tintype_store::{Action, FactorRemoval, PersonChange};
 
@@ -31,14 +30,9 @@ fn is_signed_in(answer: &Answer) -> bool {
 }
 
 impl Service {
-    async fn post(&self, path: &str, fields: &[(&str, &str)]) -> Answer {
-        let body = url::form_urlencoded::Serializer::new(String::new()).extend_pairs(fields).finish();
-        self.call("POST", path, &[("content-type", "application/x-www-form-urlencoded")], body).await
-    }
-
     /// Shows the password of somebody with a second factor, and gets the form for the code.
     pub async fn show_password(&self, name: &str) -> CodeForm<'_> {
-        let answer = self.post("/studio/sign-in", &[("name", name), ("password", PASSWORD)]).await;
+        let answer = self.post_form("/studio/sign-in", &[("name", name), ("password", PASSWORD)], &[]).await;
         self.code_form(&answer)
     }
 
@@ -46,11 +40,6 @@ impl Service {
         assert!(answer.status == StatusCode::OK && !answer.headers.contains_key("set-cookie"), "{answer:?}");
         let fields = ["person", "ticket", "link"].map(|name| (name, hidden(text(answer), name)));
         CodeForm { service: self, fields }
-    }
-
-    async fn set_password(&self, person: &Person) {
-        let set = People::new(self.shared.store.clone()).set_password(person, PASSWORD.into()).await;
-        set.expect("a store").expect("a good password").expect("a person");
     }
 }
 
@@ -67,25 +56,27 @@ impl CodeForm<'_> {
     /// Sends a code from an address, if the service trusts the proxy that says so.
     pub async fn send_from(&self, address: &str, code: &str) -> Answer {
         let fields = self.fields.iter().map(|(name, value)| (*name, value.as_str())).chain([("code", code)]);
-        let body = url::form_urlencoded::Serializer::new(String::new()).extend_pairs(fields).finish();
-        let headers = [("content-type", "application/x-www-form-urlencoded"), ("x-forwarded-for", address)];
-        self.service.call("POST", "/studio/sign-in/code", &headers, body).await
+        let fields: Vec<_> = fields.collect();
+        self.service.post_form("/studio/sign-in/code", &fields, &[("x-forwarded-for", address)]).await
     }
 }
 
 /// Somebody with a password who has turned on a second factor.
-pub struct Ada<'a> {
-    visitor: Visitor<'a>,
+pub struct Ada {
+    visitor: Visitor,
     secret: FactorSecret,
     recovery: Vec<String>,
 }
 
-impl<'a> Ada<'a> {
-    async fn of(service: &'a Service) -> Self {
-        Self::named("ada", service).await
+impl Ada {
+    /// A service with these flags, and its Ada.
+    async fn start(flags: &[&str]) -> (Service, Self) {
+        let service = Service::start_with(flags).await;
+        let ada = Self::named("ada", &service).await;
+        (service, ada)
     }
 
-    pub async fn named(name: &str, service: &'a Service) -> Self {
+    pub async fn named(name: &str, service: &Service) -> Self {
         let mut visitor = service.visitor(name, 10).await;
         let set = visitor.send("/studio/password", &[("new", PASSWORD)]).await;
         visitor.cookie = set.header("set-cookie").split(';').next().expect("a cookie").to_owned();
@@ -100,7 +91,7 @@ impl<'a> Ada<'a> {
     }
 }
 
-impl Visitor<'_> {
+impl Visitor {
     /// Turns on a second factor; returns its secret and the recovery codes.
     async fn turn_on(&self, confirmation: &str) -> (FactorSecret, Vec<String>) {
         let page = self.page(PAGE).await;
@@ -155,8 +146,7 @@ async fn a_person_turns_on_a_second_factor_and_is_signed_out_elsewhere() {
 
 #[tokio::test]
 async fn a_sign_in_with_a_password_needs_a_code_that_works_once() {
-    let service = Service::start().await;
-    let ada = Ada::of(&service).await;
+    let (service, ada) = Ada::start(&[]).await;
     let sessions = async || service.shared.store.list_sessions(ada.visitor.person.id).await.expect("a store").len();
     let form = service.show_password("ada").await;
     assert_eq!(sessions().await, 1, "nobody is signed in before the code");
@@ -187,8 +177,7 @@ async fn a_sign_in_with_a_password_needs_a_code_that_works_once() {
 
 #[tokio::test]
 async fn a_sign_in_with_a_link_needs_the_code_too() {
-    let service = Service::start().await;
-    let ada = Ada::of(&service).await;
+    let (service, ada) = Ada::start(&[]).await;
     let link = service.link(&ada.visitor.person).await;
     let answer = service.call("POST", &link, &[], "").await;
     assert_eq!(answer.header("referrer-policy"), "strict-origin");
@@ -201,10 +190,9 @@ async fn a_sign_in_with_a_link_needs_the_code_too() {
 
 #[tokio::test]
 async fn a_form_for_a_code_is_worth_nothing_without_the_first_proof() {
-    let service = Service::start().await;
-    let ada = Ada::of(&service).await;
+    let (service, ada) = Ada::start(&[]).await;
     let eve = service.visitor("eve", 10).await;
-    service.set_password(&eve.person).await;
+    service.set_password(&eve.person, PASSWORD).await;
     let form = service.show_password("ada").await;
     let late = "took too long";
     let forged = |name: &'static str, value: &str| {
@@ -237,19 +225,18 @@ async fn a_form_for_a_code_is_worth_nothing_without_the_first_proof() {
 
 #[tokio::test]
 async fn a_second_factor_that_is_turned_off_or_on_meanwhile_ends_the_sign_in() {
-    let service = Service::start().await;
-    let ada = Ada::of(&service).await;
+    let (service, ada) = Ada::start(&[]).await;
     let (store, id) = (&service.shared.store, ada.visitor.person.id);
     let form = service.show_password("ada").await;
     store.remove_factor(id, FactorRemoval::Reset).await.expect("a store");
     assert!(!is_signed_in(&form.send(&ada.code()).await), "the factor is gone");
     assert!(!is_signed_in(&form.send(&ada.recovery[0]).await), "and its recovery codes");
     // Somebody else's app does not open what the old one has begun.
-    let signed_in = service.post("/studio/sign-in", &[("name", "ada"), ("password", PASSWORD)]).await;
+    let signed_in = service.post_form("/studio/sign-in", &[("name", "ada"), ("password", PASSWORD)], &[]).await;
     assert!(is_signed_in(&signed_in));
     let cookie = signed_in.header("set-cookie").split(';').next().expect("a cookie").to_owned();
     let visitor =
-        Visitor { service: &service, cookie, account: ada.visitor.account, person: ada.visitor.person.clone() };
+        Visitor { service: service.clone(), cookie, account: ada.visitor.account, person: ada.visitor.person.clone() };
     let (secret, _) = visitor.turn_on(PASSWORD).await;
     service.clock.advance(STEP);
     assert!(!is_signed_in(&form.send(&ada.code()).await));
@@ -258,8 +245,7 @@ async fn a_second_factor_that_is_turned_off_or_on_meanwhile_ends_the_sign_in() {
 
 #[tokio::test]
 async fn guesses_of_codes_are_limited_and_a_right_one_starts_the_count_anew() {
-    let service = Service::start_with(&["--trusted-proxy", "127.0.0.1"]).await;
-    let ada = Ada::of(&service).await;
+    let (service, ada) = Ada::start(&["--trusted-proxy", "127.0.0.1"]).await;
     let form = service.show_password("ada").await;
     let send = async |number: u32, code: &str| form.send_from(&format!("192.0.2.{number}"), code).await;
     for round in 0..2 {
@@ -280,8 +266,7 @@ async fn guesses_of_codes_are_limited_and_a_right_one_starts_the_count_anew() {
 
 #[tokio::test]
 async fn turning_it_off_and_new_recovery_codes_need_password_and_code() {
-    let service = Service::start().await;
-    let ada = Ada::of(&service).await;
+    let (service, ada) = Ada::start(&[]).await;
     for path in ["/studio/second-factor/codes", "/studio/second-factor/off"] {
         for (present, code) in
             [("another password", ada.code()), (PASSWORD, "000000".into()), (PASSWORD, String::new())]
@@ -299,7 +284,7 @@ async fn turning_it_off_and_new_recovery_codes_need_password_and_code() {
     assert_eq!(again.status, StatusCode::UNPROCESSABLE_ENTITY, "a used code");
     let off = [("present", PASSWORD), ("code", new[0].as_str())];
     assert_eq!(ada.visitor.send("/studio/second-factor/off", &off).await.status, StatusCode::SEE_OTHER);
-    assert!(is_signed_in(&service.post("/studio/sign-in", &[("name", "ada"), ("password", PASSWORD)]).await));
+    assert!(is_signed_in(&service.post_form("/studio/sign-in", &[("name", "ada"), ("password", PASSWORD)], &[]).await));
     let log = service.shared.store.audit_entries(Some(ada.visitor.account), None, 3).await.expect("a store");
     let actions: Vec<_> = log.iter().map(|entry| entry.audited.action).collect();
     assert_eq!(actions, [Action::RemoveFactor, Action::ReplaceRecoveryCodes, Action::AddFactor]);
@@ -343,8 +328,7 @@ async fn a_required_second_factor_comes_before_everything_else() {
 
 #[tokio::test]
 async fn somebody_without_a_required_second_factor_may_sign_out() {
-    let service = Service::start_with(&["--require-second-factor", "everyone"]).await;
-    let ada = service.visitor("ada", 10).await;
+    let (_, ada) = Service::with_visitor(&["--require-second-factor", "everyone"], 10).await;
     let proof = hidden(&ada.page(PAGE).await, "proof");
     let out = ada.send_with("/studio/sign-out", &[], &proof, &[]).await;
     assert_eq!((out.status, out.header("location")), (StatusCode::SEE_OTHER, "/studio/sign-in"));
@@ -369,14 +353,13 @@ async fn a_provider_is_responsible_for_the_second_factor() {
         .expect("a store")
         .expect("a session");
     let cookie = format!("{}={}", super::COOKIE, token.reveal());
-    let ada = Visitor { service: &service, account: person.account_id, person, cookie };
+    let ada = Visitor { service: service.clone(), account: person.account_id, person, cookie };
     ada.page("/studio").await;
 }
 
 #[tokio::test]
 async fn an_operator_confirms_what_cannot_be_undone() {
-    let service = Service::start().await;
-    let operator = Ada::of(&service).await;
+    let (service, operator) = Ada::start(&[]).await;
     let eve = service.visitor("eve", 10).await;
     eve.turn_on("").await;
     let grant = format!("/studio/operator/accounts/{}/grant", eve.account);
@@ -423,8 +406,7 @@ async fn an_operator_without_password_and_factor_must_have_signed_in_just_now() 
 
 #[tokio::test]
 async fn confirmations_are_limited_before_anything_is_hashed() {
-    let service = Service::start_with(&["--trusted-proxy", "127.0.0.1"]).await;
-    let operator = Ada::of(&service).await;
+    let (_, operator) = Ada::start(&["--trusted-proxy", "127.0.0.1"]).await;
     let (path, proof) =
         (format!("/studio/operator/keys/{}/disable", operator.visitor.person.id), operator.visitor.proof().await);
     let mut statuses = Vec::new();
@@ -440,8 +422,7 @@ async fn confirmations_are_limited_before_anything_is_hashed() {
 
 #[tokio::test]
 async fn a_first_password_beside_a_second_factor_needs_a_code() {
-    let service = Service::start().await;
-    let ada = service.visitor("ada", 10).await;
+    let (service, ada) = Service::with_visitor(&[], 10).await;
     let (secret, _) = ada.turn_on("").await;
     service.clock.advance(STEP);
     assert!(ada.page("/studio/sessions").await.contains("name=\"confirmation\""));

@@ -7,7 +7,7 @@ use tintype_domain::model::Id;
 use tintype_domain::person::Role;
 use tintype_store::Action;
 
-use super::browser::{Person, first};
+use super::browser::Person;
 use super::{Visitor, text};
 use crate::rigs::http::Answer;
 use crate::rigs::service::Service;
@@ -15,7 +15,7 @@ use crate::rigs::service::Service;
 const PROMPT: &str = "A fox & a <hen>";
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 
-impl Visitor<'_> {
+impl Visitor {
     /// A link for a target, and its path.
     pub async fn share(&self, fields: &[(&str, &str)]) -> (Id, String) {
         let made = self.send("/studio/links", fields).await;
@@ -24,12 +24,6 @@ impl Visitor<'_> {
         let path = page.split("/studio/shared/").nth(1).expect("a link");
         let id = made.header("location").rsplit('=').next().expect("an id").parse().expect("an id");
         (id, format!("/studio/shared/{}", path.split('"').next().expect("a link")))
-    }
-
-    pub async fn finished(&self, prompt: &str) -> Id {
-        let task = self.create(prompt).await;
-        self.service.work().await;
-        task
     }
 }
 
@@ -50,8 +44,7 @@ impl Service {
 
 #[tokio::test]
 async fn a_link_shows_a_picture_to_everybody_and_nothing_else() {
-    let service = Service::start().await;
-    let ada = service.visitor("ada", 100).await;
+    let (service, ada) = Service::with_visitor(&[], 100).await;
     let (task, other) = (ada.finished(PROMPT).await, ada.finished("a secret").await);
     let (_, path) = ada.share(&[("task", task.as_str()), ("days", "7")]).await;
     let page = service.stranger(&path).await;
@@ -100,8 +93,7 @@ async fn a_link_shows_a_picture_to_everybody_and_nothing_else() {
 
 #[tokio::test]
 async fn a_link_to_a_board_follows_the_board() {
-    let service = Service::start().await;
-    let ada = service.visitor("ada", 200).await;
+    let (service, ada) = Service::with_visitor(&[], 200).await;
     let board = ada.send("/studio/boards", &[("name", "Foxes")]).await;
     let board = board.header("location").rsplit('=').next().expect("a board").to_owned();
     let (_, path) = ada.share(&[("board", &board), ("days", "1")]).await;
@@ -132,8 +124,7 @@ async fn a_link_to_a_board_follows_the_board() {
 
 #[tokio::test]
 async fn a_link_ends_when_it_is_revoked_or_its_time_is_over() {
-    let service = Service::start().await;
-    let ada = service.visitor("ada", 100).await;
+    let (service, ada) = Service::with_visitor(&[], 100).await;
     let task = ada.finished(PROMPT).await;
     let (id, path) = ada.share(&[("task", task.as_str()), ("days", "7")]).await;
     let picture = service.pictures(&path).await.remove(0);
@@ -162,8 +153,7 @@ async fn a_link_ends_when_it_is_revoked_or_its_time_is_over() {
 
 #[tokio::test]
 async fn members_share_and_revoke_their_own_links_and_owners_any() {
-    let service = Service::start().await;
-    let ada = service.visitor("ada", 100).await;
+    let (service, ada) = Service::with_visitor(&[], 100).await;
     let task = ada.finished(PROMPT).await;
     let fields = [("task", task.as_str()), ("days", "7")];
     let bob = service.visitor_as("ada", "bob", Role::Member).await;
@@ -211,20 +201,19 @@ async fn members_share_and_revoke_their_own_links_and_owners_any() {
 #[test]
 fn a_person_shares_a_picture_and_a_stranger_sees_it() {
     let mut person = Person::sign_in(&[]);
-    person.create("A lighthouse in a storm");
-    person.browser.until(&first("completed"));
-    person.browser.click("document.querySelector('.tile .open')");
-    person.browser.until("document.querySelector('.viewer .share')");
-    person.browser.click("document.querySelector('.viewer .share summary')");
-    person.browser.click("document.querySelector('.viewer .share [name=prompts]')");
-    person.browser.follow("document.querySelector('.viewer .share button')");
-    person.browser.until("document.querySelector('.notice .url')");
-    let link = person.browser.evaluate("document.querySelector('.notice .url').href");
-    person.browser.click("document.querySelector('.person summary')");
-    person.browser.follow("document.querySelector('[data-sign-out] button')");
+    person.finish("A lighthouse in a storm");
+    person.click("document.querySelector('.tile .open')");
+    person.until("document.querySelector('.viewer .share')");
+    person.click("document.querySelector('.viewer .share summary')");
+    person.click("document.querySelector('.viewer .share [name=prompts]')");
+    person.follow("document.querySelector('.viewer .share button')");
+    person.until("document.querySelector('.notice .url')");
+    let link = person.evaluate("document.querySelector('.notice .url').href");
+    person.click("document.querySelector('.person summary')");
+    person.follow("document.querySelector('[data-sign-out] button')");
     person.browser.open(link.as_str().expect("a link"));
-    person.browser.until("document.querySelector('.shared img').naturalWidth === 640");
-    assert_eq!(person.browser.evaluate("document.querySelector('h1').textContent"), "A lighthouse in a storm");
-    assert_eq!(person.browser.evaluate("document.querySelector('.bar')"), serde_json::Value::Null);
+    person.until("document.querySelector('.shared img').naturalWidth === 640");
+    assert_eq!(person.evaluate("document.querySelector('h1').textContent"), "A lighthouse in a storm");
+    assert_eq!(person.evaluate("document.querySelector('.bar')"), serde_json::Value::Null);
     person.leave();
 }

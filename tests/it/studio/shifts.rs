@@ -31,7 +31,7 @@ impl Person {
     /// Fails if anything has moved by itself since the page was opened.
     #[track_caller]
     fn assert_still(&mut self, about: &str) {
-        let moved = self.browser.evaluate(SHIFTS);
+        let moved = self.evaluate(SHIFTS);
         assert_eq!(moved, serde_json::json!([]), "{about}");
     }
 }
@@ -42,41 +42,41 @@ fn nothing_moves_while_pictures_arrive() {
     let shapes = ["16:9", "1:1", "9:16", "21:9", "4:5"];
     for number in 0..30 {
         let shape = shapes[number % shapes.len()];
-        person.browser.evaluate("document.querySelector('.other-shapes').open = true");
-        person.browser.click(&format!("document.querySelector('input[value=\"{shape}\"]')"));
+        person.evaluate("document.querySelector('.other-shapes').open = true");
+        person.click(&format!("document.querySelector('input[value=\"{shape}\"]')"));
         person.create(&format!("Harbour at night, study number {number}"));
         let prompt = "document.querySelector('.tile .prompt')?.textContent";
-        person.browser.until(&format!("{prompt}?.endsWith('number {number}') && {}", first("completed")));
+        person.until(&format!("{prompt}?.endsWith('number {number}') && {}", first("completed")));
     }
     for (width, height) in [(1_280, 900), (390, 844)] {
-        person.browser.resize(width, height);
+        person.resize(width, height);
         for path in ["/studio", "/studio/gallery"] {
             person.open(path);
-            person.browser.evaluate(WATCH);
-            person.browser.until(LOADED);
+            person.evaluate(WATCH);
+            person.until(LOADED);
             for _ in 0..6 {
-                person.browser.evaluate("scrollBy({ top: innerHeight * 0.9, behavior: 'instant' })");
-                person.browser.until(LOADED);
+                person.evaluate("scrollBy({ top: innerHeight * 0.9, behavior: 'instant' })");
+                person.until(LOADED);
             }
             person.assert_still(&format!("{path} at {width}"));
         }
         // A picture takes the place that its tile kept for it.
         person.open("/studio");
         person.create("A slow boat [[delay 2s]]");
-        person.browser.until("document.querySelector('.tile progress')");
-        person.browser.evaluate(WATCH);
-        person.browser.until(&first("completed"));
-        person.browser.until(LOADED);
+        person.until("document.querySelector('.tile progress')");
+        person.evaluate(WATCH);
+        person.until(&first("completed"));
+        person.until(LOADED);
         person.assert_still(&format!("a picture that arrives at {width}"));
     }
     // While the page itself arrives, its last row grows.
-    person.browser.block(&["*/pictures/*"]);
-    person.browser.slow_down(60_000);
+    person.block(&["*/pictures/*"]);
+    person.slow_down(60_000);
     for path in ["/studio", "/studio/gallery"] {
         person.open(path);
-        person.browser.evaluate(WATCH);
+        person.evaluate(WATCH);
         person.assert_still(&format!("{path} over a slow connection"));
     }
-    person.browser.errors.retain(|error| !error.contains("ERR_BLOCKED_BY_CLIENT"));
+    person.errors.retain(|error| !error.contains("ERR_BLOCKED_BY_CLIENT"));
     person.leave();
 }

@@ -20,11 +20,7 @@ const REFUSED: StatusCode = StatusCode::UNPROCESSABLE_ENTITY;
 
 impl Service {
     async fn send_sign_up(&self, headers: &[(&str, &str)], name: &str, password: &str) -> Answer {
-        let fields = [("name", name), ("password", password)];
-        let body = url::form_urlencoded::Serializer::new(String::new()).extend_pairs(fields).finish();
-        let mut all = vec![("content-type", "application/x-www-form-urlencoded")];
-        all.extend_from_slice(headers);
-        self.call("POST", PAGE, &all, body).await
+        self.post_form(PAGE, &[("name", name), ("password", password)], headers).await
     }
 
     pub async fn sign_up_from(&self, address: &str, name: &str) -> Answer {
@@ -32,7 +28,7 @@ impl Service {
     }
 
     async fn exists(&self, name: &str) -> bool {
-        self.shared.store.find_person(name).await.expect("a store").is_some()
+        self.find_person(name).await.is_some()
     }
 }
 
@@ -75,9 +71,7 @@ async fn a_stranger_opens_an_account_and_is_signed_in() {
     assert_eq!((entry.audited.action, entry.actor.source.as_deref()), (Action::SignUp, Some("192.0.2.1")));
     // The password signs in, with another session.
     let fields = [("name", "ada@example.com"), ("password", PASSWORD)];
-    let body = url::form_urlencoded::Serializer::new(String::new()).extend_pairs(fields).finish();
-    let form = [("content-type", "application/x-www-form-urlencoded")];
-    let again = service.call("POST", "/studio/sign-in", &form, body).await;
+    let again = service.post_form("/studio/sign-in", &fields, &[]).await;
     assert_eq!(again.status, StatusCode::SEE_OTHER);
     assert_ne!(set_cookie(&again), set_cookie(&done));
 }
@@ -181,7 +175,7 @@ async fn the_owner_of_a_disabled_account_is_out_and_the_name_of_a_deleted_one_is
     let service = Service::start_with(&OPEN).await;
     let done = service.sign_up_from("192.0.2.1", "ada").await;
     let headers = [("cookie", set_cookie(&done))];
-    let person = service.shared.store.find_person("ada").await.expect("a store").expect("a person").person;
+    let person = service.find_person("ada").await.expect("a person");
     let change = async |change| service.shared.store.change_account(person.account_id, change).await.expect("a store");
     change(AccountChange::Disable).await;
     assert_eq!(service.call("GET", "/studio", &headers, "").await.status, StatusCode::SEE_OTHER);

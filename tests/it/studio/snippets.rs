@@ -51,8 +51,8 @@ fn program(language: &str) -> Command {
 
 /// Copies a snippet of the task's page, runs it until the task that it makes has ended, and returns that task's prompt, the
 /// output, and the folder in which it ran.
-async fn run(ada: &Visitor<'_>, id: Id, language: &str) -> (String, Output, TempDir) {
-    let service = ada.service;
+async fn run(ada: &Visitor, id: Id, language: &str) -> (String, Output, TempDir) {
+    let service = &ada.service;
     let snippets = snippets(&ada.page(&format!("/studio/tasks/{id}")).await);
     assert_eq!(snippets.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>(), ["curl", "Python", "JavaScript"]);
     let (_, snippet) = snippets.into_iter().find(|(name, _)| name == language).expect("a snippet");
@@ -91,10 +91,8 @@ fn failure(output: &Output) -> String {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn copied_snippets_send_the_same_task() {
-    let service = Service::start().await;
-    let ada = service.visitor("ada", 100).await;
-    let id = ada.create(NASTY).await;
-    service.work().await;
+    let (_, ada) = Service::with_visitor(&[], 100).await;
+    let id = ada.finished(NASTY).await;
     for language in ["curl", "Python", "JavaScript"] {
         let (prompt, output, folder) = run(&ada, id, language).await;
         assert!(output.status.success(), "{language}: {output:?}");
@@ -109,10 +107,8 @@ async fn copied_snippets_send_the_same_task() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn copied_snippets_end_an_error_in_a_message() {
-    let service = Service::start().await;
-    let ada = service.visitor("ada", 100).await;
-    let id = ada.create("a boat [[fail]]").await;
-    service.work().await;
+    let (_, ada) = Service::with_visitor(&[], 100).await;
+    let id = ada.finished("a boat [[fail]]").await;
     let page = ada.page(&format!("/studio/tasks/{id}")).await;
     for language in ["curl", "Python", "JavaScript"] {
         let (_, output, _folder) = run(&ada, id, language).await;
@@ -133,12 +129,10 @@ async fn copied_snippets_end_an_error_in_a_message() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_copied_command_with_a_long_prompt_starts() {
-    let service = Service::start().await;
-    let ada = service.visitor("ada", 100).await;
+    let (_, ada) = Service::with_visitor(&[], 100).await;
     // 150 kB when escaped; Linux takes at most 128 KiB in one argument of a program.
     let long = format!("a boat{}", "\u{200b}".repeat(25_000));
-    let id = ada.create(&long).await;
-    service.work().await;
+    let id = ada.finished(&long).await;
     let (prompt, output, _folder) = run(&ada, id, "curl").await;
     assert_eq!((prompt, output.status.success()), (long, true));
 }

@@ -15,8 +15,7 @@ fn images(n: u8) -> GenerateRequest {
 
 #[tokio::test]
 async fn an_owner_sets_the_budget_of_a_key_and_sees_its_use() {
-    let service = Service::start().await;
-    let ada = service.visitor("ada", 100).await;
+    let (service, ada) = Service::with_visitor(&[], 100).await;
     let fields = [("name", "laptop"), ("budget", "10"), ("period", "month")];
     ada.secret(&ada.send("/studio/keys", &fields).await).await;
     let store = &service.shared.store;
@@ -51,13 +50,11 @@ async fn an_owner_sets_the_budget_of_a_key_and_sees_its_use() {
 
 #[tokio::test]
 async fn an_owner_sees_and_downloads_the_usage_by_key_and_by_day() {
-    let service = Service::start().await;
-    let ada = service.visitor("ada", 100).await;
+    let (service, ada) = Service::with_visitor(&[], 100).await;
     let (key, _) = service.new_key(ada.account, |key| key.name = "=laptop".into()).await;
     let store = &service.shared.store;
     store.submit(ada.account, Some(key), Surface::Api, images(4), 0).await.expect("a store");
-    let failed = ada.create("a boat [[fail]]").await;
-    service.work().await;
+    let failed = ada.finished("a boat [[fail]]").await;
     let ledger = ada.page("/studio/credits").await;
     let link = format!("<a href=\"/studio/tasks/{failed}\"><code>imgmodel-{failed}</code></a>");
     assert_eq!((ledger.matches(&link).count(), ledger.matches("href=\"/studio/tasks/").count()), (2, 2), "{ledger}");
@@ -93,8 +90,7 @@ async fn an_owner_sees_and_downloads_the_usage_by_key_and_by_day() {
 
 #[tokio::test]
 async fn an_operator_grants_credits_that_expire_and_their_owner_sees_them() {
-    let service = Service::start().await;
-    let (operator, ada) = (service.visitor("admin", 0).await, service.visitor("ada", 0).await);
+    let (service, [operator, ada]) = Service::with_visitors(&[], ["admin", "ada"], 0).await;
     let account = ada.account.as_str();
     let grant = format!("/studio/operator/accounts/{account}/grant");
     let newest = operator.newest(account).await;

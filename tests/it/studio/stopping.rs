@@ -9,7 +9,7 @@ use crate::metrics::{exposed, value};
 use crate::rigs::service::files;
 use crate::rigs::staged::{Staged, grey};
 
-impl Visitor<'_> {
+impl Visitor {
     async fn stop(&self, id: Id) -> Answer {
         self.send(&format!("/studio/tasks/{id}/cancel"), &[]).await
     }
@@ -22,8 +22,7 @@ impl Visitor<'_> {
     async fn assert_cancelled(&self, id: Id) {
         let message = "Cancelled. Its credits were refunded.";
         let cancelled = Status::Failed(TaskFailure::new(FailureCause::Cancelled, message));
-        let found = self.service.shared.store.find_task(self.account, Surface::Web, id).await.expect("a store");
-        assert_eq!(found.expect("a task").status, cancelled);
+        assert_eq!(self.status(id).await, cancelled);
         for path in ["/studio", "/studio/gallery", "/studio/gallery?state=cancelled", &format!("/studio/tasks/{id}")] {
             let page = self.page(path).await;
             let shown = page.split(&format!("id=\"task-{id}\"")).nth(1).unwrap_or_else(|| panic!("{path}: {page}"));
@@ -48,8 +47,7 @@ fn button(page: &str, id: Id) -> Option<&str> {
 
 #[tokio::test]
 async fn a_waiting_task_is_cancelled_and_refunded_once() {
-    let service = Service::start().await;
-    let ada = service.visitor("ada", 10).await;
+    let (service, ada) = Service::with_visitor(&[], 10).await;
     let id = ada.create("a boat").await;
     for path in ["/studio", &format!("/studio/tasks/{id}")] {
         assert_eq!(button(&ada.page(path).await, id), Some("Cancel"), "{path}");
@@ -71,8 +69,7 @@ async fn a_waiting_task_is_cancelled_and_refunded_once() {
 #[tokio::test]
 async fn a_rendering_task_is_stopped_and_its_result_is_discarded() {
     for is_late in [false, true] {
-        let service = Service::start().await;
-        let ada = service.visitor("ada", 10).await;
+        let (service, ada) = Service::with_visitor(&[], 10).await;
         let id = ada.create("a boat").await;
         let preview = format!("/studio/tasks/{id}/preview");
         let engine = Arc::new(Staged::default());
@@ -108,11 +105,9 @@ async fn a_rendering_task_is_stopped_and_its_result_is_discarded() {
 
 #[tokio::test]
 async fn a_task_that_has_ended_meanwhile_is_shown_as_it_ended() {
-    let service = Service::start().await;
-    let ada = service.visitor("ada", 10).await;
+    let (_, ada) = Service::with_visitor(&[], 10).await;
     for (prompt, state, credits) in [("a boat", "completed", 8), ("a boat [[fail]]", "failed", 8)] {
-        let id = ada.create(prompt).await;
-        service.work().await;
+        let id = ada.finished(prompt).await;
         let shown = ada.stop_by_script(id).await;
         assert!(shown.status == 200 && text(&shown).contains(&format!("data-state=\"{state}\"")), "{shown:?}");
         assert_eq!(ada.stop(id).await.status, StatusCode::SEE_OTHER);
@@ -122,8 +117,7 @@ async fn a_task_that_has_ended_meanwhile_is_shown_as_it_ended() {
 
 #[tokio::test]
 async fn members_stop_their_own_tasks_and_owners_all() {
-    let service = Service::start().await;
-    let owner = service.visitor("ada", 100).await;
+    let (service, owner) = Service::with_visitor(&[], 100).await;
     let member = service.visitor_as("ada", "member", Role::Member).await;
     let other = service.visitor_as("ada", "other", Role::Member).await;
     let viewer = service.visitor_as("ada", "viewer", Role::Viewer).await;
@@ -155,32 +149,31 @@ const BUTTON: &str = "document.querySelector('.tile .words button')";
 #[test]
 fn a_person_stops_a_render_in_a_browser() {
     let mut person = Person::sign_in(&[]);
-    let balance = person.browser.evaluate("document.querySelector('[data-credits]').textContent");
+    let balance = person.evaluate("document.querySelector('[data-credits]').textContent");
     let is_back = format!("document.querySelector('[data-credits]').textContent === {balance}");
     person.create("A red fox in the snow at dawn [[delay 5m]]");
-    person.browser.until(&format!("{BUTTON}?.textContent === 'Stop'"));
-    person.browser.click(BUTTON);
-    person.browser.until(&first("cancelled"));
-    person.browser.until(&is_back);
-    person.browser.until("document.querySelector('.tile strong').textContent === 'Cancelled'");
-    person.browser.until("document.querySelector('[data-news]').textContent.startsWith('Cancelled: A red fox')");
+    person.until(&format!("{BUTTON}?.textContent === 'Stop'"));
+    person.click(BUTTON);
+    person.until(&first("cancelled"));
+    person.until(&is_back);
+    person.until("document.querySelector('.tile strong').textContent === 'Cancelled'");
+    person.until("document.querySelector('[data-news]').textContent.startsWith('Cancelled: A red fox')");
     // The engine has stopped, too: the next task is not behind the first one.
-    person.create("A lighthouse in a storm");
-    person.browser.until(&first("completed"));
+    person.finish("A lighthouse in a storm");
     // On the page of the task.
     person.create("A boat in a storm [[delay 5m]]");
-    person.browser.until(&format!("{BUTTON}?.textContent === 'Stop'"));
-    let address = person.browser.evaluate("document.querySelector('.tile .open').getAttribute('href')");
+    person.until(&format!("{BUTTON}?.textContent === 'Stop'"));
+    let address = person.evaluate("document.querySelector('.tile .open').getAttribute('href')");
     person.open(address.as_str().expect("a path"));
-    person.browser.click("document.querySelector('[data-cancel] button')");
-    person.browser.until("document.querySelector('.card').dataset.state === 'cancelled'");
+    person.click("document.querySelector('[data-cancel] button')");
+    person.until("document.querySelector('.card').dataset.state === 'cancelled'");
     // Without scripts.
     person.open("/studio");
     person.create("A boat at sea [[delay 5m]]");
-    person.browser.until(&format!("{BUTTON}?.textContent === 'Stop'"));
-    person.browser.forbid_scripts();
+    person.until(&format!("{BUTTON}?.textContent === 'Stop'"));
+    person.forbid_scripts();
     person.open("/studio");
-    person.browser.follow(BUTTON);
-    assert_eq!(person.browser.evaluate("document.querySelector('.tile').dataset.state"), "cancelled");
+    person.follow(BUTTON);
+    assert_eq!(person.evaluate("document.querySelector('.tile').dataset.state"), "cancelled");
     person.leave();
 }

@@ -9,7 +9,6 @@ use tintype_store::{Action, AuditEntry, QueueDepth, Via};
 use tintype_system::clock::Timestamp;
 
 use super::{Visitor, text};
-use crate::rigs::http::Answer;
 use crate::rigs::service::{Caller, Service};
 
 const POLICY: &str = "[[rule]]\nname = \"arms\"\nwords = [\"bomb\"]\n[strikes]\nlimit = 3\nwindow = \"1h\"\n";
@@ -23,11 +22,7 @@ async fn service() -> (Service, TempDir) {
     (Service::start_with(&["--policy", path.to_str().expect("text")]).await, directory)
 }
 
-impl Visitor<'_> {
-    async fn attempt(&self, prompt: &str) -> Answer {
-        self.send("/studio/tasks", &[("prompt", prompt), ("shape", "1:1"), ("n", "1")]).await
-    }
-
+impl Visitor {
     /// Creates tasks that the policy refuses.
     async fn violate(&self, times: u32) {
         for _ in 0..times {
@@ -37,8 +32,7 @@ impl Visitor<'_> {
     }
 
     async fn found(&self) -> Person {
-        let found = self.service.shared.store.find_person(self.person.id.as_str()).await.expect("a store");
-        found.expect("a person").person
+        self.service.find_person(self.person.id.as_str()).await.expect("a person")
     }
 }
 
@@ -64,14 +58,14 @@ async fn the_last_strike_suspends_the_person_alone_until_the_operator_lifts_it()
     let metrics = service.shared.metrics.expose(&QueueDepth::default(), &[], Timestamp::from_millis(0), None);
     assert!(metrics.contains("tintype_people_suspended_total 1"), "{metrics}");
 
-    let refused = bob.attempt("a boat").await;
+    let refused = bob.submit("a boat", &[]).await;
     assert_eq!(refused.status, StatusCode::UNPROCESSABLE_ENTITY);
     assert!(text(&refused).contains("You are suspended") && text(&refused).contains("a boat"), "{}", text(&refused));
     assert_eq!(owner.credits().await, 98, "what was refused costs nothing");
     for path in ["/studio", "/studio/gallery", "/studio/uploads", &format!("/studio/tasks/{done}")] {
         bob.page(path).await;
     }
-    assert!(bob.page("/studio").await.contains("Only the operator of this server can lift that."));
+    assert!(bob.page("/studio").await.contains("Only the operator of this server can lift the suspension."));
     owner.create("a boat").await;
     let found = service.shared.store.find_key(key).await.expect("a store").expect("a key");
     assert!(found.suspension.is_none(), "a key has no part in it");
@@ -112,15 +106,15 @@ async fn strikes_of_a_key_count_for_the_person_who_made_it() {
     let operator = service.visitor("admin", 0).await;
     let ada = service.visitor("ada", 100).await;
     let bob = service.visitor_as("ada", "bob", Role::Owner).await;
-    let make = async |maker: &Visitor<'_>| {
+    let make = async |maker: &Visitor| {
         let made = maker.send("/studio/keys", &[("name", "another")]).await;
         let key = maker.secret(&made).await;
         let store = &service.shared.store;
         let account = store.find_account(maker.account.as_str()).await.expect("a store").expect("an account");
         let key_id = store.list_keys(Some(maker.account)).await.expect("a store").last().expect("a key").id;
-        Caller { service: &service, account, key_id, key }
+        Caller { service: service.clone(), account, key_id, key }
     };
-    let violate = async |caller: &Caller<'_>| {
+    let violate = async |caller: &Caller| {
         caller.submit_prompt("a bomb").await;
         service.work().await;
     };
@@ -179,7 +173,11 @@ async fn a_suspended_owner_gets_no_way_around_the_suspension() {
     ] {
         let refused = ada.send(&path, &fields).await;
         assert_eq!(refused.status, StatusCode::FORBIDDEN, "{path}");
-        assert!(text(&refused).contains("Until the operator of this server lifts that"), "{}", text(&refused));
+        assert!(
+            text(&refused).contains("Until the operator of this server lifts the suspension"),
+            "{}",
+            text(&refused)
+        );
     }
     assert_eq!(log(&service).await.len(), entries, "nothing was changed");
     // To take access away stays possible.
@@ -193,9 +191,7 @@ async fn the_audit_log_tells_that_a_key_was_suspended() {
     let (service, _policy) = service().await;
     let operator = service.visitor("admin", 0).await;
     let caller = service.caller("ada", 100).await;
-    for _ in 0..3 {
-        caller.submit_prompt("a bomb").await;
-    }
+    caller.submit_many(3, "a bomb").await;
     service.work().await;
     let entries = log(&service).await;
     let keys = service.shared.store.list_keys(None).await.expect("a store");
@@ -231,13 +227,12 @@ async fn strikes_of_a_person_grow_old_and_go_with_the_person() {
 
 #[tokio::test]
 async fn each_person_has_a_rate_limit_of_tasks() {
-    let service = Service::start_with(&["--submit-rate", "2"]).await;
-    let ada = service.visitor("ada", 100).await;
+    let (service, ada) = Service::with_visitor(&["--submit-rate", "2"], 100).await;
     let bob = service.visitor_as("ada", "bob", Role::Member).await;
     for _ in 0..2 {
         ada.create("a boat").await;
     }
-    let refused = ada.attempt("a boat").await;
+    let refused = ada.submit("a boat", &[]).await;
     assert_eq!((refused.status, refused.header("retry-after")), (StatusCode::TOO_MANY_REQUESTS, "30"));
     assert!(text(&refused).contains("too fast. Try again in") && text(&refused).contains("a boat"), "{refused:?}");
     assert_eq!(ada.credits().await, 96);

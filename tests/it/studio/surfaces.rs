@@ -10,15 +10,15 @@ const OF_WEB: &str = "a pelican of the web";
 const OF_API: &str = "a heron of the API";
 
 /// A task on each surface of one account.
-struct Both<'a> {
-    visitor: Visitor<'a>,
+struct Both {
+    visitor: Visitor,
     authorization: String,
     of_web: Id,
     of_api: Id,
 }
 
-impl<'a> Both<'a> {
-    async fn new(service: &'a Service) -> Self {
+impl Both {
+    async fn new(service: &Service) -> Self {
         let visitor = service.visitor("ada", 100).await;
         let (_, key) = service.new_key(visitor.account, |_| {}).await;
         let authorization = format!("Bearer {key}");
@@ -132,6 +132,7 @@ async fn no_route_of_the_studio_tells_of_a_task_of_the_api_but_one_page_that_cha
                 };
                 let shows = tells(&answer, OF_API, None);
                 assert_eq!(shows, route.pattern == "/studio/activity", "{state}, {by_path}: {answer:?}");
+                assert!(!shows || !tells(&answer, OF_WEB, None), "{state}, {by_path}: {answer:?}");
                 assert!(!answer.status.is_server_error(), "{state}, {by_path}: {answer:?}");
                 if route.pattern.contains("/tasks/{id}")
                     || (route.method == "GET" && ["/studio/compare", "/studio/gallery.zip"].contains(&route.pattern))

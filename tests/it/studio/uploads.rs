@@ -35,7 +35,7 @@ fn white() -> Bytes {
     Picture::from_rgb(64, 32, vec![255; 64 * 32 * 3]).expect("a picture").to_png().into()
 }
 
-impl Visitor<'_> {
+impl Visitor {
     pub(super) async fn upload_with(&self, query: &str, body: impl Into<Bytes>, headers: &[(&str, &str)]) -> Answer {
         let mut all = vec![("cookie", self.cookie.as_str()), ("content-type", "application/octet-stream")];
         all.extend_from_slice(headers);
@@ -55,16 +55,7 @@ impl Visitor<'_> {
 
     /// Creates a task with references and returns its id.
     async fn refer(&self, references: &str) -> Id {
-        let fields = [("prompt", "a boat"), ("shape", "1:1"), ("n", "2"), ("references", references)];
-        let answer = self.send("/studio/tasks", &fields).await;
-        assert_eq!(answer.status, StatusCode::SEE_OTHER, "{answer:?}");
-        let tasks = self.service.shared.store.list_tasks(self.account, Surface::Web, None, 1).await.expect("a store");
-        tasks.first().expect("a task").id
-    }
-
-    async fn status(&self, id: Id) -> Status {
-        let found = self.service.shared.store.find_task(self.account, Surface::Web, id).await.expect("a store");
-        found.expect("a task").status
+        self.create_with("a boat", &[("n", "2"), ("references", references)]).await
     }
 }
 
@@ -112,8 +103,7 @@ impl Service {
 
 #[tokio::test]
 async fn an_upload_and_a_result_are_references_of_tasks() {
-    let service = Service::start().await;
-    let ada = service.visitor("ada", 100).await;
+    let (service, ada) = Service::with_visitor(&[], 100).await;
     let id = ada.uploaded().await;
     let [name] = &service.stored().await[..] else { panic!("one file") };
     let file = service.call("GET", &format!("/files/{name}"), &[], "").await;
@@ -184,8 +174,7 @@ type Headers<'a> = &'a [(&'a str, &'a str)];
 
 #[tokio::test]
 async fn a_sender_is_refused_before_a_byte_is_read() {
-    let service = Service::start().await;
-    let ada = service.visitor("ada", 100).await;
+    let (service, ada) = Service::with_visitor(&[], 100).await;
     let poor = service.visitor("poor", 1).await;
     let viewer = service.visitor_as("ada", "viewer", Role::Viewer).await;
     let proof = ada.proof().await;
@@ -217,8 +206,7 @@ async fn a_sender_is_refused_before_a_byte_is_read() {
 
 #[tokio::test]
 async fn slow_senders_do_not_keep_their_places() {
-    let service = Service::start().await;
-    let ada = service.visitor("ada", 100).await;
+    let (service, ada) = Service::with_visitor(&[], 100).await;
     let proof = ada.proof().await;
     let headers = [("cookie", ada.cookie.as_str()), ("x-proof", &proof)];
     let mut slow = Vec::new();
@@ -264,11 +252,9 @@ async fn a_hostile_body_leaves_nothing() {
         service.address, ada.cookie
     );
     // An announced length that never comes, and an endless body.
-    let mut lying = TcpStream::connect(service.address).await.expect("it listens");
-    lying.write_all(format!("{head}content-length: 1000\r\n\r\n\x7fPNG").as_bytes()).await.expect("a connection");
+    let mut lying = service.write(format!("{head}content-length: 1000\r\n\r\n\x7fPNG")).await;
     assert_eq!(status_of(&mut lying).await, 408);
-    let mut endless = TcpStream::connect(service.address).await.expect("it listens");
-    endless.write_all(format!("{head}transfer-encoding: chunked\r\n\r\n").as_bytes()).await.expect("a connection");
+    let endless = service.write(format!("{head}transfer-encoding: chunked\r\n\r\n")).await;
     let (mut answers, mut sender) = endless.into_split();
     let sending = tokio::spawn(async move {
         let chunk = [b"10000\r\n".as_slice(), &[7; 0x1_0000], b"\r\n"].concat();
@@ -289,11 +275,9 @@ async fn a_hostile_body_leaves_nothing() {
 
 #[tokio::test]
 async fn nobody_uses_the_pictures_of_another_account_or_surface() {
-    let service = Service::start().await;
-    let (ada, eve) = (service.visitor("ada", 100).await, service.visitor("eve", 100).await);
+    let (service, [ada, eve]) = Service::with_visitors(&[], ["ada", "eve"], 100).await;
     let upload = ada.uploaded().await;
-    let task = ada.create("a boat").await;
-    service.work().await;
+    let task = ada.finished("a boat").await;
     let of_api = service
         .shared
         .store
@@ -328,8 +312,7 @@ async fn nobody_uses_the_pictures_of_another_account_or_surface() {
 
 #[tokio::test]
 async fn an_account_has_a_limited_number_of_uploads_and_deletes_them() {
-    let service = Service::start().await;
-    let ada = service.visitor("ada", 100).await;
+    let (service, ada) = Service::with_visitor(&[], 100).await;
     let id = ada.uploaded().await;
     for _ in 1..MAX_UPLOADS {
         service
@@ -349,8 +332,7 @@ async fn an_account_has_a_limited_number_of_uploads_and_deletes_them() {
 
 #[tokio::test]
 async fn members_delete_their_own_uploads_and_owners_all_on_the_record() {
-    let service = Service::start().await;
-    let ada = service.visitor("ada", 100).await;
+    let (service, ada) = Service::with_visitor(&[], 100).await;
     let alone = ada.uploaded().await;
     let page = ada.page("/studio/uploads").await;
     assert!(page.contains(">Uploads of this account</h1>") && !page.contains("<abbr"), "{page}");
@@ -377,7 +359,7 @@ async fn members_delete_their_own_uploads_and_owners_all_on_the_record() {
         assert!(page.contains("title=\"bob van Berg\">BV</abbr>"), "{name}: {page}");
         assert!(page.contains(">Mask<") && !page.contains(&format!("reference=upload:{mask}")), "{name}: {page}");
     }
-    let remove = async |visitor: &Visitor<'_>, id: Id| visitor.send(&format!("/studio/uploads/{id}/remove"), &[]).await;
+    let remove = async |visitor: &Visitor, id: Id| visitor.send(&format!("/studio/uploads/{id}/remove"), &[]).await;
     for id in [alone, of_bob, mask, old] {
         let refused = remove(&eve, id).await;
         assert_eq!(refused.status, StatusCode::FORBIDDEN, "{refused:?}");
@@ -417,8 +399,7 @@ fn form(proof: &str, fields: &[(&str, &str)], files: &[&[u8]]) -> Vec<u8> {
 
 #[tokio::test]
 async fn a_browser_without_the_script_sends_files_with_the_form() {
-    let service = Service::start().await;
-    let ada = service.visitor("ada", 100).await;
+    let (service, ada) = Service::with_visitor(&[], 100).await;
     let (proof, picture) = (ada.proof().await, png());
     let fields = [("prompt", "a boat"), ("shape", "16:9"), ("n", "1"), ("references", "")];
     let send = async |body: Vec<u8>| {

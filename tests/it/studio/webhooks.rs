@@ -15,7 +15,7 @@ use crate::webhooks;
 const ALL: [(&str, &str); 4] =
     [("task.completed", "on"), ("task.failed", "on"), ("credits.low", "on"), ("key.suspended", "on")];
 
-impl Visitor<'_> {
+impl Visitor {
     async fn endpoints(&self) -> Vec<Endpoint> {
         self.service.shared.store.list_endpoints(Some(self.account)).await.expect("a store")
     }
@@ -126,8 +126,7 @@ async fn an_owner_sees_an_endpoint_of_the_operator_and_does_not_change_it() {
 
 #[tokio::test]
 async fn an_owner_sends_a_limited_number_of_webhooks_by_hand() {
-    let service = Service::start().await;
-    let (ada, eve) = (service.visitor("ada", 10).await, service.visitor("eve", 10).await);
+    let (service, [ada, eve]) = Service::with_visitors(&[], ["ada", "eve"], 10).await;
     for visitor in [&ada, &eve] {
         visitor.add_endpoint("https://example.com/hooks", &ALL).await;
     }
@@ -153,8 +152,7 @@ async fn an_owner_sends_a_limited_number_of_webhooks_by_hand() {
 
 #[tokio::test]
 async fn nobody_but_an_owner_sees_endpoints_and_nobody_those_of_others() {
-    let service = Service::start().await;
-    let (ada, eve) = (service.visitor("ada", 10).await, service.visitor("eve", 10).await);
+    let (service, [ada, eve]) = Service::with_visitors(&[], ["ada", "eve"], 10).await;
     ada.add_endpoint("https://example.com/hooks", &ALL).await;
     let endpoint = ada.endpoints().await.remove(0);
     let delivery = service.shared.store.test_endpoint(endpoint.id).await.expect("a store").expect("a delivery");

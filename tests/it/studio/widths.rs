@@ -49,16 +49,15 @@ fn fill(person: &mut Person) -> Vec<String> {
     person.open(&leaking);
     person.open("/studio");
     // The browser itself reports the status of that call.
-    person.browser.errors.retain(|error| !error.contains("status of 401"));
+    person.errors.retain(|error| !error.contains("status of 401"));
     // A prompt without a space, like a URL or tags with commas alone.
-    person.create(&"lighthouse,".repeat(200));
-    person.browser.until(&first("completed"));
-    let compared = person.browser.evaluate("document.querySelector('.grid > .tile').id.slice('task-'.length)");
+    person.finish(&"lighthouse,".repeat(200));
+    let compared = person.evaluate("document.querySelector('.grid > .tile').id.slice('task-'.length)");
     let compared = format!("/studio/compare?a=result:{}/1", compared.as_str().expect("an id"));
     person.create("A red fox in the snow [[fail]]");
-    person.browser.until(&first("failed"));
+    person.until(&first("failed"));
     person.open("/studio/people");
-    person.browser.follow("document.querySelector('form[action=\"/studio/invitations\"] button')");
+    person.follow("document.querySelector('form[action=\"/studio/invitations\"] button')");
     let account = account["id"].as_str().expect("an id");
     let of_account = format!("/studio/operator/accounts/{account}");
     let pages =
@@ -88,12 +87,12 @@ fn no_table_is_wider_than_its_box(person: &mut Person) {
     let mut wide = Vec::new();
     let paths = fill(person);
     for language in ["en", "de"] {
-        person.browser.speak(language);
+        person.speak(language);
         for path in &paths {
             person.open(path);
             for width in WIDTHS {
-                person.browser.resize(width, 900);
-                let found = person.browser.evaluate(WIDE);
+                person.resize(width, 900);
+                let found = person.evaluate(WIDE);
                 if found.as_array().is_none_or(|found| !found.is_empty()) {
                     wide.push(format!("{path}, {language}, {width}: {found}"));
                 }
@@ -104,15 +103,15 @@ fn no_table_is_wider_than_its_box(person: &mut Person) {
 }
 
 fn no_field_on_a_touchscreen_makes_a_browser_zoom(person: &mut Person) {
-    person.browser.resize(390, 844);
+    person.resize(390, 844);
     person.open("/studio/keys");
-    assert_ne!(person.browser.evaluate(SMALL), serde_json::json!([]), "a mouse has smaller fields");
-    person.browser.touch(true);
+    assert_ne!(person.evaluate(SMALL), serde_json::json!([]), "a mouse has smaller fields");
+    person.touch(true);
     for path in ["", "/gallery", "/keys", "/people", "/credits", "/webhooks", "/boards", "/operator/accounts"] {
         person.open(&format!("/studio{path}"));
-        assert_eq!(person.browser.evaluate(SMALL), serde_json::json!([]), "{path}");
+        assert_eq!(person.evaluate(SMALL), serde_json::json!([]), "{path}");
     }
-    person.browser.touch(false);
+    person.touch(false);
 }
 
 fn the_bar_has_room_for_a_long_name_and_for_all_pages(person: &mut Person) {
@@ -121,24 +120,24 @@ fn the_bar_has_room_for_a_long_name_and_for_all_pages(person: &mut Person) {
         return nav.scrollWidth - nav.clientWidth;
     })()";
     for language in ["de", "en"] {
-        person.browser.speak(language);
-        person.browser.resize(360, 800);
+        person.speak(language);
+        person.resize(360, 800);
         person.open("/studio/operator");
-        assert_eq!(person.browser.evaluate(TOO_WIDE), 0, "an operator has one page more, {language}");
+        assert_eq!(person.evaluate(TOO_WIDE), 0, "an operator has one page more, {language}");
     }
     let (data, url) = (person.data.path(), person.server.url());
     let name = "the.longest.name@an-organisation.example";
     json(data, &["account", "create", "ada", "--credits", "1000"]);
     json(data, &["person", "add", name, "--account", "ada", "--role", "owner"]);
     let link = json(data, &["person", "link", name, "--public-url", &url]);
-    person.browser.forget_cookies();
+    person.forget_cookies();
     person.browser.open(link["url"].as_str().expect("a URL"));
-    person.browser.follow("document.querySelector('form button')");
+    person.follow("document.querySelector('form button')");
     for (language, width) in [("de", 360), ("de", 820), ("en", 360), ("en", 820), ("en", 1_280)] {
-        person.browser.speak(language);
-        person.browser.resize(width, 800);
+        person.speak(language);
+        person.resize(width, 800);
         person.open("/studio/keys");
-        let found = person.browser.evaluate(
+        let found = person.evaluate(
             "(() => {
                 const middle = (name) => {
                     const { top, bottom } = document.querySelector(name).getBoundingClientRect();
@@ -147,9 +146,9 @@ fn the_bar_has_room_for_a_long_name_and_for_all_pages(person: &mut Person) {
                 return Math.abs(middle('.brand') - middle('.person')) < 4;
             })()",
         );
-        assert_eq!((found, person.browser.evaluate(TOO_WIDE)), (true.into(), 0.into()), "{language}, {width}");
+        assert_eq!((found, person.evaluate(TOO_WIDE)), (true.into(), 0.into()), "{language}, {width}");
         // Where the name has no room, the menu has it.
-        person.browser.click("document.querySelector('.person summary')");
-        assert_eq!(person.browser.evaluate("document.querySelector('.person p').innerText"), name);
+        person.click("document.querySelector('.person summary')");
+        assert_eq!(person.evaluate("document.querySelector('.person p').innerText"), name);
     }
 }

@@ -5,6 +5,7 @@ use std::time::Duration;
 use tintype_domain::model::ReferenceProblem;
 
 use super::*;
+use crate::person::refuse;
 
 /// Stored beside each cause. The API answers with it.
 const OF_API: &str = "reference_images[0] is bad, says the API. Its credits were refunded.";
@@ -28,7 +29,7 @@ const CAUSES: [(FailureCause, &str); 17] = [
     (FailureCause::Expired, "nicht innerhalb von 9 Minuten fertig"),
 ];
 
-async fn german(visitor: &Visitor<'_>, path: &str) -> String {
+async fn german(visitor: &Visitor, path: &str) -> String {
     let headers = [("cookie", visitor.cookie.as_str()), ("accept-language", "de")];
     let page = visitor.service.call("GET", path, &headers, "").await;
     assert_eq!(page.status, 200, "{path}: {page:?}");
@@ -87,8 +88,7 @@ async fn every_failure_is_told_in_the_language_of_the_reader() {
 
 #[tokio::test]
 async fn the_activity_of_the_api_is_shown_in_the_language_of_the_reader_and_answers_in_its_own() {
-    let service = Service::start().await;
-    let ada = service.visitor("ada", 100).await;
+    let (service, ada) = Service::with_visitor(&[], 100).await;
     let (_, key) = service.new_key(ada.account, |_| {}).await;
     let authorization = format!("Bearer {key}");
     let headers = [("authorization", authorization.as_str()), ("content-type", "application/json")];
@@ -111,9 +111,7 @@ async fn suspensions_and_the_audit_log_are_told_in_the_language_of_the_reader() 
     let service = Service::start().await;
     let (operator, ada) = (service.visitor("admin", 0).await, service.visitor("ada", 100).await);
     ada.create("a boat").await;
-    let lease = service.shared.store.claim(1, Duration::from_secs(60)).await.expect("a store").remove(0).lease;
-    let rule = tintype_store::StrikeRule { limit: 1, window: Duration::from_secs(2 * 60 * 60) };
-    service.shared.store.refuse(lease, "It is not allowed.", Some(rule)).await.expect("a store");
+    refuse(&service.shared.store).await;
     ada.send("/studio/people", &[("name", "grace"), ("role", "viewer")]).await;
     let bob = service.visitor("bob", 10).await;
     bob.send("/studio/people", &[("name", "grace"), ("role", "viewer")]).await;
@@ -130,8 +128,7 @@ async fn suspensions_and_the_audit_log_are_told_in_the_language_of_the_reader() 
 
 #[tokio::test]
 async fn the_words_of_an_operator_and_of_an_unknown_cause_are_shown_as_they_are() {
-    let service = Service::start().await;
-    let ada = service.visitor("ada", 100).await;
+    let (service, ada) = Service::with_visitor(&[], 100).await;
     for (cause, stored, shown) in [
         (FailureCause::Unknown, "It melted.", "It melted. 2 Credits erstattet."),
         (FailureCause::Unknown, OF_API, OF_API),
@@ -157,8 +154,7 @@ async fn the_words_of_an_operator_and_of_an_unknown_cause_are_shown_as_they_are(
 
 #[tokio::test]
 async fn every_refusal_of_the_form_is_told_in_the_language_of_the_reader() {
-    let service = Service::start().await;
-    let ada = service.visitor("ada", 5).await;
+    let (_, ada) = Service::with_visitor(&[], 5).await;
     let long = "a".repeat(32_001);
     let long_link = format!("https://a.example/{}", "a".repeat(4_096));
     let many = "https://a.example/b.png\n".repeat(5);
@@ -205,8 +201,7 @@ async fn every_refusal_of_the_form_is_told_in_the_language_of_the_reader() {
 
 #[tokio::test]
 async fn errors_that_arise_outside_of_the_studio_are_told_in_the_language_of_the_reader() {
-    let service = Service::start().await;
-    let ada = service.visitor("ada", 5).await;
+    let (service, ada) = Service::with_visitor(&[], 5).await;
     let headers = [("cookie", ada.cookie.as_str()), ("accept-language", "de")];
     for (method, path, message) in
         [("GET", "/studio/nowhere", "Diese Seite gibt es nicht"), ("DELETE", "/studio", "Diese Seite gibt es nicht")]

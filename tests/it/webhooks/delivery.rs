@@ -6,7 +6,7 @@ use std::time::Duration;
 use futures::future::join_all;
 use tintype::service::webhooks::Deliverer;
 use tintype_config::DELIVERY_LIFE;
-use tintype_domain::endpoint::{AddedBy, DeliveryState, DisabledFor, EndpointState, SigningSecret};
+use tintype_domain::endpoint::{AddedBy, DeliveryState, DisabledFor, Endpoint, EndpointState, SigningSecret};
 use tintype_domain::model::Surface;
 use tintype_domain::request::GenerateRequest;
 use tintype_store::EndpointChange;
@@ -17,7 +17,7 @@ use super::hostile::receivers;
 use super::{NETWORK, PATIENCE, add, deliveries, found, task_of};
 use crate::rigs::postgres::{cluster, schema};
 use crate::rigs::receiver::{Receiver, Reply, TOKEN, verify};
-use crate::rigs::service::{Backend, Service};
+use crate::rigs::service::{Backend, Caller, Service};
 
 /// Starts a service whose clock shows the real time, at which the official library looks.
 async fn start() -> Service {
@@ -26,12 +26,25 @@ async fn start() -> Service {
     service
 }
 
+/// An account whose ended tasks a receiver is told of.
+pub async fn told(service: Service) -> (Service, Receiver, Caller, Endpoint, SigningSecret) {
+    let (receiver, ada) = (Receiver::start().await, service.caller("ada", 100).await);
+    let store = &service.shared.store;
+    let (endpoint, secret) = add(store, ada.account.id, &receiver.url(), AddedBy::Operator).await.expect("a store");
+    (service, receiver, ada, endpoint, secret)
+}
+
+/// The task_id of a task that ends, of which receivers are told.
+async fn end_task(caller: &Caller) -> String {
+    let task_id = caller.submit_prompt("a boat").await;
+    caller.service.work().await;
+    caller.service.deliver().await;
+    task_id
+}
+
 #[tokio::test]
 async fn the_end_of_a_task_is_told_once_with_a_signature() {
-    let (service, receiver) = (start().await, Receiver::start().await);
-    let ada = service.caller("ada", 100).await;
-    let (endpoint, secret) =
-        add(&service.shared.store, ada.account.id, &receiver.url(), AddedBy::Operator).await.expect("a store");
+    let (service, receiver, ada, endpoint, secret) = told(start().await).await;
     let completed = ada.submit_prompt("a boat").await;
     let failed = ada.submit_prompt("a boat [[fail]]").await;
     service.work().await;
@@ -74,22 +87,15 @@ async fn nobody_else_is_told_and_nothing_of_the_studio() {
     service.work().await;
     service.deliver().await;
     assert_eq!(receiver.bodies(), Vec::<serde_json::Value>::new());
-    let task_id = bob.submit_prompt("a boat").await;
-    service.work().await;
-    service.deliver().await;
+    let task_id = end_task(&bob).await;
     assert_eq!(receiver.bodies().iter().map(task_of).collect::<Vec<_>>(), [task_id]);
 }
 
 #[tokio::test]
 async fn a_failed_attempt_is_made_again_on_schedule_until_the_endpoint_is_disabled() {
-    let (service, receiver) = (Service::start_with(&NETWORK).await, Receiver::start().await);
-    let ada = service.caller("ada", 100).await;
-    let (endpoint, _) =
-        add(&service.shared.store, ada.account.id, &receiver.url(), AddedBy::Operator).await.expect("a store");
+    let (service, receiver, ada, endpoint, ..) = told(Service::start_with(&NETWORK).await).await;
     receiver.always(Reply::status(500));
-    ada.submit_prompt("a boat").await;
-    service.work().await;
-    service.deliver().await;
+    end_task(&ada).await;
     let minute = 60;
     let hour = 60 * minute;
     let waits = [5, 5 * minute, 30 * minute, 2 * hour, 5 * hour, 10 * hour, 14 * hour, 20 * hour, 24 * hour]
@@ -115,18 +121,13 @@ async fn a_failed_attempt_is_made_again_on_schedule_until_the_endpoint_is_disabl
     let disabled = found(&service, endpoint.id).await;
     assert_eq!((disabled.state(), disabled.disabled_for), (EndpointState::Disabled, Some(DisabledFor::Failing)));
     assert_eq!(deliveries(&service, endpoint.id).await[0].state(), DeliveryState::Failed);
-    ada.submit_prompt("a boat").await;
-    service.work().await;
-    service.deliver().await;
+    end_task(&ada).await;
     assert_eq!((receiver.asked().len(), deliveries(&service, endpoint.id).await.len()), (10, 1));
 }
 
 #[tokio::test]
 async fn an_endpoint_that_takes_other_events_outlives_one_that_is_given_up() {
-    let (service, receiver) = (Service::start_with(&NETWORK).await, Receiver::start().await);
-    let ada = service.caller("ada", 100).await;
-    let (endpoint, _) =
-        add(&service.shared.store, ada.account.id, &receiver.url(), AddedBy::Operator).await.expect("a store");
+    let (service, receiver, ada, endpoint, ..) = told(Service::start_with(&NETWORK).await).await;
     let refused = ada.submit_prompt("a boat").await;
     service.work().await;
     for attempt in 1..=10 {
@@ -135,9 +136,7 @@ async fn an_endpoint_that_takes_other_events_outlives_one_that_is_given_up() {
         let delivery = deliveries(&service, endpoint.id).await.into_iter().find(|one| one.attempts == attempt);
         let delivery = delivery.expect("the delivery");
         if attempt == 9 {
-            ada.submit_prompt("a boat").await;
-            service.work().await;
-            service.deliver().await;
+            end_task(&ada).await;
         }
         let Some(next) = delivery.next_attempt_at else { break };
         service.clock.set(next.max(service.clock.now()));
@@ -148,14 +147,9 @@ async fn an_endpoint_that_takes_other_events_outlives_one_that_is_given_up() {
 
 #[tokio::test]
 async fn a_receiver_that_is_gone_is_told_nothing_more() {
-    let (service, receiver) = (Service::start_with(&NETWORK).await, Receiver::start().await);
-    let ada = service.caller("ada", 100).await;
-    let (endpoint, _) =
-        add(&service.shared.store, ada.account.id, &receiver.url(), AddedBy::Operator).await.expect("a store");
+    let (service, receiver, ada, endpoint, ..) = told(Service::start_with(&NETWORK).await).await;
     receiver.always(Reply::status(410));
-    ada.submit_prompt("a boat").await;
-    service.work().await;
-    service.deliver().await;
+    end_task(&ada).await;
     assert_eq!(found(&service, endpoint.id).await.disabled_for, Some(DisabledFor::Gone));
     receiver.always(Reply::status(204));
     ada.submit_prompt("a boat").await;
@@ -167,14 +161,10 @@ async fn a_receiver_that_is_gone_is_told_nothing_more() {
 
 #[tokio::test]
 async fn a_receiver_may_ask_for_time() {
-    let (service, receiver) = (Service::start_with(&NETWORK).await, Receiver::start().await);
-    let ada = service.caller("ada", 100).await;
-    add(&service.shared.store, ada.account.id, &receiver.url(), AddedBy::Operator).await.expect("a store");
+    let (service, receiver, ada, ..) = told(Service::start_with(&NETWORK).await).await;
     let busy = Reply::Whole(429, vec![("Retry-After", "3600".into())], b"busy".to_vec());
     receiver.reply([busy]);
-    ada.submit_prompt("a boat").await;
-    service.work().await;
-    service.deliver().await;
+    end_task(&ada).await;
     // Another event waits, too.
     ada.submit_prompt("a ship").await;
     service.work().await;
@@ -188,10 +178,7 @@ async fn a_receiver_may_ask_for_time() {
 
 #[tokio::test]
 async fn both_secrets_sign_after_a_rotation() {
-    let (service, receiver) = (start().await, Receiver::start().await);
-    let ada = service.caller("ada", 100).await;
-    let (endpoint, old) =
-        add(&service.shared.store, ada.account.id, &receiver.url(), AddedBy::Operator).await.expect("a store");
+    let (service, receiver, _, endpoint, old) = told(start().await).await;
     let (new, overlap) = (SigningSecret::random(), Duration::from_secs(60));
     let rotate = EndpointChange::Rotate { secret: new.clone(), overlap };
     service.shared.store.change_endpoint(endpoint.id, rotate).await.expect("a store");
@@ -210,10 +197,7 @@ async fn both_secrets_sign_after_a_rotation() {
 
 #[tokio::test]
 async fn a_test_is_sent_once_and_says_nothing_about_the_endpoint() {
-    let (service, receiver) = (Service::start_with(&NETWORK).await, Receiver::start().await);
-    let ada = service.caller("ada", 100).await;
-    let (endpoint, _) =
-        add(&service.shared.store, ada.account.id, &receiver.url(), AddedBy::Operator).await.expect("a store");
+    let (service, receiver, _, endpoint, ..) = told(Service::start_with(&NETWORK).await).await;
     receiver.reply([Reply::status(500)]);
     for state in [DeliveryState::Failed, DeliveryState::Delivered] {
         let id = service.shared.store.test_endpoint(endpoint.id).await.expect("a store").expect("a delivery");
@@ -229,13 +213,8 @@ async fn a_test_is_sent_once_and_says_nothing_about_the_endpoint() {
 
 #[tokio::test]
 async fn deliveries_are_kept_for_a_week() {
-    let (service, receiver) = (Service::start_with(&NETWORK).await, Receiver::start().await);
-    let ada = service.caller("ada", 100).await;
-    let (endpoint, _) =
-        add(&service.shared.store, ada.account.id, &receiver.url(), AddedBy::Operator).await.expect("a store");
-    ada.submit_prompt("a boat").await;
-    service.work().await;
-    service.deliver().await;
+    let (service, _, ada, endpoint, ..) = told(Service::start_with(&NETWORK).await).await;
+    end_task(&ada).await;
     let written = deliveries(&service, endpoint.id).await[0].id.timestamp();
     service.clock.set(written.saturating_add(DELIVERY_LIFE));
     service.sweeper.delete_expired().await;
@@ -263,9 +242,7 @@ async fn of_many_nodes_one_delivers_each_event() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_running_deliverer_hears_of_an_ending_and_finishes_what_it_began() {
-    let (service, receiver) = (Service::start_with(&NETWORK).await, Receiver::start().await);
-    let ada = service.caller("ada", 100).await;
-    add(&service.shared.store, ada.account.id, &receiver.url(), AddedBy::Operator).await.expect("a store");
+    let (service, receiver, ada, ..) = told(Service::start_with(&NETWORK).await).await;
     let stop = CancellationToken::new();
     let running = tokio::spawn(service.deliverer.clone().run(stop.clone()));
     ada.submit_prompt("a boat").await;

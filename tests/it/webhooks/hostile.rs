@@ -15,6 +15,7 @@ use tintype_outbound::references::TrustedTestHost;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpListener;
 
+use super::delivery::told;
 use super::{NETWORK, add, deliveries, found};
 use crate::rigs::certificates::certificate;
 use crate::rigs::ports::Port;
@@ -129,11 +130,8 @@ async fn a_name_that_moves_to_another_network_is_not_followed() {
 
 #[tokio::test]
 async fn a_redirect_is_a_failure_and_not_followed() {
-    let service = Service::start_with(&NETWORK).await;
-    let (receiver, trap) = (Receiver::start().await, Receiver::start().await);
-    let ada = service.caller("ada", 100).await;
-    let (endpoint, _) =
-        add(&service.shared.store, ada.account.id, &receiver.url(), AddedBy::Operator).await.expect("a store");
+    let (service, receiver, ada, endpoint, _) = told(Service::start_with(&NETWORK).await).await;
+    let trap = Receiver::start().await;
     ada.submit_prompt("a boat").await;
     service.work().await;
     for code in [301, 302, 303, 307, 308, 304] {

@@ -94,11 +94,8 @@ async fn a_service_finds_the_nodes_of_a_workflow_without_a_mapping() {
     let (target, file) = (format!("comfyui:{}", server.url()), saved(&folder, &workflow()));
     let flags =
         ["--engine", &target, "--engine-workflow", &file, "--engine-sizes", "64x64", "--model", "b.safetensors"];
-    let service = Service::start_with(&flags).await;
-    let caller = service.caller("ada", 100).await;
-    let task_id = caller.submit_prompt("a boat").await;
-    service.work().await;
-    assert_eq!(caller.task(&task_id).await["status"], "completed");
+    let (_, caller) = Service::with_caller(&flags, 100).await;
+    assert_eq!(caller.outcome("a boat").await["status"], "completed");
     let graph = &server.graphs()[0];
     assert_eq!(graph["6"]["inputs"], json!({ "text": "a boat", "clip": ["4", 1] }));
     assert_eq!(graph["7"]["inputs"]["text"], "rain");
