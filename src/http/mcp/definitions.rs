@@ -25,7 +25,8 @@ pub(super) const INSTRUCTIONS: &str = "Makes images from prompts. generate_image
     and returns them. If it returns a task that is still processing, call get_task with its task_id until it has ended; \
     do not call generate_image again, which would charge another task. A failed task costs nothing.";
 
-/// All tools. Each property names its type: Gemini refuses a tool with a choice that does not.
+/// All tools. Each property names its type and no format: Gemini refuses a tool with a choice that has no type, and several
+/// programs one with the format `uri`.
 pub(super) static TOOLS: LazyLock<Vec<Tool>> = LazyLock::new(|| {
     let ratios: Vec<_> = AspectRatio::ALL.iter().map(|ratio| ratio.as_str()).collect();
     let wait = |usual: u64| {
@@ -55,7 +56,7 @@ pub(super) static TOOLS: LazyLock<Vec<Tool>> = LazyLock::new(|| {
                     "aspect_ratio": { "type": "string", "enum": ratios, "default": "1:1" },
                     "n": { "type": "integer", "minimum": 1, "maximum": 4, "default": 1, "description": "Number of images" },
                     "reference_images": {
-                        "type": "array", "items": { "type": "string", "format": "uri" }, "maxItems": 4,
+                        "type": "array", "items": { "type": "string" }, "maxItems": 4,
                         "description": "https URLs of images to work from",
                     },
                     "seed": {
