@@ -30,7 +30,10 @@ fn truncated() -> Reply {
 async fn a_host_that_is_busy_or_breaks_off_is_asked_again_and_one_that_says_no_is_not() {
     let date = "Date: Thu, 26 Nov 2026 00:00:00 GMT\r\n";
     let later = |time: &str| format!("{date}Retry-After: Thu, 26 Nov 2026 {time} GMT\r\n");
+    let odd = "Server : Apache\r\nPHP Warning: no module in Unknown on line 0\r\nSet-Cookie: __utmv=d\x01O\r\n";
+    let odd = Reply::Whole(answer("200 OK", odd, &png()));
     for (source, first, outcome, requests) in [
+        ("reqwest#1189, attohttpc#96, hyper#2879 (Imperva): lines that are no headers", vec![odd], FETCHED, 1),
         ("upload.wikimedia.org under load", vec![status("429 Too Many Requests", "Retry-After: 0\r\n")], FETCHED, 2),
         ("a date that is reached", vec![status("503 Service Unavailable", &later("00:00:00"))], FETCHED, 2),
         (

@@ -35,7 +35,8 @@ pub enum SetupError {
 }
 
 /// A builder of HTTP/1.1 clients that follow no redirects and never repeat a request by themselves. They trust the
-/// public certificate authorities and the certificates in `authorities` (PEM).
+/// public certificate authorities and the certificates in `authorities` (PEM). Like browsers, they skip header lines
+/// that are invalid: old web servers and firewalls before newer ones send some.
 ///
 /// # Errors
 /// [`SetupError`]: the PEM cannot be read or holds no certificate.
@@ -44,6 +45,8 @@ pub fn client_builder(authorities: Option<&[u8]>, proxies: Proxies) -> Result<Cl
     let builder = reqwest::Client::builder()
         .tls_backend_preconfigured(trust::http_tls(trusted)?)
         .http1_only()
+        .http1_allow_spaces_after_header_name_in_responses(true)
+        .http1_ignore_invalid_headers_in_responses(true)
         .redirect(Policy::none())
         .retry(reqwest::retry::never())
         .referer(false)
