@@ -49,6 +49,7 @@ pub(super) struct Bucket {
     pub(super) write_limit: Duration,
     name: String,
     prefix: Option<ObjectPath>,
+    advice: Option<&'static str>,
 }
 
 impl fmt::Display for Bucket {
@@ -86,7 +87,7 @@ impl Bucket {
             .with_http_connector(Connector { authorities: settings.authorities.clone() })
             .build()?;
         let prefix = settings.prefix.as_deref().map(ObjectPath::from);
-        Ok(Self { objects, write_limit: WRITE_LIMIT, name: settings.bucket.clone(), prefix })
+        Ok(Self { objects, write_limit: WRITE_LIMIT, name: settings.bucket.clone(), prefix, advice: settings.advice() })
     }
 
     pub(super) fn key(&self, name: &str) -> ObjectPath {
@@ -172,8 +173,8 @@ impl Bucket {
         let options = PaginatedListOptions { max_keys: Some(1), ..PaginatedListOptions::default() };
         let found = self.objects.list_paginated(Some(&self.starting_with(MARKER)), options).await;
         found.map(drop).map_err(|error| {
-            let settings = "AWS_ENDPOINT_URL, AWS_REGION, AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY";
-            format!("cannot use {self}: {}; see --files, {settings}", describe(&error))
+            let settings = "see --files, AWS_ENDPOINT_URL, AWS_REGION, AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY";
+            format!("cannot use {self}: {}; {}", describe(&error), self.advice.unwrap_or(settings))
         })
     }
 

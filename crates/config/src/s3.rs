@@ -37,6 +37,7 @@ const FULL_URI: &str = "AWS_CONTAINER_CREDENTIALS_FULL_URI";
 const CONTAINER_TOKEN_FILE: &str = "AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE";
 const METADATA_ENDPOINT: &str = "AWS_EC2_METADATA_SERVICE_ENDPOINT";
 const ROLE: &str = "AWS_ROLE_ARN";
+const BY_HOST: &str = "AWS_VIRTUAL_HOSTED_STYLE_REQUEST";
 const STS_ENDPOINT: &str = "AWS_ENDPOINT_URL_STS";
 /// Variables that contain a server's URL.
 const ENDPOINTS: [&str; 5] = ["AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", STS_ENDPOINT, FULL_URI, METADATA_ENDPOINT];
@@ -119,12 +120,7 @@ impl S3Settings {
 
     /// Checks that an endpoint's host contains the bucket's name if no path does.
     fn check_host(&self) -> Result<(), String> {
-        const BY_HOST: &str = "AWS_VIRTUAL_HOSTED_STYLE_REQUEST";
-        let by_host = self.variable(BY_HOST).unwrap_or_default().to_ascii_lowercase();
-        let Some(endpoint) = self.endpoint().filter(|_| ["1", "true", "on", "yes", "y"].contains(&by_host.as_str()))
-        else {
-            return Ok(());
-        };
+        let Some(endpoint) = self.endpoint().filter(|_| self.is_by_host()) else { return Ok(()) };
         let (url, bucket) = (Url::parse(endpoint).ok(), self.bucket.to_ascii_lowercase());
         let rest = url.as_ref().and_then(Url::host_str).and_then(|host| host.strip_prefix(&bucket));
         match rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('.')) {
@@ -134,6 +130,21 @@ impl S3Settings {
                  give a URL such as https://{bucket}.s3.example.com, or unset {BY_HOST}"
             )),
         }
+    }
+
+    fn is_by_host(&self) -> bool {
+        let by_host = self.variable(BY_HOST).unwrap_or_default().to_ascii_lowercase();
+        ["1", "true", "on", "yes", "y"].contains(&by_host.as_str())
+    }
+
+    /// What may be wrong with the endpoint of a bucket that cannot be listed. Stores show URLs that name the bucket, R2 in
+    /// the path and Spaces in the host, and the path of each request names it again.
+    pub fn advice(&self) -> Option<&'static str> {
+        let rest = self.endpoint()?.split_once("://")?.1.trim_end_matches('/');
+        let (host, path) = rest.split_once('/').unwrap_or((rest, ""));
+        let is_named =
+            host.starts_with(&format!("{}.", self.bucket)) || path.rsplit('/').next() == Some(self.bucket.as_str());
+        (is_named && !self.is_by_host()).then_some("does AWS_ENDPOINT_URL name the bucket? Give the URL of the store")
     }
 
     /// Parses `s3://BUCKET/PREFIX`, and reads the rest from the environment.
@@ -337,12 +348,21 @@ mod tests {
 
     #[test]
     fn a_host_that_should_name_the_bucket_does() {
-        let by_host = ("AWS_VIRTUAL_HOSTED_STYLE_REQUEST", "true");
+        let by_host = (BY_HOST, "true");
         for endpoint in ["https://s3.example.com", "https://picturesque.example.com"] {
             let error = refusal(&[by_host, ("AWS_ENDPOINT_URL", endpoint)]);
             assert!(error.contains("https://pictures.s3.example.com"), "{error}");
         }
         parse(&[by_host, ("AWS_ENDPOINT_URL", "https://Pictures.s3.example.com")]).expect("a host with the bucket");
+        for (endpoint, is_named) in [
+            ("https://pictures.fra1.digitaloceanspaces.com", true),
+            ("https://account.r2.cloudflarestorage.com/pictures/", true),
+            ("https://project.supabase.co/storage/v1/s3", false),
+            ("http://pictures:9000", false),
+        ] {
+            let settings = parse(&[("AWS_ENDPOINT_URL", endpoint)]).expect(endpoint);
+            assert_eq!(settings.advice().is_some(), is_named, "{endpoint}");
+        }
         parse(&[by_host, ("AWS_ENDPOINT_URL", "")]).expect("Amazon's host has it");
         parse(&[("AWS_VIRTUAL_HOSTED_STYLE_REQUEST", "false")]).expect("a path");
     }
