@@ -63,7 +63,9 @@ impl Stream {
     /// The next message, a comment or an event; `None` at the end. `Err` if the connection breaks off.
     async fn message(&mut self) -> Result<Option<String>, hyper::Error> {
         loop {
-            if let Some((message, rest)) = self.text.split_once("\n\n") {
+            // coder#28185, llmgateway#2334: clients read an empty line after a comment as an event without data.
+            let end = if self.text.starts_with(':') { "\n" } else { "\n\n" };
+            if let Some((message, rest)) = self.text.split_once(end) {
                 let (message, rest) = (message.to_owned(), rest.to_owned());
                 self.text = rest;
                 return Ok(Some(message));

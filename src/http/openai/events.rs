@@ -26,8 +26,9 @@ use tintype_domain::images_api_request::CallKind;
 use tintype_domain::model::{CREDITS_PER_IMAGE, Task};
 use tintype_store::CallEnd;
 
-/// A comment, which clients pass over and proxies take for a sign of life.
-const HEARTBEAT: Bytes = Bytes::from_static(b": ping\n\n");
+/// A comment, which clients pass over and proxies take for a sign of life. No empty line follows it: older clients for Go
+/// would take that for the end of an event without data.
+const HEARTBEAT: Bytes = Bytes::from_static(b": ping\n");
 
 type Completed = Pin<Box<dyn Future<Output = Result<Arc<Task>, ApiError>> + Send>>;
 
