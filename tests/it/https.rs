@@ -119,8 +119,10 @@ fn a_certificate_or_a_key_that_cannot_be_used_is_named_with_its_fault() {
     let (cert, key) = (site.path("cert.pem").display().to_string(), site.path("key.pem").display().to_string());
     let data = site.path("data");
     let of_kind = |kind: &str| format!("-----BEGIN {kind}-----\nMAA=\n-----END {kind}-----\n");
+    let old = of_kind("RSA PRIVATE KEY").replace("MAA", "Proc-Type: 4,ENCRYPTED\n\nMAA");
     for (text, fault) in [
         (of_kind("ENCRYPTED PRIVATE KEY"), "no private key in PEM, or one with a passphrase".to_owned()),
+        (old, "or one with a passphrase".to_owned()),
         (of_kind("PRIVATE KEY"), "must be RSA with 2,048".to_owned()),
         (signed().signing_key.serialize_pem(), format!("not the key of the certificate in {cert}")),
     ] {
