@@ -11,6 +11,7 @@ use base64::prelude::{BASE64_STANDARD, BASE64_URL_SAFE_NO_PAD};
 use reqwest::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderValue, LOCATION};
 use reqwest::redirect::{Action, Attempt, Policy};
 use reqwest::{RequestBuilder, StatusCode};
+use serde_json::Value;
 use sha2::{Digest as _, Sha256};
 use tokio::sync::Mutex;
 use url::{Url, form_urlencoded};
@@ -251,18 +252,26 @@ impl IdentityProvider {
         let secret = client_secret.as_deref();
         let wants_other = self.wants_other_place.load(Ordering::Relaxed);
         let in_header = secret.is_some_and(|secret| endpoints.wants_header(client_id, secret) != wants_other);
-        let is_refused = |answer: &Fields| answer.get("error").is_some_and(|error| error == "invalid_client");
-        let request = self.token_request(endpoints, authentication, code, in_header);
-        let (mut status, mut answer) = self.fields("tokens", request).await?;
-        if is_refused(&answer) && secret.is_some() && endpoints.takes_both() {
-            let request = self.token_request(endpoints, authentication, code, !in_header);
-            (status, answer) = self.fields("tokens", request).await?;
-            if !is_refused(&answer) {
+        let send = async |in_header| {
+            let request = self.token_request(endpoints, authentication, code, in_header);
+            let (status, body) = self.body("tokens", request).await?;
+            Ok::<_, ProviderError>((status, object("tokens", status, &body)))
+        };
+        // Keycloak had another word for it, Auth0 has a third, and what stands before Nextcloud refuses the header with none.
+        let is_refused = |(status, answer): &(StatusCode, Result<Fields, ProviderError>)| {
+            let error = answer.as_ref().ok().and_then(|answer| answer.get("error")).and_then(Value::as_str);
+            *status == StatusCode::UNAUTHORIZED || matches!(error, Some("invalid_client" | "unauthorized_client"))
+        };
+        let mut answered = send(in_header).await?;
+        if is_refused(&answered) && secret.is_some() && endpoints.takes_both() {
+            answered = send(!in_header).await?;
+            if !is_refused(&answered) {
                 self.wants_other_place.store(!wants_other, Ordering::Relaxed);
             }
         }
+        let (status, answer) = (answered.0, answered.1?);
         match answer.get("error") {
-            Some(serde_json::Value::String(error)) => {
+            Some(Value::String(error)) => {
                 let forms = secret.map(|secret| forms(client_id, secret));
                 let secrets =
                     [code.to_owned(), authentication.verifier()].into_iter().chain(forms.into_iter().flatten());

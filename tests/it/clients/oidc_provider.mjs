@@ -57,10 +57,11 @@ server.listen(0, '127.0.0.1', () => {
   });
   const answer = provider.callback();
   server.on('request', async (request, response) => {
-    // A strict one takes the secret of this client in the header alone, as Authelia, Canaille and Keycloak may.
+    // A strict one takes the secret of this client in the header alone, as Authelia, Canaille and Keycloak may, and what
+    // stands before it says no in its own words (H2CK/oidc#545).
     if (strict && request.url === '/token' && !request.headers.authorization) {
-      response.writeHead(401, { 'content-type': 'application/json' });
-      return response.end(JSON.stringify({ error: 'invalid_client' }));
+      response.writeHead(401, { 'content-type': 'text/html' });
+      return response.end('<h1>401 Unauthorized</h1>');
     }
     // A strict one moves its discovery document as Nextcloud does.
     const moved = strict && request.url.endsWith('/.well-known/openid-configuration');
