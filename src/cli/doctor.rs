@@ -26,13 +26,14 @@ use crate::policy::Policy;
 use crate::service::{file_store, limits};
 use tintype_config::{
     Adopted, DataSettings, DatabaseUrl, EngineSettings, EngineTarget, FileBackend, FilesSettings, ListenAddress,
-    NamedEngine, PolicySettings, RedisSettings, RetentionSettings, SpaceSettings,
+    NamedEngine, OidcSettings, PolicySettings, RedisSettings, RetentionSettings, SpaceSettings,
 };
 use tintype_domain::model::IdSource;
 use tintype_domain::text::counted;
 use tintype_engine::{Brief, CancellationToken, Progress, RenderSettings};
 use tintype_engines::models;
 use tintype_engines::{EngineContext, diffusion};
+use tintype_outbound::identity_provider::{IdentityProvider, Registration};
 use tintype_store::postgres;
 use tintype_store::sqlite::Snapshot;
 use tintype_store::{Abilities, EngineState, QueueDepth, Store, WaitingForEngine};
@@ -54,6 +55,8 @@ pub(super) struct DoctorArgs {
     retention: RetentionSettings,
     #[command(flatten)]
     policy: PolicySettings,
+    #[command(flatten)]
+    oidc: OidcSettings,
     #[command(flatten)]
     pub(super) files: FilesSettings,
     #[command(flatten)]
@@ -101,6 +104,7 @@ pub(super) async fn run(args: DoctorArgs, data: &DataSettings, adopted: &Adopted
         Check::new("engine", engines(&args.engine, &data.data).await),
         Check::new("models", installed_models(data)),
         Check::new("policy", policy(&args.policy).await),
+        Check::new("sign-in", sign_in(&args.oidc).await),
         Check::new("references", references().await),
         Check::new("retention", Ok::<_, Failure>(args.retention.to_string())),
     ];
@@ -254,6 +258,22 @@ async fn readiness(listen: &[ListenAddress]) -> Result<&'static str, String> {
         // It is about to listen, or takes only connections with a PROXY header.
         Ok(Err(_)) => Ok(""),
         Err(_) => Err(format!("it does not answer at {address} within {} s", PROBE_LIMIT.as_secs())),
+    }
+}
+
+/// Whether people could sign in at the provider.
+async fn sign_in(settings: &OidcSettings) -> Result<String, String> {
+    let Some(provider) = settings.provider()? else { return Ok("no OpenID Connect provider".to_owned()) };
+    let issuer = provider.issuer.clone();
+    let registration = Registration { provider, redirect: String::new(), post_logout_redirect: String::new() };
+    let provider = IdentityProvider::new(registration, Clock::system())?;
+    let unannounced = provider.check().await.map_err(|error| format!("{issuer}: {error}"))?;
+    match unannounced.is_empty() {
+        true => Ok(issuer),
+        false => Ok(format!(
+            "{issuer}; it does not announce the scope {}: if it refuses sign-ins, see --oidc-scope",
+            unannounced.join(" ")
+        )),
     }
 }
 

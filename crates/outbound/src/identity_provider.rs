@@ -134,6 +134,14 @@ impl IdentityProvider {
         &self.registration.provider.joins
     }
 
+    /// Fetches what a sign-in needs. Returns the scopes to ask for that the provider does not announce.
+    pub async fn check(&self) -> Result<Vec<String>, ProviderError> {
+        let metadata = self.metadata().await?;
+        let Some(announced) = &metadata.endpoints.scopes else { return Ok(Vec::new()) };
+        let scopes = self.registration.provider.scopes.iter();
+        Ok(scopes.filter(|scope| !announced.contains(scope)).cloned().collect())
+    }
+
     /// The URL at which a browser signs out of the provider too, if the provider has one and answers soon. Okta
     /// refuses, and Keycloak asks the person again, without the ID token of the sign-in.
     pub async fn end_session_url(&self, id_token: Option<&str>) -> Option<String> {

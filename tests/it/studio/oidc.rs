@@ -19,7 +19,7 @@ use tintype_store::{AccountChange, Action, PersonChange};
 use tintype_system::clock::Clock;
 
 use super::{Visitor, text};
-use crate::rigs::binary::{Server, tintype};
+use crate::rigs::binary::{self, Ran as _, Server, tintype};
 use crate::rigs::http::{Answer, send};
 use crate::rigs::oidc::Provider;
 use crate::rigs::service::Service;
@@ -395,6 +395,21 @@ async fn production_goes_there_and_back_over_https() {
     let cookies: Vec<_> = done.headers.get_all("set-cookie").iter().map(|set| set.to_str().expect("text")).collect();
     assert!(cookies.iter().any(|set| set.starts_with("__Host-tintype=") && set.ends_with("; Secure")), "{cookies:?}");
     assert!(cookies.iter().any(|set| set.starts_with("__Host-tintype-oidc=;")), "{cookies:?}");
+}
+
+#[test]
+fn the_doctor_asks_a_provider_for_what_a_sign_in_needs() {
+    let (provider, data) = (Provider::start("ada"), TempDir::new().expect("a directory"));
+    let doctor = |issuer: &str, scope: &str| {
+        let flags = ["doctor", "--json", "--oidc-issuer", issuer, "--oidc-client-id", "tintype", "--oidc-scope", scope];
+        let check = binary::run(data.path(), flags).check("sign-in");
+        (check["ok"] == true, check["detail"].as_str().expect("a text").to_owned())
+    };
+    assert_eq!(doctor(&provider.issuer, "openid"), (true, provider.issuer.clone()));
+    let (is_ok, said) = doctor(&provider.issuer, "openid,identify");
+    assert!(is_ok && said.contains("the scope identify:"), "{said}");
+    let (is_ok, said) = doctor(&format!("{}/", provider.issuer), "openid");
+    assert!(!is_ok && said.contains("write it as the provider does"), "{said}");
 }
 
 #[test]

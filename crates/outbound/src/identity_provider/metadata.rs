@@ -15,6 +15,8 @@ pub(super) struct Endpoints {
     pub userinfo: Option<Url>,
     /// The endpoint at which a browser signs out, if there is one.
     pub end_session: Option<Url>,
+    /// The scopes that it announces, which may be some of those that it has; `None` if it announces none.
+    pub scopes: Option<Vec<String>>,
     takes_basic: bool,
     takes_post: bool,
 }
@@ -40,6 +42,7 @@ impl Endpoints {
                 Err(format!("`{name}` names an endpoint without https"))
             }
         };
+        let texts = |list: &Vec<Value>| list.iter().filter_map(Value::as_str).map(str::to_owned).collect();
         // Basic is what a provider takes that does not say, or says nothing that we know.
         let methods = document.get("token_endpoint_auth_methods_supported").and_then(Value::as_array);
         let takes = |method: &str| methods.is_some_and(|methods| methods.iter().any(|found| found == method));
@@ -49,6 +52,7 @@ impl Endpoints {
             keys: endpoint("jwks_uri")?,
             userinfo: endpoint("userinfo_endpoint").ok(),
             end_session: endpoint("end_session_endpoint").ok(),
+            scopes: document.get("scopes_supported").and_then(Value::as_array).map(texts),
             takes_basic: takes("client_secret_basic") || !takes("client_secret_post"),
             takes_post: takes("client_secret_post"),
         })
