@@ -11,7 +11,7 @@ use tintype::policy::picture_hash;
 use tintype::service::endings::REFUSED;
 use tintype::worker::render::{Renderer as _, Sources};
 use tintype_engine::picture::Picture;
-use tintype_engine::{Brief, CancellationToken, Engine as _, Progress, RenderSettings};
+use tintype_engine::{Brief, CancellationToken, Engine as _, Progress};
 use tintype_sketch::Sketch;
 use tintype_store::{KeyChange, QueueDepth};
 use tintype_system::clock::Timestamp;
@@ -275,16 +275,7 @@ fn a_policy_file_can_be_checked_before_it_is_used() {
 async fn rendered(prompt: &str) -> Picture {
     let time_limit = Duration::from_secs(60);
     let prompt = prompt.to_owned();
-    let brief = Brief {
-        prompt,
-        width: 512,
-        height: 384,
-        seeds: vec![1],
-        references: Vec::new(),
-        mask: None,
-        settings: RenderSettings::default(),
-        time_limit,
-    };
+    let brief = Brief { prompt, width: 512, height: 384, seeds: vec![1], time_limit, ..Brief::default() };
     Sketch::new().render(brief, Progress::default(), CancellationToken::new()).await.expect("a picture").remove(0)
 }
 

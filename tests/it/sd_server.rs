@@ -39,16 +39,8 @@ fn engine(flags: &[&str]) -> (EngineInfo, Arc<dyn Engine>) {
 }
 
 fn brief(prompt: &str, seeds: &[u64]) -> Brief {
-    Brief {
-        prompt: prompt.into(),
-        width: SIDE,
-        height: SIDE,
-        seeds: seeds.to_vec(),
-        references: Vec::new(),
-        mask: None,
-        settings: RenderSettings::default(),
-        time_limit: Duration::from_secs(60),
-    }
+    let (width, height, time_limit) = (SIDE, SIDE, Duration::from_secs(60));
+    Brief { prompt: prompt.into(), width, height, seeds: seeds.to_vec(), time_limit, ..Brief::default() }
 }
 
 async fn render(engine: &Arc<dyn Engine>, brief: Brief) -> Result<Vec<Picture>, EngineError> {

@@ -114,7 +114,7 @@ impl Sizes {
 }
 
 /// What an engine is asked to render.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub struct Brief {
     /// The caller's words, exactly as submitted.
     pub prompt: String,

@@ -23,16 +23,8 @@ pub fn engine(flags: &[&str]) -> Arc<dyn Engine> {
 
 pub fn brief(prompt: &str, seeds: &[u64], references: Vec<Picture>) -> Brief {
     let time_limit = Duration::from_secs(60);
-    Brief {
-        prompt: prompt.into(),
-        width: 64,
-        height: 48,
-        seeds: seeds.to_vec(),
-        references,
-        mask: None,
-        settings: RenderSettings::default(),
-        time_limit,
-    }
+    let (prompt, seeds) = (prompt.into(), seeds.to_vec());
+    Brief { prompt, width: 64, height: 48, seeds, references, time_limit, ..Brief::default() }
 }
 
 pub async fn render(engine: &Arc<dyn Engine>, brief: Brief) -> Result<Vec<Picture>, EngineError> {

@@ -55,7 +55,7 @@ pub enum Message {
 }
 
 /// Pictures to render, all of the same size.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct Order {
     /// Unique among a child's orders.
     pub number: u32,

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use tintype_engine::frames::{Event, Loaded, Order, Prompt};
-use tintype_engine::{CancellationToken, EngineError, Lora, Measured, Progress, PromptSyntax, Stage};
+use tintype_engine::{CancellationToken, EngineError, Lora, Measured, Progress, Stage};
 
 use super::child::{NO_FILES, NO_MODEL, NO_SCHEDULER};
 use super::link::Link;
@@ -142,20 +142,9 @@ impl Program for Arc<Shared> {
         };
         if !known {
             let side = FIRST_SIDE.next_multiple_of(loaded.side_multiple);
-            let order = Order {
-                number: 0,
-                prompts: vec![Prompt { text: "a lighthouse".into(), seeds: vec![1], previews: false }],
-                width: side,
-                height: side,
-                references: Vec::new(),
-                mask: None,
-                steps: FIRST_STEPS,
-                guidance_scale: None,
-                strength: None,
-                negative_prompt: String::new(),
-                syntax: PromptSyntax::Plain,
-                batch: 1,
-            };
+            let prompts = vec![Prompt { text: "a lighthouse".into(), seeds: vec![1], previews: false }];
+            let (width, height, steps) = (side, side, FIRST_STEPS);
+            let order = Order { prompts, width, height, steps, batch: 1, ..Order::default() };
             let mut watch = Watch::new(self, &order, vec![Progress::default()], ATTEMPT_LIMIT, &Clock::system());
             let (goes_on, never) = (CancellationToken::new(), std::future::pending());
             let rendered = link.take().await.render(order, |event| watch.after(event), &goes_on, never).await;
