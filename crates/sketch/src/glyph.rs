@@ -5,27 +5,28 @@ use std::sync::LazyLock;
 
 use twemoji_assets::svg::SvgTwemojiAsset;
 
-use super::drawing::Drawing;
+use super::vocabulary::named;
 
-/// Kind of a subject, which determines its size, its setting and how it stands.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
-    Animal,
-    Bird,
-    SeaAnimal,
-    Bug,
-    Plant,
-    Tree,
-    Food,
-    Person,
-    Building,
-    Vehicle,
-    Boat,
-    Aircraft,
-    Cosmic,
-    Furniture,
-    Wearable,
-    Object,
+named! {
+    /// Kind of a subject, which determines its size, its setting and how it stands.
+    Kind {
+        Animal,
+        Bird,
+        SeaAnimal,
+        Bug,
+        Plant,
+        Tree,
+        Food,
+        Person,
+        Building,
+        Vehicle,
+        Boat,
+        Aircraft,
+        Cosmic,
+        Furniture,
+        Wearable,
+        Object,
+    }
 }
 
 /// A drawable subject.
@@ -51,23 +52,9 @@ impl Glyph {
         Some(Self { name: asset.emoji, elements, kind: kind_of(emoji) })
     }
 
-    /// The glyph of a drawing.
-    pub fn of_drawing(drawing: Drawing) -> Self {
-        let (name, kind) = match drawing {
-            Drawing::Lighthouse => ("lighthouse", Kind::Building),
-            Drawing::Balloon => ("balloon", Kind::Aircraft),
-            Drawing::Windmill => ("windmill", Kind::Building),
-            Drawing::Barn => ("barn", Kind::Building),
-            Drawing::Cabin => ("cabin", Kind::Building),
-            Drawing::Bridge => ("bridge", Kind::Building),
-            Drawing::Knight => ("knight", Kind::Animal),
-            Drawing::Lantern => ("lantern", Kind::Furniture),
-            Drawing::Pyramid => ("pyramid", Kind::Building),
-            Drawing::Submarine => ("submarine", Kind::SeaAnimal),
-            Drawing::Ship => ("ship", Kind::Boat),
-            Drawing::Gull => ("gull", Kind::Bird),
-        };
-        Self { name, elements: drawing.elements(), kind }
+    /// The glyph of a thing that is drawn here instead of taken from an emoji.
+    pub fn of_drawing(name: &str) -> Option<Self> {
+        DRAWINGS.iter().find(|drawing| drawing.name == name).copied()
     }
 
     /// This person with a natural skin tone (0 to 4) instead of the emoji's yellow.
@@ -141,20 +128,6 @@ impl Glyph {
 }
 
 fn kind_of(emoji: &str) -> Kind {
-    match emoji.trim_end_matches('\u{fe0f}') {
-        "🌳" | "🌲" | "🌴" | "🎄" | "🎋" => return Kind::Tree,
-        "🌋" | "🎪" | "🎡" | "🎠" | "🎢" | "⛲" | "⛺" | "🗿" | "🗽" => return Kind::Building,
-        "☃" | "⛄" | "🤖" | "👽" | "👻" => return Kind::Animal,
-        "🎃" | "🔥" | "❤" => return Kind::Object,
-        "🪼" | "🪸" | "🧜" => return Kind::SeaAnimal,
-        "🪿" | "🐦‍⬛" => return Kind::Bird,
-        "🫎" | "🫏" | "🐉" => return Kind::Animal,
-        "🐸" | "🐢" | "🐊" => return Kind::Animal,
-        "🪐" | "🌍" | "🌎" | "🌏" | "☄" | "⭐" | "🌟" | "🚀" | "🛸" | "🛰" => return Kind::Cosmic,
-        "🎈" | "🪁" | "🪂" => return Kind::Aircraft,
-        "☂" | "☔" => return Kind::Object,
-        _ => {}
-    }
     let plain: String = emoji.chars().filter(|c| !matches!(c, '\u{fe0f}' | '\u{1f3fb}'..='\u{1f3ff}')).collect();
     KINDS.get(plain.as_str()).copied().unwrap_or(Kind::Object)
 }
@@ -169,23 +142,17 @@ static KINDS: LazyLock<HashMap<&'static str, Kind>> = LazyLock::new(|| {
 });
 
 fn kind_named(name: &str) -> Option<Kind> {
-    Some(match name {
-        "animal" => Kind::Animal,
-        "bird" => Kind::Bird,
-        "sea animal" => Kind::SeaAnimal,
-        "bug" => Kind::Bug,
-        "plant" => Kind::Plant,
-        "food" => Kind::Food,
-        "person" => Kind::Person,
-        "building" => Kind::Building,
-        "vehicle" => Kind::Vehicle,
-        "boat" => Kind::Boat,
-        "aircraft" => Kind::Aircraft,
-        "furniture" => Kind::Furniture,
-        "wearable" => Kind::Wearable,
-        _ => return None,
-    })
+    Kind::named(&name.replace(' ', ""))
 }
+
+static DRAWINGS: LazyLock<Vec<Glyph>> = LazyLock::new(|| {
+    let drawing = |line: &'static str| {
+        let (about, elements) = line.split_once(": ")?;
+        let (name, kind) = about.split_once(", ")?;
+        Some(Glyph { name, elements, kind: kind_named(kind)? })
+    };
+    include_str!("drawings.txt").lines().filter_map(drawing).collect()
+});
 
 #[cfg(test)]
 mod tests {

@@ -61,16 +61,7 @@ pub fn arrange(scene: &Scene, stage: &Stage, frame: Frame, dice: &mut Dice) -> V
     // Anchors come before the subjects that are positioned relative to them.
     let (free, bound): (Vec<_>, Vec<_>) =
         scene.subjects.iter().zip(sizes).enumerate().partition(|(_, (subject, _))| subject.relation.is_none());
-    for (index, (subject, size)) in free {
-        for member in 0..subject.count {
-            if placed.len() < MAX_SPRITES {
-                let placing = Placing { subject, index, size, member, stage, frame };
-                let new = placing.choose(&placed, dice);
-                placed.push(new);
-            }
-        }
-    }
-    for (index, (subject, size)) in bound {
+    for (index, (subject, size)) in free.into_iter().chain(bound) {
         let anchor = subject.relation.and_then(|(relation, anchor)| {
             placed.iter().find(|placed| placed.subject == anchor).cloned().map(|placed| (relation, placed))
         });

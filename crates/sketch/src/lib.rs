@@ -9,7 +9,6 @@ mod colour;
 mod deep;
 mod dice;
 mod directive;
-mod drawing;
 mod figure;
 mod glyph;
 mod ground;
@@ -170,8 +169,6 @@ async fn off_thread<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static
 
 #[cfg(test)]
 mod tests {
-    use tintype_engine::RenderSettings;
-
     use super::*;
 
     async fn render(brief: Brief) -> Result<Vec<Picture>, EngineError> {
@@ -179,18 +176,8 @@ mod tests {
     }
 
     fn brief(prompt: &str, width: u32, height: u32, seeds: &[u64]) -> Brief {
-        let seeds = seeds.to_vec();
         let time_limit = Duration::from_secs(30);
-        Brief {
-            prompt: prompt.into(),
-            width,
-            height,
-            seeds,
-            references: Vec::new(),
-            mask: None,
-            settings: RenderSettings::default(),
-            time_limit,
-        }
+        Brief { prompt: prompt.into(), width, height, seeds: seeds.to_vec(), time_limit, ..Brief::default() }
     }
 
     #[tokio::test]

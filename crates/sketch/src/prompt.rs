@@ -106,17 +106,20 @@ fn look_up(phrase: &str, language: Language) -> Option<Term> {
     let has_stem = !language.is_unspaced() && phrase.chars().count() >= 4;
     look_up_exact(phrase, language).or_else(|| {
         let stem = has_stem.then(|| language.stem(phrase))?;
-        match Vocabulary::of(language).stem(&stem) {
-            Some(meaning) => resolve(meaning),
-            None => Lexicon::of(language).stem(&stem).and_then(Glyph::of_emoji).map(Term::Thing),
-        }
+        term(Vocabulary::of(language).stem(&stem), || Lexicon::of(language).stem(&stem))
     })
 }
 
 fn look_up_exact(phrase: &str, language: Language) -> Option<Term> {
-    match Vocabulary::of(language).exact(phrase) {
-        Some(meaning) => resolve(meaning),
-        None => Lexicon::of(language).exact(phrase).and_then(Glyph::of_emoji).map(Term::Thing),
+    term(Vocabulary::of(language).exact(phrase), || Lexicon::of(language).exact(phrase))
+}
+
+/// The term for a meaning, or else for an emoji.
+fn term(meaning: Option<Meaning>, emoji: impl FnOnce() -> Option<&'static str>) -> Option<Term> {
+    match meaning {
+        Some(Meaning::Thing(glyph)) => Some(Term::Thing(glyph)),
+        Some(other) => Some(Term::Known(other)),
+        None => emoji().and_then(Glyph::of_emoji).map(Term::Thing),
     }
 }
 
@@ -132,14 +135,6 @@ fn is_plural(phrase: &str, term: Term, language: Language) -> bool {
         _ => [("s", ""), ("es", ""), ("ies", "y")]
             .iter()
             .any(|(ending, instead)| singular(ending, instead) == Some(true)),
-    }
-}
-
-fn resolve(meaning: Meaning) -> Option<Term> {
-    match meaning {
-        Meaning::Emoji(emoji) => Glyph::of_emoji(emoji).map(Term::Thing),
-        Meaning::Drawing(drawing) => Some(Term::Thing(Glyph::of_drawing(drawing))),
-        other => Some(Term::Known(other)),
     }
 }
 

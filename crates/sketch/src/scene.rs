@@ -2,7 +2,6 @@
 
 use super::colour::Tint;
 use super::dice::hash;
-use super::drawing::Drawing;
 use super::glyph::{Glyph, Kind};
 use super::prompt::{Prompt, Term};
 use super::vocabulary::{Hour, Meaning, Phenomenon, Pose, Relation, Setting, Style};
@@ -266,7 +265,7 @@ impl Scene {
                 pending.relation = pending.relation.or((!self.subjects.is_empty()).then_some(relation));
                 *previous = None;
             }
-            Meaning::Drawing(_) | Meaning::Emoji(_) | Meaning::Ignored | Meaning::Particle => {}
+            Meaning::Thing(_) | Meaning::Ignored | Meaning::Particle => {}
         }
     }
 
@@ -293,9 +292,10 @@ impl Scene {
 
     /// Draws a generic bird with spread wings when it flies or is part of a flock.
     fn take_wing(&mut self) {
+        let Some(gull) = Glyph::of_drawing("gull") else { return };
         for subject in &mut self.subjects {
             if subject.glyph.name == "🐦" && (subject.pose == Some(Pose::Flying) || subject.count > 3) {
-                subject.glyph = Glyph::of_drawing(Drawing::Gull);
+                subject.glyph = gull;
                 subject.pose = Some(Pose::Flying);
             }
         }

@@ -7,7 +7,7 @@ use super::ground::{Plain, Ridge, Water};
 use super::light::Light;
 use super::scene::Scene;
 use super::vocabulary::{Phenomenon, Setting};
-use super::{deep, interior, shape, sky};
+use super::{shape, sky};
 
 /// Kind of ground that subjects stand on.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -48,11 +48,11 @@ impl SettingPainter<'_> {
     /// Paints the setting and returns its stage.
     pub fn paint(mut self) -> Stage {
         match self.setting {
-            Setting::Room => return interior::room(self),
-            Setting::Table => return interior::table(self),
-            Setting::Space => return deep::space(self),
-            Setting::Moon => return deep::moon(self),
-            Setting::Underwater => return deep::underwater(self),
+            Setting::Room => return self.room(),
+            Setting::Table => return self.table(),
+            Setting::Space => return self.space(),
+            Setting::Moon => return self.moon(),
+            Setting::Underwater => return self.underwater(),
             _ => {}
         }
         let height = self.canvas.height as f32;

@@ -6,7 +6,7 @@ use std::sync::LazyLock;
 use rust_stemmers::{Algorithm, Stemmer};
 
 use super::colour::Tint;
-use super::drawing::Drawing;
+use super::glyph::Glyph;
 
 /// An enum whose variants are found by their names in lower case, as the vocabulary spells them.
 macro_rules! named {
@@ -74,16 +74,16 @@ impl Language {
 
     /// Reduces every word of a folded phrase to its stem.
     pub fn stem(self, phrase: &str) -> String {
-        let algorithm = match self {
-            Self::English => Algorithm::English,
-            Self::German => Algorithm::German,
-            Self::French => Algorithm::French,
-            Self::Spanish => Algorithm::Spanish,
-            Self::Italian => Algorithm::Italian,
-            Self::Portuguese => Algorithm::Portuguese,
-            Self::Russian => Algorithm::Russian,
-            Self::Chinese | Self::Japanese => return phrase.to_owned(),
-        };
+        let algorithms = [
+            Algorithm::English,
+            Algorithm::German,
+            Algorithm::French,
+            Algorithm::Spanish,
+            Algorithm::Italian,
+            Algorithm::Portuguese,
+            Algorithm::Russian,
+        ];
+        let Some(algorithm) = algorithms.into_iter().nth(self as usize) else { return phrase.to_owned() };
         let stemmer = Stemmer::create(algorithm);
         let stems: Vec<_> = phrase.split(' ').map(|word| stemmer.stem(word)).collect();
         stems.join(" ")
@@ -195,8 +195,7 @@ pub enum Meaning {
     Relation(Relation),
     Pose(Pose),
     Size(f32),
-    Drawing(Drawing),
-    Emoji(&'static str),
+    Thing(Glyph),
     /// A word to ignore, although it may match an emoji by accident.
     Ignored,
     /// A function word, which only helps to detect the language.
@@ -222,8 +221,8 @@ impl Meaning {
             "pose" => Self::Pose(Pose::named(name)?),
             "size" if name == "big" => Self::Size(1.5),
             "size" if name == "small" => Self::Size(0.6),
-            "draw" => Self::Drawing(Drawing::named(name)?),
-            "thing" => Self::Emoji(name),
+            "draw" => Self::Thing(Glyph::of_drawing(name)?),
+            "thing" => Self::Thing(Glyph::of_emoji(name)?),
             "ignore" => Self::Ignored,
             "particle" => Self::Particle,
             _ => return None,
