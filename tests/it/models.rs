@@ -106,6 +106,24 @@ fn names_of_the_catalogue_lead_to_their_repositories() {
 }
 
 #[test]
+fn the_address_of_a_page_names_its_repository() {
+    let hub = Hub::start();
+    for host in [format!("http://{}", hub.address), "https://huggingface.co".into()] {
+        for page in ["", "/", "/tree/main"] {
+            let (data, address) = (data(), format!("{host}/{REPOSITORY}{page}"));
+            hub.run(data.path(), &["pull", &address, "--accept-licence"]).succeeded();
+            hub.assert_whole(data.path());
+        }
+    }
+    let said = hub.refused(data().path(), &["--endpoint", "hf-mirror.com"]);
+    assert!(said.contains("HF_ENDPOINT is not a URL that begins with https://"), "{said}");
+    let quoted = data();
+    std::fs::write(quoted.path().join("token"), "\"hf_secret\"").expect("written");
+    let said = hub.refused(quoted.path(), &["--token-file", quoted.path().join("token").to_str().expect("text")]);
+    assert!(said.contains("characters that no token has, such as spaces or quotes"), "{said}");
+}
+
+#[test]
 fn a_gated_repository_says_where_to_accept_its_licence() {
     let (hub, data) = (Hub::start(), data());
     hub.gate("hf_secret");

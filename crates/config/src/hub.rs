@@ -8,14 +8,15 @@ use clap::Args;
 use super::environment::{secret_in, variable};
 use super::values::duration;
 
-const DEFAULT_ENDPOINT: &str = "https://huggingface.co";
+/// URL of the hub of Hugging Face.
+pub const HUGGING_FACE: &str = "https://huggingface.co";
 const TOKEN: &str = "HF_TOKEN";
 
 /// The hub, and a token for it.
 #[derive(Clone, Args)]
 pub struct HubSettings {
     /// URL of the hub, or of a mirror of it
-    #[arg(long, env = "HF_ENDPOINT", default_value = DEFAULT_ENDPOINT, value_name = "URL")]
+    #[arg(long, env = "HF_ENDPOINT", default_value = HUGGING_FACE, value_name = "URL")]
     pub endpoint: String,
     /// File that holds a token of the hub, for models whose licence has to be accepted there; HF_TOKEN may hold the token
     /// itself
@@ -52,8 +53,10 @@ impl HubSettings {
         let given = self.token_file.as_deref().map(|file| secret_in(file, "--token-file")).transpose()?;
         let token = given.map_or_else(|| variable(TOKEN), |token| Ok(Some(token)))?;
         let token = token.map(|token| token.trim().to_owned()).filter(|token| !token.is_empty());
-        if token.as_ref().is_some_and(|token| !token.bytes().all(|byte| byte.is_ascii_graphic())) {
-            return Err("the token of the hub holds characters that no token has".into());
+        // Files of variables for containers keep the quotes around a value.
+        let of_token = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~+/=".contains(&byte);
+        if token.as_ref().is_some_and(|token| !token.bytes().all(of_token)) {
+            return Err("the token of the hub holds characters that no token has, such as spaces or quotes".into());
         }
         let read =
             |file: &PathBuf| std::fs::read(file).map_err(|error| format!("cannot read {}: {error}", file.display()));

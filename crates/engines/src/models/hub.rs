@@ -140,7 +140,8 @@ impl Hub {
     ) -> Result<Self, String> {
         // The URL can contain a password, so no message repeats it.
         let unusable = |reason: &str| format!("HF_ENDPOINT {reason}");
-        let url = Url::parse(endpoint).map_err(|error| unusable(&format!("is not a URL: {error}")))?;
+        let url = Url::parse(endpoint)
+            .map_err(|error| unusable(&format!("is not a URL that begins with https://: {error}")))?;
         if url.host().is_none() {
             return Err(unusable("names no host"));
         }

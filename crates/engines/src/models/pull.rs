@@ -17,6 +17,7 @@ use super::hub::{Hub, HubError, is_git_sha1};
 use super::manifest::{Licence, MANIFEST, MAX_JSON_BYTES, Manifest, ModelFile, Source, read_json, write};
 use super::selection::{RemoteFile, select};
 use super::{INDEX, Installed, directory, is_name, staging};
+use tintype_config::HUGGING_FACE;
 use tintype_diffusion::pipelines::KNOWN;
 use tintype_system::clock::Clock;
 use tintype_system::data_dir;
@@ -126,7 +127,8 @@ pub async fn begin(
     revision: Option<&str>,
     watch: &dyn Watch,
 ) -> Result<Begun, String> {
-    let address = model.strip_prefix(hub.endpoint()).map(|path| path.trim_matches('/'));
+    let address = [hub.endpoint(), HUGGING_FACE].into_iter().find_map(|endpoint| model.strip_prefix(endpoint));
+    let address = address.map(|path| path.trim_end_matches("/tree/main").trim_matches('/'));
     let (name, repository, entry) = name_of(address.unwrap_or(model))?;
     let target = directory(data_dir).join(&name);
     if fs::symlink_metadata(&target).is_ok() {
@@ -232,7 +234,8 @@ async fn draw(
     Ok((Plan { manifest, git_sha1 }, source))
 }
 
-struct Unwatched;
+/// Reports nothing.
+pub(super) struct Unwatched;
 
 impl Watch for Unwatched {
     fn begin(&self, _: u64, _: u64) {}
