@@ -58,18 +58,21 @@ fn a_single_file_is_added_checked_and_listed() {
     let blob = links.path().join("0123abcd");
     let recorded = crate::tidy::root().join("crates/diffusion/tests/parity");
     whole_file::write_whole_file(&recorded, "sdxl", &blob);
-    let link = links.path().join("My XL.safetensors");
+    let link = links.path().join("Some Model (v6) XL.safetensors");
     symlink(&blob, &link).expect("a link");
     let path = link.to_str().expect("text");
     let added = json(data.path(), &["model", "add", path, "--hash"]);
-    assert_eq!((&added["name"], &added["pipeline"]), (&"my-xl".into(), &"StableDiffusionXLPipeline".into()));
-    assert_eq!((&added["file"], &added["usable"]), (&"My XL.safetensors".into(), &true.into()), "{added}");
+    assert_eq!(
+        (&added["name"], &added["pipeline"]),
+        (&"some-model--v6--xl".into(), &"StableDiffusionXLPipeline".into())
+    );
+    assert_eq!((&added["file"], &added["usable"]), (&"Some Model (v6) XL.safetensors".into(), &true.into()), "{added}");
     let checked = json(data.path(), &["engine", "check", "diffusion", "--model", path]);
     assert_eq!(checked[0]["ok"], true, "{checked}");
     assert_eq!(json(data.path(), &["model", "verify"])[0]["ok"], true);
     fs::write(&blob, "PK").expect("written");
     assert!(!run(data.path(), ["model", "verify"]).status.success());
-    json(data.path(), &["model", "remove", "my-xl", "--yes"]);
+    json(data.path(), &["model", "remove", "some-model--v6--xl", "--yes"]);
     assert!(blob.exists());
     for (name, content, reason) in
         [("a.ckpt", &b"\x80\x02}q\x00."[..], "safetensors"), ("b.safetensors", b"PK\x03\x04", "is")]

@@ -456,25 +456,38 @@ fn usage() -> ResourceUsage {
 mod tests {
     use super::*;
 
-    #[test]
-    fn an_embedding_and_a_vae_reach_the_model_or_say_what_is_wrong_with_them() {
-        let parity = Path::new(env!("CARGO_MANIFEST_DIR")).join("../diffusion/tests/parity");
-        let setup = |embedding: &str, vae: &str| Setup {
-            folder: parity.join("sd15"),
+    fn parity() -> PathBuf {
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("../diffusion/tests/parity")
+    }
+
+    fn setup(folder: PathBuf) -> Setup {
+        Setup {
+            folder,
             cache: None,
             precision: EnginePrecision::F32,
             runtime: EngineRuntime::Rten,
             library: None,
             loras: Vec::new(),
-            embeddings: vec![EngineEmbedding {
-                path: parity.join("textual_inversion").join(embedding),
-                word: Some("hands".into()),
-            }],
-            vae: Some(parity.join("other_vae").join(vae)),
-            prompt: PromptSyntax::Weighted,
+            embeddings: Vec::new(),
+            vae: None,
+            prompt: PromptSyntax::Plain,
             memory_bytes: 1 << 30,
             device_memory: None,
             work: Work::Opens,
+        }
+    }
+
+    #[test]
+    fn an_embedding_and_a_vae_reach_the_model_or_say_what_is_wrong_with_them() {
+        let embedding = |name: &str| EngineEmbedding {
+            path: parity().join("textual_inversion").join(name),
+            word: Some("hands".into()),
+        };
+        let setup = |name: &str, vae: &str| Setup {
+            embeddings: vec![embedding(name)],
+            vae: Some(parity().join("other_vae").join(vae)),
+            prompt: PromptSyntax::Weighted,
+            ..setup(parity().join("sd15"))
         };
         let fitting = open(&setup("badhands.safetensors", "tiny"), Runtime::Rten).expect("a model");
         let tokens = fitting.tokens("hands").expect("tokens");
@@ -492,7 +505,7 @@ mod tests {
 
     /// The exit status for a tiny model with one of its files replaced.
     fn status_with(path: &str, content: &[u8]) -> u8 {
-        let parity = Path::new(env!("CARGO_MANIFEST_DIR")).join("../diffusion/tests/parity/sd15");
+        let parity = parity().join("sd15");
         let folder = tempfile::tempdir().expect("a folder");
         let (part, name) = path.split_once('/').expect("a file of a part");
         for entry in parity.read_dir().expect("a folder").chain(parity.join(part).read_dir().expect("a folder")) {
@@ -504,21 +517,8 @@ mod tests {
             }
         }
         std::fs::write(folder.path().join(path), content).expect("written");
-        let setup = Setup {
-            folder: folder.path().to_owned(),
-            cache: None,
-            precision: EnginePrecision::F32,
-            runtime: EngineRuntime::Rten,
-            library: None,
-            loras: Vec::new(),
-            embeddings: Vec::new(),
-            vae: None,
-            prompt: PromptSyntax::Plain,
-            memory_bytes: 1 << 30,
-            device_memory: None,
-            work: Work::Opens,
-        };
-        let End { status, message } = End::from(open(&setup, Runtime::Rten).expect_err(path));
+        let error = open(&setup(folder.path().to_owned()), Runtime::Rten).expect_err(path);
+        let End { status, message } = End::from(error);
         assert!(message.contains(name), "{message}");
         status
     }
@@ -542,25 +542,14 @@ mod tests {
 
     #[test]
     fn loras_are_merged_before_a_picture_and_only_looked_at_by_a_check() {
-        let parity = Path::new(env!("CARGO_MANIFEST_DIR")).join("../diffusion/tests/parity");
         let folder = tempfile::tempdir().expect("a folder");
         let cache = folder.path().join("cache");
-        let setup = |work, lora: &str| Setup {
-            folder: parity.join("sd15"),
+        let lora = |name: &str| parity().join("lora").join(name).display().to_string();
+        let setup = |work, name: &str| Setup {
             cache: Some(cache.clone()),
-            precision: EnginePrecision::F32,
-            runtime: EngineRuntime::Rten,
-            library: None,
-            loras: vec![tintype_engine::Lora {
-                path: parity.join("lora").join(lora).display().to_string(),
-                weight: 0.7,
-            }],
-            embeddings: Vec::new(),
-            vae: None,
-            prompt: PromptSyntax::Plain,
-            memory_bytes: 1 << 30,
-            device_memory: None,
+            loras: vec![tintype_engine::Lora { path: lora(name), weight: 0.7 }],
             work,
+            ..setup(parity().join("sd15"))
         };
         let fitting = |work| open(&setup(work, "sd15_kohya.safetensors"), Runtime::Rten);
         fitting(Work::Opens).expect("a model");

@@ -140,17 +140,9 @@ fn listing(folder: &Path) -> Result<Vec<RemoteFile>, String> {
 mod tests {
     use serde_json::json;
 
-    use super::super::{Watch, entries, find, pull, remove};
+    use super::super::pull::Unwatched;
+    use super::super::{find, pull};
     use super::*;
-    use crate::models::manifest_of;
-
-    struct Silent;
-
-    impl Watch for Silent {
-        fn begin(&self, _: u64, _: u64) {}
-        fn advance(&self, _: i64) {}
-        fn tell(&self, _: &str) {}
-    }
 
     /// The names that identify a complete Stable Diffusion XL file.
     const XL: [&str; 4] = [
@@ -178,33 +170,6 @@ mod tests {
     }
 
     #[test]
-    fn a_single_file_is_installed_verified_and_removed() {
-        let (data, own) = (tempfile::tempdir().expect("a folder"), tempfile::tempdir().expect("a folder"));
-        let path = own.path().canonicalize().expect("a path").join("Some Model (v6) XL.safetensors");
-        write_file(&path, &XL);
-        let name = name_of(&path).expect("a name");
-        assert_eq!(name, "some-model--v6--xl");
-        let added = add(data.path(), &path, &name, true, &Silent).expect("a model");
-        assert_eq!((added.path(), find(data.path(), &name)), (path.clone(), Ok(added.clone())));
-        let manifest = added.manifest.as_ref().expect("a manifest");
-        assert_eq!((manifest.pipeline.as_str(), manifest.files.len()), ("StableDiffusionXLPipeline", 1));
-        assert_eq!(added.cache, Some(directory(data.path()).join(&name).join("cache")));
-        assert!(pull::verify(&added, &Silent).expect("readable").is_empty());
-        // Replaced by another file with the same length.
-        let mut bytes = fs::read(&path).expect("a file");
-        *bytes.last_mut().expect("a byte") = 1;
-        fs::write(&path, &bytes).expect("written");
-        let damaged = pull::verify(&added, &Silent).expect("readable");
-        assert_eq!(damaged, [("Some Model (v6) XL.safetensors".to_owned(), "its content differs".to_owned())]);
-        fs::write(&path, &bytes[1..]).expect("written");
-        assert!(find(data.path(), &name).expect_err("damaged").contains("bytes instead of"));
-        assert!(entries(data.path()).expect("readable")[0].found.is_err());
-        assert!(manifest_of(data.path(), &name).is_ok());
-        assert_eq!(remove(data.path(), &name), Ok(true));
-        assert!(path.exists() && entries(data.path()).expect("readable").is_empty());
-    }
-
-    #[test]
     fn a_snapshot_in_the_cache_of_a_hub_is_installed() {
         let (data, own) = (tempfile::tempdir().expect("a folder"), tempfile::tempdir().expect("a folder"));
         let snapshot = own.path().join("snapshots/0123abcd");
@@ -221,25 +186,11 @@ mod tests {
             fs::write(own.path().join(format!("blobs/{at}")), content).expect("written");
             std::os::unix::fs::symlink(format!("{up}/blobs/{at}"), snapshot.join(name)).expect("a link");
         }
-        let added = add(data.path(), &snapshot, "mine", true, &Silent).expect("a model");
+        let added = add(data.path(), &snapshot, "mine", true, &Unwatched).expect("a model");
         let manifest = added.manifest.as_ref().expect("a manifest");
         assert_eq!((manifest.pipeline.as_str(), manifest.files.len()), ("StableDiffusionPipeline", 3));
-        assert!(pull::verify(&added, &Silent).expect("readable").is_empty());
+        assert!(pull::verify(&added, &Unwatched).expect("readable").is_empty());
         assert!(find(data.path(), "mine").is_ok());
-    }
-
-    #[test]
-    fn a_pipeline_with_code_of_its_own_is_refused_by_what_it_is() {
-        let (data, own) = (tempfile::tempdir().expect("a folder"), tempfile::tempdir().expect("a folder"));
-        for (class, reason) in [
-            (r#"["pipeline", "MyPipe"]"#, "names a file with code of its own as the pipeline, which is never run"),
-            ("1", "names no class of a pipeline"),
-            (r#""rm -rf""#, "names no class of a pipeline"),
-        ] {
-            fs::write(own.path().join(INDEX), format!(r#"{{"_class_name": {class}}}"#)).expect("written");
-            let error = add(data.path(), own.path(), "mine", false, &Silent).expect_err(class);
-            assert!(error.contains(reason), "{error}");
-        }
     }
 
     #[test]
@@ -247,7 +198,7 @@ mod tests {
         let (data, own) = (tempfile::tempdir().expect("a folder"), tempfile::tempdir().expect("a folder"));
         let own = own.path().canonicalize().expect("a path");
         let refused = |folder: &Path, way: &str| {
-            let added = add(data.path(), folder, "mine", false, &Silent).expect_err("no model");
+            let added = add(data.path(), folder, "mine", false, &Unwatched).expect_err("no model");
             let found = find(data.path(), folder.to_str().expect("text")).expect_err("no model");
             assert!(added.contains(way) && added == found, "{added} {found}");
         };
@@ -259,7 +210,7 @@ mod tests {
             ),
             ("https://example.com/a.safetensors", "is not on this machine: download the file yourself first"),
         ] {
-            let added = add(data.path(), Path::new(path), "mine", false, &Silent).expect_err(path);
+            let added = add(data.path(), Path::new(path), "mine", false, &Unwatched).expect_err(path);
             assert!(added.starts_with(path) && added.contains(way), "{added}");
         }
         refused(&own, "holds no model_index.json: give the folder of a model as diffusers writes it");
@@ -277,7 +228,7 @@ mod tests {
         refused(&config, "holds no weights: give the folder of the whole model");
         let weights = snapshot.join("unet/diffusion_pytorch_model.safetensors");
         fs::write(&weights, "").expect("written");
-        let added = add(data.path(), &snapshot, "mine", false, &Silent).expect_err("no model");
+        let added = add(data.path(), &snapshot, "mine", false, &Unwatched).expect_err("no model");
         assert_eq!(added, format!("{} is empty: copy or download it again", weights.display()));
     }
 
@@ -289,7 +240,7 @@ mod tests {
         let beside = own.path().join(SCHEDULER);
         fs::create_dir(beside.parent().expect("a folder")).expect("a folder");
         fs::write(&beside, "{}").expect("written");
-        let added = add(data.path(), &path, "mine", false, &Silent).expect("a model");
+        let added = add(data.path(), &path, "mine", false, &Unwatched).expect("a model");
         let files = added.manifest.expect("a manifest").files;
         assert_eq!(files.iter().map(|file| file.path.as_str()).collect::<Vec<_>>(), ["model.safetensors", SCHEDULER]);
         fs::write(&beside, "{ }").expect("written");
@@ -300,7 +251,7 @@ mod tests {
         for name in [other.clone(), other.with_file_name("diffusion_pytorch_model.safetensors")] {
             fs::write(name, "{}").expect("written");
         }
-        let added = add(data.path(), &path, "alone", false, &Silent).expect("a model");
+        let added = add(data.path(), &path, "alone", false, &Unwatched).expect("a model");
         assert_eq!(added.manifest.expect("a manifest").files.len(), 2);
     }
 
@@ -311,7 +262,7 @@ mod tests {
         let path = own.join("diffusion_models/Some Tune (v2).safetensors");
         write_file(&path, &["x_pad_token", "noise_refiner.0.x", "cap_embedder.1.weight", "x_embedder.weight"]);
         let refused = |lacks: &str| {
-            let added = add(data.path(), &path, "tune", false, &Silent).expect_err("no model");
+            let added = add(data.path(), &path, "tune", false, &Unwatched).expect_err("no model");
             assert!(
                 added.contains(lacks) && find(data.path(), path.to_str().expect("text")) == Err(added.clone()),
                 "{added}"
@@ -330,42 +281,15 @@ mod tests {
         write_file(&text, &["model.embed_tokens.weight", "model.layers.0.self_attn.q_norm.weight"]);
         refused("no VAE (with 1 channels)");
         write_file(&own.join("vae/ae.safetensors"), &["decoder.conv_in.weight"]);
-        let added = add(data.path(), &path, "tune", true, &Silent).expect("a model");
+        let added = add(data.path(), &path, "tune", true, &Unwatched).expect("a model");
         assert_eq!((added.path(), find(data.path(), "tune")), (path.clone(), Ok(added.clone())));
         let manifest = added.manifest.as_ref().expect("a manifest");
         let files = manifest.files.iter().map(|file| file.path.as_str()).collect::<Vec<_>>();
         let expected =
             ["diffusion_models/Some Tune (v2).safetensors", "text_encoders/qwen 3.safetensors", "vae/ae.safetensors"];
         assert_eq!((manifest.pipeline.as_str(), files), ("ZImagePipeline", expected.to_vec()));
-        assert!(pull::verify(&added, &Silent).expect("readable").is_empty());
+        assert!(pull::verify(&added, &Unwatched).expect("readable").is_empty());
         fs::remove_file(&text).expect("removed");
         assert!(find(data.path(), "tune").expect_err("damaged").contains("qwen 3.safetensors"));
-    }
-
-    #[test]
-    fn a_file_is_used_without_being_installed() {
-        let (data, own) = (tempfile::tempdir().expect("a folder"), tempfile::tempdir().expect("a folder"));
-        let path = own.path().join("model.safetensors");
-        write_file(&path, &XL);
-        let found = find(data.path(), path.to_str().expect("text")).expect("a model");
-        assert_eq!((found.path(), found.cache, found.manifest), (path, None, None));
-    }
-
-    #[test]
-    fn a_file_that_is_no_model_is_refused_by_what_it_is() {
-        let (data, own) = (tempfile::tempdir().expect("a folder"), tempfile::tempdir().expect("a folder"));
-        for (name, names, reason) in [
-            ("a.safetensors", &XL[..1], "is Stable Diffusion 1 without its text encoder and its VAE"),
-            ("b.safetensors", &["lora_unet_x.lora_up.weight"], "is a LoRA"),
-            ("c.ckpt", &XL, "is a pickle, which can run code when it is read: convert it to safetensors"),
-            ("d.safetensors", &["double_blocks.0.x"], "is FLUX.1"),
-        ] {
-            let path = own.path().join(name);
-            write_file(&path, names);
-            let added = add(data.path(), &path, "mine", false, &Silent).expect_err(name);
-            let found = find(data.path(), path.to_str().expect("text")).expect_err(name);
-            assert!(added.contains(reason) && found.contains(reason), "{added} {found}");
-        }
-        assert!(entries(data.path()).expect("readable").is_empty());
     }
 }
