@@ -41,7 +41,7 @@ fn config(data: &[u8]) -> bool {
     ];
     let steps = [1, 4].map(|steps| {
         let flows = [Shift::Fitted, Shift::Line].map(|shift| Flow::new(&config, shift, 4096, steps).is_ok());
-        flows.contains(&true) || scheduler(&config, steps, 1.0).is_ok_and(|set| set.times().len() >= steps)
+        flows.contains(&true) || scheduler(&config, steps, 1.0).is_ok_and(|set| set.trajectory().times().len() >= steps)
     });
     parts.contains(&true) || steps.contains(&true)
 }

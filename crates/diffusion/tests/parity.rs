@@ -55,22 +55,22 @@ fn schedulers_take_the_same_steps() {
         let fields = case["config"].as_object().expect("an object").clone();
         let name = format!("{} in {} steps", case["config"], case["steps"]);
         let mut scheduler = scheduler(&Config::of("case", fields), count(&case["steps"]), 1.0).expect("a scheduler");
-        let times: Vec<f64> = scheduler.times().iter().copied().map(f64::from).collect();
+        let times: Vec<f64> = scheduler.trajectory().times().iter().copied().map(f64::from).collect();
         let expected = floats(&case["times"]);
         assert_eq!(times.len(), expected.len(), "{name}");
         assert!(times.iter().zip(&expected).all(|(a, b)| (a - b).abs() < 1e-3), "{name}: {times:?}, not {expected:?}");
-        let mut noise = Noise::new(5);
-        let mut sample: Vec<f32> = noise.normal(24).into_iter().map(|x| x * scheduler.initial_scale()).collect();
+        let (mut noise, scale) = (Noise::new(5), scheduler.trajectory().initial_scale());
+        let mut sample: Vec<f32> = noise.normal(24).into_iter().map(|x| x * scale).collect();
         for (step, after) in case["after"].as_array().expect("a list").iter().enumerate() {
             let time = times[step];
-            let shown = scheduler.scale(step, &sample);
+            let shown = scheduler.trajectory().scale(step, &sample);
             let model = |(at, x): (usize, &f32)| f64::from(x.tanh()) * 0.7 + 0.1 * (time / 100.0 + at as f64).sin();
             let answer: Vec<f32> = shown.iter().enumerate().map(|shown| model(shown) as f32).collect();
             // Previews show it.
             if let Some(picture) = case["pictures"].get(step) {
                 seen += 1;
                 let found: Vec<f64> =
-                    scheduler.picture(step, &answer, &sample).iter().copied().map(f64::from).collect();
+                    scheduler.trajectory().picture(step, &answer, &sample).iter().copied().map(f64::from).collect();
                 let worst = error(&found, &floats(picture));
                 assert!(worst < TOLERANCE, "{name}: {worst:e} in the picture of step {step}");
             }

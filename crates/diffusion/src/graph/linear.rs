@@ -80,7 +80,7 @@ impl Builder<'_> {
                 result
             });
         }
-        self.uses.linear.entry(weight).or_default().insert((outputs.start, outputs.end));
+        self.graph.uses.linear.entry(weight).or_default().insert((outputs.start, outputs.end));
         self.wide(x, name, all, outputs, bias)
     }
 
@@ -103,7 +103,7 @@ impl Builder<'_> {
             let place = (mapped_name(entry.file), DataType::INT8, entry.bytes.clone());
             self.declare(weight, &[inputs, outputs], place);
         }
-        self.uses.all.insert(weight.into());
+        self.graph.uses.all.insert(weight.into());
         let scale = self.rows_of_whole(&scale_name(weight), &[outputs], 0..outputs)?;
         let weight = Node { name: weight.into(), shape: vec![inputs, outputs] };
         let [rounded, row_scale] = self.round(x);

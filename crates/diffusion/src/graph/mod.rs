@@ -225,15 +225,8 @@ pub struct Builder<'w> {
     weights: &'w Weights,
     prefix: &'w str,
     batch: usize,
-    graph: GraphProto,
-    conversions: Vec<Conversion>,
-    converted: usize,
-    uses: Uses,
+    graph: Graph,
     declared: HashSet<String>,
-    lists: Vec<(String, Vec<i64>)>,
-    tables: Vec<Table>,
-    weight_bytes: usize,
-    counts: HashMap<String, usize>,
     /// Rows in 8 bits and their scales, by the rows' name, so that layers that read the same rows share them.
     rounded: HashMap<String, [Node; 2]>,
     count: usize,
@@ -242,22 +235,20 @@ pub struct Builder<'w> {
 impl<'w> Builder<'w> {
     /// Begins a graph over the tensors of a file. Weights are then named without `prefix`.
     pub fn new(weights: &'w Weights, prefix: &'w str) -> Self {
-        Self {
-            weights,
-            prefix,
-            batch: 1,
-            graph: GraphProto::default(),
-            conversions: Vec::new(),
-            converted: 0,
-            uses: Uses::default(),
-            declared: HashSet::new(),
+        let graph = Graph {
+            proto: GraphProto::default(),
             lists: Vec::new(),
             tables: Vec::new(),
+            floats: weights.computes_in(),
+            short_products: weights.short_products(),
             weight_bytes: 0,
             counts: HashMap::new(),
-            rounded: HashMap::new(),
-            count: 0,
-        }
+            mapped: weights.files().to_vec(),
+            uses: Uses::default(),
+            conversions: Vec::new(),
+            converted: 0,
+        };
+        Self { weights, prefix, batch: 1, graph, declared: HashSet::new(), rounded: HashMap::new(), count: 0 }
     }
 
     /// Whether the graph must have the same operators for every size (see [`Weights::any_size`]).
@@ -284,7 +275,7 @@ impl<'w> Builder<'w> {
     fn fresh(&mut self, shape: Vec<usize>) -> Node {
         self.count += 1;
         let name = format!("t{}", self.count);
-        self.counts.insert(name.clone(), shape.iter().product());
+        self.graph.counts.insert(name.clone(), shape.iter().product());
         Node { name, shape }
     }
 
@@ -294,7 +285,7 @@ impl<'w> Builder<'w> {
 
     /// An input of 32-bit floats, whatever type the graph computes with.
     pub fn input(&mut self, name: &str, shape: &[usize]) -> Node {
-        self.graph.input.push(value_info(name, DataType::FLOAT, shape));
+        self.graph.proto.input.push(value_info(name, DataType::FLOAT, shape));
         let node = Node { name: name.into(), shape: shape.into() };
         match self.data_type() {
             DataType::FLOAT => node,
@@ -304,7 +295,7 @@ impl<'w> Builder<'w> {
 
     /// An input of 32-bit integers.
     pub fn input_ids(&mut self, name: &str, shape: &[usize]) -> Node {
-        self.graph.input.push(value_info(name, DataType::INT32, shape));
+        self.graph.proto.input.push(value_info(name, DataType::INT32, shape));
         Node { name: name.into(), shape: shape.into() }
     }
 
@@ -316,14 +307,14 @@ impl<'w> Builder<'w> {
             DataType::FLOAT if !self.any_size() => ("Identity", Vec::new()),
             _ => ("Cast", vec![to]),
         };
-        self.graph.node.push(NodeProto {
+        self.graph.proto.node.push(NodeProto {
             input: vec![node.name.clone()],
             output: vec![name.into()],
             op_type: Some(op.into()),
             attribute: attributes,
             ..NodeProto::default()
         });
-        self.graph.output.push(value_info(name, DataType::FLOAT, &node.shape));
+        self.graph.proto.output.push(value_info(name, DataType::FLOAT, &node.shape));
     }
 
     /// Makes a block's result readable under a name, for tests. A graph for all sizes leaves it out, because a device
@@ -355,7 +346,7 @@ impl<'w> Builder<'w> {
     /// A weight from the file that this graph reads once, as rows of `width` numbers. A `Reshape` would copy it.
     fn weight_as_matrix(&mut self, weight: &Node, width: usize) -> Node {
         let shape = [weight.shape.iter().product::<usize>() / width, width];
-        let held = self.graph.initializer.iter_mut().rev().find(|held| held.name.as_ref() == Some(&weight.name));
+        let held = self.graph.proto.initializer.iter_mut().rev().find(|held| held.name.as_ref() == Some(&weight.name));
         held.expect("a weight that is declared").dims = dims(&shape);
         Node { name: weight.name.clone(), shape: shape.into() }
     }
@@ -379,7 +370,7 @@ impl<'w> Builder<'w> {
             let place = self.place(name, &some)?;
             self.declare(&piece, &shape, place);
         }
-        self.uses.all.insert(name.into());
+        self.graph.uses.all.insert(name.into());
         Ok(Node { name: piece, shape })
     }
 
@@ -399,8 +390,8 @@ impl<'w> Builder<'w> {
     }
 
     fn declare(&mut self, name: &str, shape: &[usize], (location, data_type, bytes): TensorLocation) {
-        self.weight_bytes += bytes.len();
-        self.graph.initializer.push(TensorProto {
+        self.graph.weight_bytes += bytes.len();
+        self.graph.proto.initializer.push(TensorProto {
             dims: dims(shape),
             data_type: Some(data_type),
             name: Some(name.into()),
@@ -427,10 +418,10 @@ impl<'w> Builder<'w> {
         if entry.dtype == floats.dtype() && entry.scale.is_none() && bytes.as_ptr().addr().is_multiple_of(size) {
             return Ok((mapped_name(entry.file), data_type, entry.bytes.clone()));
         }
-        let begin = self.converted;
-        self.converted += bytes.len() / size * floats.size();
-        self.conversions.push(Conversion { from: bytes, entry: entry.clone(), to: begin, floats });
-        Ok((CONVERTED.into(), data_type, begin..self.converted))
+        let begin = self.graph.converted;
+        self.graph.converted += bytes.len() / size * floats.size();
+        self.graph.conversions.push(Conversion { from: bytes, entry: entry.clone(), to: begin, floats });
+        Ok((CONVERTED.into(), data_type, begin..self.graph.converted))
     }
 
     /// A floating-point tensor held in the graph itself.
@@ -441,21 +432,21 @@ impl<'w> Builder<'w> {
     /// Floats like [`Builder::constant`], but dependent on the picture size.
     pub fn table(&mut self, shape: &[usize], numbers: Vec<f32>) -> Node {
         let node = self.fresh(shape.into());
-        self.tables.push(Table { name: node.name.clone(), shape: shape.into(), numbers });
+        self.graph.tables.push(Table { name: node.name.clone(), shape: shape.into(), numbers });
         node
     }
 
     /// A list of integers, such as a shape.
     pub fn list(&mut self, values: &[i64]) -> Node {
         let node = self.fresh(vec![values.len()]);
-        self.lists.push((node.name.clone(), values.into()));
+        self.graph.lists.push((node.name.clone(), values.into()));
         node
     }
 
     /// A tensor held in the graph itself.
     fn raw(&mut self, data_type: DataType, shape: &[usize], bytes: Vec<u8>) -> Node {
         let node = self.fresh(shape.into());
-        self.graph.initializer.push(held(&node.name, data_type, shape, bytes));
+        self.graph.proto.initializer.push(held(&node.name, data_type, shape, bytes));
         node
     }
 
@@ -473,7 +464,7 @@ impl<'w> Builder<'w> {
         shape: &[usize],
     ) -> Node {
         let node = self.fresh(shape.into());
-        self.graph.node.push(NodeProto {
+        self.graph.proto.node.push(NodeProto {
             name: Some(format!("{op}.{}", node.name)),
             input,
             output: vec![node.name.clone()],
@@ -491,7 +482,7 @@ impl<'w> Builder<'w> {
     /// then has another architecture, and the pictures would be wrong.
     pub fn finish(self, ignored: impl Fn(&str) -> bool) -> Result<Graph> {
         let prefix = self.prefix;
-        let mut unknown: Vec<_> = self.weights.names().filter(|name| !self.uses.all.contains(*name)).collect();
+        let mut unknown: Vec<_> = self.weights.names().filter(|name| !self.graph.uses.all.contains(*name)).collect();
         unknown.retain(|name| name.strip_prefix(prefix).is_some_and(|name| !ignored(name)));
         unknown.sort_unstable();
         if let Some(first) = unknown.first() {
@@ -500,23 +491,7 @@ impl<'w> Builder<'w> {
                 "{path}: {count} tensors belong to another architecture, {first:?} is the first"
             )));
         }
-        let Self { graph: proto, lists, tables, weights, uses, conversions, converted, weight_bytes, counts, .. } =
-            self;
-        let (floats, mapped) = (weights.computes_in(), weights.files().to_vec());
-        let short_products = weights.short_products();
-        Ok(Graph {
-            proto,
-            lists,
-            tables,
-            floats,
-            short_products,
-            weight_bytes,
-            counts,
-            mapped,
-            uses,
-            conversions,
-            converted,
-        })
+        Ok(self.graph)
     }
 }
 

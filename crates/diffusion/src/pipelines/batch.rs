@@ -4,7 +4,7 @@ use tintype_engine::{CancellationToken, Picture};
 
 use super::{Denoiser, Embedding, Guide, Latent, LatentMask, Order, Pipeline, Settings, Step, finite, stop_if};
 use crate::noise::Noise;
-use crate::schedulers::Scheduler;
+use crate::schedulers::Trajectory;
 use crate::{Error, Result};
 
 impl Pipeline {
@@ -91,16 +91,16 @@ impl Pipeline {
         let mut schedulers = seeds.iter().map(|_| scheduler()).collect::<Result<Vec<_>>>()?;
         let mut noises: Vec<_> = seeds.iter().map(|seed| Noise::new(*seed)).collect();
         let begins = schedulers.iter().zip(&mut noises);
-        let begins = begins.map(|(scheduler, noise)| self.begin(&**scheduler, shape, guide, noise));
+        let begins = begins.map(|(scheduler, noise)| self.begin(scheduler.trajectory(), shape, guide, noise));
         let (mut samples, rests): (Vec<_>, Vec<_>) = begins.unzip();
         let both = self.joined(guide);
         let batch = if both.is_some() { 2 * seeds.len() } else { seeds.len() };
         let denoiser = self.family.denoiser(&self.sessions, batch, shape, both.as_ref().unwrap_or(guide))?;
-        let times = scheduler()?.times().to_vec();
+        let times = scheduler()?.trajectory().times().to_vec();
         for (step, time) in times.iter().enumerate() {
             let mut inputs = Vec::new();
             for ((scheduler, sample), rest) in schedulers.iter().zip(&samples).zip(&rests) {
-                inputs.extend(scheduler.scale(step, sample));
+                inputs.extend(scheduler.trajectory().scale(step, sample));
                 inputs.extend(&rest.beside);
             }
             let answers = ask(&*denoiser, inputs, *time, guide, both.as_ref())?;
@@ -111,12 +111,16 @@ impl Pipeline {
                 finite(&samples[at], "the model gave numbers that are not finite")?;
                 if let (Some(mask), Some(kept)) = (&guide.mask, &rests[at].kept) {
                     let next = (step + 1 < times.len()).then_some(step + 1);
-                    kept.restore(&mut samples[at], &mask.repaints, next.map(|next| (&*schedulers[at], next)));
+                    kept.restore(
+                        &mut samples[at],
+                        &mask.repaints,
+                        next.map(|next| (schedulers[at].trajectory(), next)),
+                    );
                 }
             }
             let preview = |picture: usize| {
                 let answer = answers.chunks_exact(each).nth(picture)?;
-                let numbers = schedulers[picture].picture(step, answer, &before[picture]);
+                let numbers = schedulers[picture].trajectory().picture(step, answer, &before[picture]);
                 self.sketcher.as_ref()?.sketch(&*self.family, &self.sessions, &Latent { shape, numbers })
             };
             after(&Step { done: step + 1, of: times.len(), preview: &preview }, &samples)?;
@@ -142,7 +146,7 @@ impl Pipeline {
     /// that a seed makes the same picture.
     fn begin(
         &self,
-        scheduler: &dyn Scheduler,
+        trajectory: &dyn Trajectory,
         shape: [usize; 3],
         guide: &Guide,
         noise: &mut Noise,
@@ -154,8 +158,8 @@ impl Pipeline {
         let picture = reference.map(|reference| self.family.first(reference, noise));
         let begin = noise.normal(shape.iter().product());
         let sample = match &picture {
-            Some(picture) if !is_all_noise => scheduler.noisy(picture, &begin),
-            _ => begin.iter().map(|x| x * scheduler.initial_scale()).collect(),
+            Some(picture) if !is_all_noise => trajectory.noisy_at(0, picture, &begin),
+            _ => begin.iter().map(|x| x * trajectory.initial_scale()).collect(),
         };
         let beside = self.beside(guide, noise);
         // A model that sees the kept part reproduces it itself.
@@ -223,9 +227,9 @@ struct Kept {
 impl Kept {
     /// Restores the kept part of the picture in a sample, with the next step's noise; without noise after the last
     /// step.
-    fn restore(&self, sample: &mut [f32], repaints: &[bool], next: Option<(&dyn Scheduler, usize)>) {
+    fn restore(&self, sample: &mut [f32], repaints: &[bool], next: Option<(&dyn Trajectory, usize)>) {
         let kept = match next {
-            Some((scheduler, step)) => &scheduler.noisy_at(step, &self.picture, &self.noise),
+            Some((trajectory, step)) => &trajectory.noisy_at(step, &self.picture, &self.noise),
             None => &self.picture,
         };
         let repaints = repaints.iter().cycle();

@@ -49,12 +49,13 @@ fn answer(pipeline: &mut Pipeline, prompt: &Embedding, order: &Order<'_>, settin
     let guide =
         Guide { prompt: prompt.clone(), negative: None, strength: 1.0, guidance: settings.guidance, references, mask };
     let scheduler = pipeline.family.scheduler(settings.steps, shape, None)?;
+    let trajectory = scheduler.trajectory();
     let mut noise = Noise::new(order.seed);
     let begin = noise.normal(shape.iter().product());
-    let sample: Vec<f32> = begin.into_iter().map(|x| x * scheduler.initial_scale()).collect();
-    let time = scheduler.times().first().copied().unwrap_or_default();
+    let sample: Vec<f32> = begin.into_iter().map(|x| x * trajectory.initial_scale()).collect();
+    let time = trajectory.times().first().copied().unwrap_or_default();
     let denoiser = pipeline.family.denoiser(&pipeline.sessions, 1, shape, &guide)?;
-    let input = [scheduler.scale(0, &sample), pipeline.beside(&guide, &mut noise)].concat();
+    let input = [trajectory.scale(0, &sample), pipeline.beside(&guide, &mut noise)].concat();
     denoiser.predict(&input, time, &guide.prompt)
 }
 

@@ -34,7 +34,6 @@ use crate::{Error, Result};
 use encoders::{ClipParts, QwenParts};
 use family::{Denoiser, Family};
 use preview::Sketcher;
-use single_file::Single;
 use stable_diffusion::Parts;
 
 pub use compare::{Difference, compare};
@@ -322,6 +321,48 @@ fn check_additions(options: &Options, class: &str) -> Result<()> {
     }
 }
 
+/// The parts of a model, wherever they are stored.
+#[derive(Debug)]
+enum ModelParts {
+    /// Stable Diffusion 1 or 2.
+    Usual(Box<Parts<1>>),
+    Xl(Box<Parts<2>>),
+    Klein(Box<QwenParts>),
+    ZImage(Box<QwenParts>),
+}
+
+impl ModelParts {
+    /// The parts in a folder in `diffusers` format.
+    fn of_folder(folder: &Path) -> Result<Self> {
+        let index = Config::read(&folder.join("model_index.json"))?;
+        let encoder = |part, tokenizer| ClipParts::of_folder(folder, part, tokenizer);
+        let class = index.text("_class_name", "")?;
+        Ok(match class {
+            class if USUAL.contains(&class) => {
+                let encoders = [encoder("text_encoder", "tokenizer")?];
+                Self::Usual(Box::new(Parts::of_folder(folder, index, encoders)?))
+            }
+            class if XL.contains(&class) => {
+                let encoders = [encoder("text_encoder", "tokenizer")?, encoder("text_encoder_2", "tokenizer_2")?];
+                Self::Xl(Box::new(Parts::of_folder(folder, index, encoders)?))
+            }
+            KLEIN => Self::Klein(Box::new(QwenParts::of_folder(folder, index)?)),
+            Z_IMAGE => Self::ZImage(Box::new(QwenParts::of_folder(folder, index)?)),
+            _ => return Err(index.wrong("_class_name", &format!("{} are supported", KNOWN.join(", ")))),
+        })
+    }
+
+    /// A class of the family.
+    fn class(&self) -> &'static str {
+        match self {
+            Self::Usual(_) => USUAL[0],
+            Self::Xl(_) => XL[0],
+            Self::Klein(_) => KLEIN,
+            Self::ZImage(_) => Z_IMAGE,
+        }
+    }
+}
+
 impl Pipeline {
     /// Reads a folder in `diffusers` format, or a single file as other programs use, and compares all weights with the
     /// configuration, so that an unusable model is found before the first prompt. Missing 8-bit weights are made.
@@ -348,48 +389,21 @@ impl Pipeline {
         }
         let Options { device_memory, .. } = *suit.options;
         let sessions = Sessions::new(runtime.clone(), suit.options.keeps_parts(), device_memory);
-        if folder.is_file() {
-            let single = single_file::parts(folder, suit.options.vae.is_some())?;
-            let class = match &single {
-                Single::Usual(_) => USUAL[0],
-                Single::Xl(_) => XL[0],
-                Single::Klein(_) => KLEIN,
-                Single::ZImage(_) => Z_IMAGE,
-            };
-            lora::check(&suit.options.loras, parts_with_loras(class))?;
-            check_additions(suit.options, class)?;
-            let family: Box<dyn Family> = match single {
-                Single::Usual(parts) => Box::new(stable_diffusion::open(*parts, &mut suit)?),
-                Single::Xl(parts) => Box::new(stable_diffusion_xl::open(*parts, &mut suit)?),
-                Single::Klein(parts) => Box::new(flux2_klein::Flux2Klein::open(*parts, &mut suit)?),
-                Single::ZImage(parts) => Box::new(z_image::ZImage::open(*parts, &mut suit)?),
-            };
-            return Ok(Self::of(family, sessions, suit.options.prompts));
-        }
-        let index = Config::read(&folder.join("model_index.json"))?;
-        let encoder = |part, tokenizer| ClipParts::of_folder(folder, part, tokenizer);
-        let class = index.text("_class_name", "")?;
+        let parts = match folder.is_file() {
+            true => single_file::parts(folder, suit.options.vae.is_some())?,
+            false => ModelParts::of_folder(folder)?,
+        };
+        let class = parts.class();
         lora::check(&suit.options.loras, parts_with_loras(class))?;
         check_additions(suit.options, class)?;
-        let family: Box<dyn Family> = match class {
-            class if USUAL.contains(&class) => {
-                let encoders = [encoder("text_encoder", "tokenizer")?];
-                Box::new(stable_diffusion::open(Parts::of_folder(folder, index, encoders)?, &mut suit)?)
-            }
-            class if XL.contains(&class) => {
-                let encoders = [encoder("text_encoder", "tokenizer")?, encoder("text_encoder_2", "tokenizer_2")?];
-                Box::new(stable_diffusion_xl::open(Parts::of_folder(folder, index, encoders)?, &mut suit)?)
-            }
-            KLEIN => Box::new(flux2_klein::Flux2Klein::open(QwenParts::of_folder(folder, index)?, &mut suit)?),
-            Z_IMAGE => Box::new(z_image::ZImage::open(QwenParts::of_folder(folder, index)?, &mut suit)?),
-            _ => return Err(index.wrong("_class_name", &format!("{} are supported", KNOWN.join(", ")))),
+        let family: Box<dyn Family> = match parts {
+            ModelParts::Usual(parts) => Box::new(stable_diffusion::open(*parts, &mut suit)?),
+            ModelParts::Xl(parts) => Box::new(stable_diffusion_xl::open(*parts, &mut suit)?),
+            ModelParts::Klein(parts) => Box::new(flux2_klein::Flux2Klein::open(*parts, &mut suit)?),
+            ModelParts::ZImage(parts) => Box::new(z_image::ZImage::open(*parts, &mut suit)?),
         };
-        Ok(Self::of(family, sessions, suit.options.prompts))
-    }
-
-    fn of(family: Box<dyn Family>, sessions: Sessions, prompts: PromptSyntax) -> Self {
         let (embeddings, references) = Default::default();
-        Self { family, sessions, prompts, sketcher: None, embeddings, references }
+        Ok(Self { family, sessions, prompts: suit.options.prompts, sketcher: None, embeddings, references })
     }
 
     /// What has been loaded so far.

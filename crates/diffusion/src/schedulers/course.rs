@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::levels::Levels;
-use super::{Prediction, Spacing, Training, Way};
+use super::{Prediction, Spacing, Training, Trajectory};
 use crate::Result;
 use crate::config::Config;
 
@@ -57,7 +57,7 @@ impl Course {
     }
 }
 
-impl Way for Course {
+impl Trajectory for Course {
     fn times(&self) -> &[f32] {
         &self.times
     }

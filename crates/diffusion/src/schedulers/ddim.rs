@@ -1,7 +1,7 @@
 //! Denoising diffusion implicit models, without added noise.
 
 use super::whole::WholeTimes;
-use super::{Scheduler, Training, Way};
+use super::{Scheduler, Training, Trajectory};
 use crate::noise::Noise;
 
 #[derive(Debug)]
@@ -20,7 +20,7 @@ impl Ddim {
 }
 
 impl Scheduler for Ddim {
-    fn way(&self) -> &dyn Way {
+    fn trajectory(&self) -> &dyn Trajectory {
         &self.times
     }
 

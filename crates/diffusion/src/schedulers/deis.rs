@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use super::course::{Course, order, parts};
-use super::{Scheduler, Training, Way};
+use super::{Scheduler, Training, Trajectory};
 use crate::Result;
 use crate::config::Config;
 use crate::noise::Noise;
@@ -55,7 +55,7 @@ impl Deis {
 }
 
 impl Scheduler for Deis {
-    fn way(&self) -> &dyn Way {
+    fn trajectory(&self) -> &dyn Trajectory {
         &self.course
     }
 

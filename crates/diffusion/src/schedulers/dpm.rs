@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 use serde_json::Value;
 
 use super::course::{Course, order, parts};
-use super::{Scheduler, Training, Way};
+use super::{Scheduler, Training, Trajectory};
 use crate::Result;
 use crate::config::Config;
 use crate::noise::Noise;
@@ -98,7 +98,7 @@ impl Dpm {
 }
 
 impl Scheduler for Dpm {
-    fn way(&self) -> &dyn Way {
+    fn trajectory(&self) -> &dyn Trajectory {
         &self.course
     }
 

@@ -3,7 +3,7 @@
 use serde_json::json;
 
 use super::levels::{Ladder, Levels, down_and_up};
-use super::{Scheduler, Training, Way};
+use super::{Scheduler, Training, Trajectory};
 use crate::Result;
 use crate::config::Config;
 use crate::noise::Noise;
@@ -39,7 +39,7 @@ impl Euler {
 }
 
 impl Scheduler for Euler {
-    fn way(&self) -> &dyn Way {
+    fn trajectory(&self) -> &dyn Trajectory {
         &self.ladder
     }
 

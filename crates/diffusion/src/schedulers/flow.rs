@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use super::{Scheduler, Way};
+use super::{Scheduler, Trajectory};
 use crate::config::Config;
 use crate::noise::Noise;
 use crate::{Error, Result};
@@ -105,7 +105,7 @@ impl Flow {
     }
 }
 
-impl Way for Flow {
+impl Trajectory for Flow {
     fn times(&self) -> &[f32] {
         &self.times
     }
@@ -121,7 +121,7 @@ impl Way for Flow {
 }
 
 impl Scheduler for Flow {
-    fn way(&self) -> &dyn Way {
+    fn trajectory(&self) -> &dyn Trajectory {
         self
     }
 

@@ -1,7 +1,7 @@
 //! Latent consistency models: each answer leads to a picture, which gets noise for the next level.
 
 use super::whole::WholeTimes;
-use super::{Scheduler, Training, Way};
+use super::{Scheduler, Training, Trajectory};
 use crate::config::Config;
 use crate::noise::Noise;
 use crate::{Error, Result};
@@ -41,7 +41,7 @@ pub(super) fn distilled_timesteps(
 }
 
 impl Scheduler for Lcm {
-    fn way(&self) -> &dyn Way {
+    fn trajectory(&self) -> &dyn Trajectory {
         &self.times
     }
 

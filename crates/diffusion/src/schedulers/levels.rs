@@ -1,6 +1,6 @@
 //! Noise levels at uneven time steps. A level is the noise's deviation next to a picture at its original scale.
 
-use super::{Prediction, Spacing, Way};
+use super::{Prediction, Spacing, Trajectory};
 use crate::Result;
 use crate::config::Config;
 
@@ -86,7 +86,7 @@ impl Ladder {
     }
 }
 
-impl Way for Ladder {
+impl Trajectory for Ladder {
     fn times(&self) -> &[f32] {
         &self.times
     }

@@ -38,64 +38,34 @@ pub const TWICE: [&str; 3] = ["HeunDiscreteScheduler", "KDPM2AncestralDiscreteSc
 pub const DISTILLED: [&str; 2] = ["LCMScheduler", "TCDScheduler"];
 
 /// The noise levels that a picture passes, independent of the method that takes the steps between them.
-pub trait Way {
-    /// As [`Scheduler::times`].
+pub trait Trajectory {
+    /// The time steps for the model's calls, in order.
     fn times(&self) -> &[f32];
 
-    /// As [`Scheduler::initial_scale`].
+    /// The standard deviation of the noise that a picture starts with.
     fn initial_scale(&self) -> f32 {
         1.0
     }
 
-    /// As [`Scheduler::scale`].
+    /// The model's input at a step.
     fn scale(&self, _step: usize, sample: &[f32]) -> Vec<f32> {
         sample.to_vec()
     }
 
-    /// As [`Scheduler::noisy_at`].
+    /// A picture with the noise that a sample has before a step.
     fn noisy_at(&self, step: usize, picture: &[f32], noise: &[f32]) -> Vec<f32>;
 
-    /// As [`Scheduler::picture`].
+    /// The noise-free picture that the model's answer to a sample stands for.
     fn picture(&self, step: usize, answer: &[f32], sample: &[f32]) -> Vec<f32>;
 }
 
 /// A scheduler, set to a number of steps: noise levels, and a method for the steps.
 pub trait Scheduler: std::fmt::Debug + Send {
     /// The noise levels.
-    fn way(&self) -> &dyn Way;
+    fn trajectory(&self) -> &dyn Trajectory;
 
     /// Takes one step, given the model's answer. Steps are taken in order, starting with 0.
     fn step(&mut self, step: usize, answer: &[f32], sample: &mut [f32], noise: &mut Noise);
-
-    /// The time steps for the model's calls, in order.
-    fn times(&self) -> &[f32] {
-        self.way().times()
-    }
-
-    /// The standard deviation of the noise that a picture starts with.
-    fn initial_scale(&self) -> f32 {
-        self.way().initial_scale()
-    }
-
-    /// The model's input at a step.
-    fn scale(&self, step: usize, sample: &[f32]) -> Vec<f32> {
-        self.way().scale(step, sample)
-    }
-
-    /// A picture with the first step's noise.
-    fn noisy(&self, picture: &[f32], noise: &[f32]) -> Vec<f32> {
-        self.noisy_at(0, picture, noise)
-    }
-
-    /// A picture with the noise that a sample has before a step.
-    fn noisy_at(&self, step: usize, picture: &[f32], noise: &[f32]) -> Vec<f32> {
-        self.way().noisy_at(step, picture, noise)
-    }
-
-    /// The noise-free picture that the model's answer to a sample stands for.
-    fn picture(&self, step: usize, answer: &[f32], sample: &[f32]) -> Vec<f32> {
-        self.way().picture(step, answer, sample)
-    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

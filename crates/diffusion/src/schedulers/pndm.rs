@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use super::whole::WholeTimes;
-use super::{Prediction, Scheduler, Training, Way};
+use super::{Prediction, Scheduler, Training, Trajectory};
 use crate::Result;
 use crate::config::Config;
 use crate::noise::Noise;
@@ -49,7 +49,7 @@ impl Pndm {
 }
 
 impl Scheduler for Pndm {
-    fn way(&self) -> &dyn Way {
+    fn trajectory(&self) -> &dyn Trajectory {
         &self.times
     }
 

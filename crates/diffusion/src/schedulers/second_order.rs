@@ -5,7 +5,7 @@
 use serde_json::json;
 
 use super::levels::{Ladder, Levels, down_and_up};
-use super::{Prediction, Scheduler, Training, Way};
+use super::{Prediction, Scheduler, Training, Trajectory};
 use crate::Result;
 use crate::config::Config;
 use crate::noise::Noise;
@@ -77,7 +77,7 @@ impl SecondOrder {
 }
 
 impl Scheduler for SecondOrder {
-    fn way(&self) -> &dyn Way {
+    fn trajectory(&self) -> &dyn Trajectory {
         &self.ladder
     }
 

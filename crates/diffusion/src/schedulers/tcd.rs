@@ -3,7 +3,7 @@
 
 use super::lcm::distilled_timesteps;
 use super::whole::WholeTimes;
-use super::{Scheduler, Training, Way};
+use super::{Scheduler, Training, Trajectory};
 use crate::Result;
 use crate::config::Config;
 use crate::noise::Noise;
@@ -24,7 +24,7 @@ impl Tcd {
 }
 
 impl Scheduler for Tcd {
-    fn way(&self) -> &dyn Way {
+    fn trajectory(&self) -> &dyn Trajectory {
         &self.times
     }
 

@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 use serde_json::{Value, json};
 
 use super::course::{Course, order, parts};
-use super::{Scheduler, Training, Way};
+use super::{Scheduler, Training, Trajectory};
 use crate::Result;
 use crate::config::Config;
 use crate::noise::Noise;
@@ -110,7 +110,7 @@ fn weights(ratios: &[f64], length: f64, scale: f64) -> Vec<f64> {
 }
 
 impl Scheduler for UniPc {
-    fn way(&self) -> &dyn Way {
+    fn trajectory(&self) -> &dyn Trajectory {
         &self.course
     }
 

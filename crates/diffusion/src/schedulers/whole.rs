@@ -1,6 +1,6 @@
 //! Noise levels for schedulers that ask the model at integer time steps of its training.
 
-use super::{Training, Way};
+use super::{Training, Trajectory};
 
 #[derive(Debug)]
 pub(super) struct WholeTimes {
@@ -17,7 +17,7 @@ impl WholeTimes {
     }
 }
 
-impl Way for WholeTimes {
+impl Trajectory for WholeTimes {
     fn times(&self) -> &[f32] {
         &self.times
     }

@@ -32,11 +32,6 @@ fn unpacked(merges: &[u8]) -> String {
     text
 }
 
-/// The name of a special token, which is either a string or an object around one.
-fn special(config: &Config, key: &str) -> Option<String> {
-    config.get(key).and_then(content).map(str::to_owned)
-}
-
 /// The vocabulary and merges, from the two files in older folders or the single one in newer folders.
 fn pieces(folder: &Path) -> Result<(Value, Value)> {
     if !folder.join("vocab.json").exists() && folder.join("tokenizer.json").exists() {
@@ -81,7 +76,7 @@ struct Extras {
     numbered: BTreeMap<i32, AddedToken>,
 }
 
-/// The roles in a CLIP tokenizer.
+/// The roles of special tokens.
 const ROLES: [&str; 4] = ["bos_token", "eos_token", "unk_token", "pad_token"];
 
 impl Extras {

@@ -5,7 +5,7 @@ use std::path::Path;
 use serde_json::{Map, Value, json};
 
 use super::bpe::{Bpe, Style};
-use super::{added, number, pieces, special, symbols, unpacked};
+use super::{AddedToken, Extras, added, number, pieces, symbols, unpacked};
 use crate::config::{Config, read_text};
 use crate::{Error, Result};
 
@@ -92,8 +92,12 @@ impl Qwen {
             config.only(key, &json!(false))?;
         }
         check_template(folder, &config)?;
-        let padding = special(&config, "pad_token").unwrap_or_else(|| PADDING.into());
-        Self::of(&folder.display().to_string(), pieces(folder)?, &marks(folder, &config)?, &padding, length, thinking)
+        let extras = Extras::read(folder, &config)?;
+        let (padding, name) = (extras.role("pad_token").unwrap_or(PADDING).to_owned(), folder.display().to_string());
+        if extras.numbered.is_empty() && config.get("added_tokens_decoder").is_none() {
+            return Err(Error::Model(format!("{name} does not list the tokens besides the vocabulary")));
+        }
+        Self::of(&name, pieces(folder)?, extras.numbered.into_values().collect(), &padding, length, thinking)
     }
 
     /// Qwen 3's tokenizer, which FLUX.2 klein and Z-Image use. A prompt becomes at most `length` tokens.
@@ -105,23 +109,23 @@ impl Qwen {
         let words = symbols().map(String::from).chain(merges.lines().map(|merge| merge.replacen(' ', "", 1)));
         let vocabulary: Map<_, _> = words.enumerate().map(|(id, word)| (word, json!(id))).collect();
         let first = i32::try_from(vocabulary.len()).unwrap_or(i32::MAX);
-        let marks: Vec<_> = AFTER_MERGES.into_iter().map(str::to_owned).zip(first..).collect();
+        let marks = AFTER_MERGES.into_iter().zip(first..).map(|(name, id)| added(name, id)).collect();
         let merges: Vec<_> = merges.lines().collect();
         let pieces = (Value::Object(vocabulary), json!(merges));
-        Self::of("the built-in tokenizer of Qwen", pieces, &marks, PADDING, length, thinking)
+        Self::of("the built-in tokenizer of Qwen", pieces, marks, PADDING, length, thinking)
     }
 
     fn of(
         path: &str,
         (vocabulary, merges): (Value, Value),
-        marks: &[(String, i32)],
+        marks: Vec<AddedToken>,
         padding: &str,
         length: usize,
         thinking: Thinking,
     ) -> Result<Self> {
         let unusable = |what: &str| Error::Model(format!("{path}: {what}"));
         let id = |token: &str| {
-            let known = marks.iter().find(|(name, _)| name == token).map(|(_, id)| *id);
+            let known = marks.iter().find(|mark| mark.content == token).map(|mark| mark.id);
             let id = known.or_else(|| vocabulary.get(token).and_then(number));
             id.ok_or_else(|| unusable(&format!("the vocabulary lacks the token {token:?}")))
         };
@@ -129,7 +133,6 @@ impl Qwen {
             id(mark)?;
         }
         let padding = id(padding)?;
-        let marks = marks.iter().map(|(name, id)| added(name, *id));
         let bpe = Bpe::new(Style::Qwen, &vocabulary, &merges, None, marks).map_err(|what| unusable(&what))?;
         Ok(Self { bpe, padding, length, thinking })
     }
@@ -152,33 +155,6 @@ impl Qwen {
     pub fn length(&self) -> usize {
         self.length
     }
-}
-
-/// Added tokens, which are matched first, with their numbers. Newer folders list them in `tokenizer_config.json`, and
-/// all of them in `tokenizer.json`.
-fn marks(folder: &Path, config: &Config) -> Result<Vec<(String, i32)>> {
-    let content = |token: &Value| token.get("content").and_then(Value::as_str).map(str::to_owned);
-    if let Some(listed) = config.get("added_tokens_decoder") {
-        let entry = |(id, token): (&String, &Value)| Some((content(token)?, id.parse().ok()?));
-        let marks = listed.as_object().and_then(|listed| listed.iter().map(entry).collect());
-        return marks.ok_or_else(|| config.wrong("added_tokens_decoder", "an object of tokens is needed"));
-    }
-    let path = folder.join("tokenizer.json");
-    if path.exists() {
-        let whole = Config::read(&path)?;
-        let entry = |token: &Value| Some((content(token)?, token.get("id").and_then(number)?));
-        let marks = whole.get("added_tokens").and_then(Value::as_array);
-        let marks = marks.and_then(|listed| listed.iter().map(entry).collect());
-        return marks.ok_or_else(|| whole.wrong("added_tokens", "a list of tokens is needed"));
-    }
-    let path = folder.join("added_tokens.json");
-    if path.exists() {
-        let whole: Value = serde_json::from_str(&read_text(&path)?).unwrap_or_default();
-        let entry = |(name, id): (&String, &Value)| Some((name.clone(), number(id)?));
-        let marks = whole.as_object().and_then(|listed| listed.iter().map(entry).collect());
-        return marks.ok_or_else(|| Error::Model(format!("{} holds no object of tokens", path.display())));
-    }
-    Err(Error::Model(format!("{} does not list the tokens besides the vocabulary", folder.display())))
 }
 
 /// Compares the folder's chat template, if it has one, with the strings in this file.

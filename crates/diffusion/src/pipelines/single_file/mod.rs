@@ -20,7 +20,8 @@ use self::configs::Prediction;
 use self::kind::Kind;
 use self::tensors::Tensors;
 use self::transformers::{Family, Found};
-use super::encoders::{ClipParts, ClipTokenizer, QwenParts};
+use super::ModelParts;
+use super::encoders::{ClipParts, ClipTokenizer};
 use super::stable_diffusion::Parts;
 use crate::Result;
 use crate::config::Config;
@@ -64,15 +65,6 @@ const PREDICTION_NOTES: [&str; 2] = ["modelspec.prediction_type", "modelspec.pre
 /// Whether a tensor belongs to an autoencoder. Files can also contain tensors from its training.
 fn is_of_vae(name: &str) -> bool {
     VAE_PARTS.iter().any(|part| name.starts_with(part))
-}
-
-#[derive(Debug)]
-pub(super) enum Single {
-    /// Stable Diffusion 1 or 2.
-    Usual(Box<Parts<1>>),
-    Xl(Box<Parts<2>>),
-    Klein(Box<QwenParts>),
-    ZImage(Box<QwenParts>),
 }
 
 /// What a file is, from its own header and the headers of files beside it.
@@ -135,12 +127,12 @@ fn class_of(kind: Kind, tensors: &Tensors) -> Result<&'static str> {
 ///
 /// # Errors
 /// If the file is damaged, is something else, or lacks a part.
-pub(super) fn parts(path: &Path, has_other_vae: bool) -> Result<Single> {
+pub(super) fn parts(path: &Path, has_other_vae: bool) -> Result<ModelParts> {
     // Before the weights are read, so that a file of another kind is named, whatever its numbers are.
     let tensors = Tensors::read(path)?;
     if let Some(found) = Found::of(path, &tensors)? {
         let parts = Box::new(found.parts()?);
-        return Ok(if found.family == Family::Klein { Single::Klein(parts) } else { Single::ZImage(parts) });
+        return Ok(if found.family == Family::Klein { ModelParts::Klein(parts) } else { ModelParts::ZImage(parts) });
     }
     let kind = kind::identify(&tensors)?;
     let weights = Weights::open(path)?;
@@ -149,17 +141,19 @@ pub(super) fn parts(path: &Path, has_other_vae: bool) -> Result<Single> {
         return Err(kind::without_vae(kind, &tensors));
     }
     Ok(match kind {
-        Kind::One => Single::Usual(Box::new(body(path, kind, &tensors, &weights, [clip(&tensors, &weights, CLIP)?])?)),
+        Kind::One => {
+            ModelParts::Usual(Box::new(body(path, kind, &tensors, &weights, [clip(&tensors, &weights, CLIP)?])?))
+        }
         Kind::Two => {
             let prefix = kind::open_clip_prefix(&tensors);
             let encoder = open_clip(&tensors, &weights, prefix, configs::used_layers(&tensors, prefix)?, None)?;
-            Single::Usual(Box::new(body(path, kind, &tensors, &weights, [encoder])?))
+            ModelParts::Usual(Box::new(body(path, kind, &tensors, &weights, [encoder])?))
         }
         Kind::Xl => {
             let layers = tensors.count(&format!("{OPEN_CLIP_XL}transformer.resblocks."));
             let second = open_clip(&tensors, &weights, OPEN_CLIP_XL, layers, Some(pooled(&tensors)?))?;
             let first = clip(&tensors, &weights, CLIP_XL)?;
-            Single::Xl(Box::new(body(path, kind, &tensors, &weights, [first, second])?))
+            ModelParts::Xl(Box::new(body(path, kind, &tensors, &weights, [first, second])?))
         }
     })
 }
