@@ -8,6 +8,8 @@ use half::{bf16, f16};
 use safetensors::Dtype;
 use safetensors::tensor::TensorView;
 use tempfile::TempDir;
+use tintype_diffusion::{Options, Order, Pipeline, Settings};
+use tintype_engine::{CancellationToken, Picture};
 
 /// The tensors of a file.
 pub type Tensors = BTreeMap<String, (Dtype, Vec<usize>, Vec<u8>)>;
@@ -48,4 +50,15 @@ pub fn copy_to(from: &Path, to: &Path) {
         let to = to.join(from.file_name().expect("a name"));
         if from.is_dir() { copy_to(&from, &to) } else { fs::copy(&from, &to).map(drop).expect("a copy") }
     }
+}
+
+/// A small picture in two steps.
+pub fn render(pipeline: &mut Pipeline) -> Picture {
+    let order = Order { prompt: "a fox", width: 64, height: 64, seed: 3, references: &[], mask: None };
+    let settings = Settings { steps: 2, ..pipeline.traits().settings() };
+    pipeline.render(&order, &settings, |_| {}, &CancellationToken::new()).expect("a picture")
+}
+
+pub fn picture(model: &Path, options: &Options) -> Picture {
+    render(&mut Pipeline::open(model, options).expect("a model"))
 }

@@ -1,16 +1,15 @@
 //! Weights in floating-point numbers of 8 bits, as programs publish them: with a scale for each layer, or as they are.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use safetensors::Dtype;
 use tempfile::TempDir;
 use tintype_diffusion::weights::Weights;
 use tintype_diffusion::weights::float_formats::to_f32;
-use tintype_diffusion::{Error, Lora, Options, Order, Pipeline, Precision};
-use tintype_engine::{CancellationToken, Picture};
+use tintype_diffusion::{Error, Lora, Options, Pipeline, Precision};
 
-use crate::fixtures::{Tensors, copy, fixture, write};
+use crate::fixtures::{Tensors, copy, fixture, picture, write};
 use crate::parity::comfyui::{FILES, write_comfyui};
 
 fn bytes(numbers: &[f32]) -> Vec<u8> {
@@ -74,13 +73,6 @@ fn rounded(weights: &Weights, dtype: Dtype, form: Form) -> [Tensors; 2] {
         small.insert("scaled_fp8".into(), (dtype, vec![0], Vec::new()));
     }
     [small, wide]
-}
-
-fn picture(folder: &Path, options: &Options) -> Picture {
-    let mut pipeline = Pipeline::open(folder, options).expect("a model");
-    let order = Order { prompt: "a fox", width: 64, height: 64, seed: 3, references: &[], mask: None };
-    let settings = tintype_diffusion::Settings { steps: 2, ..pipeline.traits().settings() };
-    pipeline.render(&order, &settings, |_| {}, &CancellationToken::new()).expect("a picture")
 }
 
 /// The file of a part of a tiny model, in a copy of it, and its weights.

@@ -8,10 +8,10 @@ use serde_json::json;
 use tempfile::TempDir;
 use tintype_diffusion::quantise::{Bits, Rules, WeightPreparation, prepare, verify};
 use tintype_diffusion::weights::Weights;
-use tintype_diffusion::{Error, Lora, Options, Order, Pipeline, Precision};
-use tintype_engine::{CancellationToken, Picture};
+use tintype_diffusion::{Error, Lora, Options, Pipeline, Precision};
+use tintype_engine::Picture;
 
-use crate::fixtures::{self, fixture};
+use crate::fixtures::{self, fixture, render};
 use crate::parity::whole_file::write_whole_file;
 
 /// A tensor for a file: its name, its sizes and its numbers, which repeat.
@@ -95,14 +95,8 @@ fn refused(tensors: &[Tensor], words: &[&str]) -> String {
     message
 }
 
-fn render(pipeline: &mut Pipeline) -> Picture {
-    let order = Order { prompt: "a fox", width: 64, height: 64, seed: 3, references: &[], mask: None };
-    let settings = tintype_diffusion::Settings { steps: 2, ..pipeline.traits().settings() };
-    pipeline.render(&order, &settings, |_| {}, &CancellationToken::new()).expect("a picture")
-}
-
 fn picture(options: &Options) -> Picture {
-    render(&mut Pipeline::open(&fixture("sd15"), options).expect("a model"))
+    fixtures::picture(&fixture("sd15"), options)
 }
 
 #[test]
@@ -300,7 +294,7 @@ fn a_product_is_the_same_change_in_every_form() {
             let tensors =
                 tensors.iter().map(|(end, shape, numbers)| (format!("{layer}.{end}"), shape.to_vec(), numbers.clone()));
             let path = case.write(&tensors.collect::<Vec<_>>());
-            render(&mut Pipeline::open(&fixture("klein"), &case.options(path, 1.0)).expect("a model"))
+            fixtures::picture(&fixture("klein"), &case.options(path, 1.0))
         };
         let plain =
             made(&[("lora_up.weight", [rows, 1], up.clone()), ("lora_down.weight", [1, columns], down.clone())]);
@@ -313,10 +307,7 @@ fn a_product_is_the_same_change_in_every_form() {
         ]);
         let small = made(&[("lokr_w1", [1, 1], ones(1)), ("lokr_w2", [rows, columns], whole)]);
         let large = made(&[("lokr_w1", [rows, 1], up.clone()), ("lokr_w2", [1, columns], down.clone())]);
-        assert!(
-            plain != render(&mut Pipeline::open(&fixture("klein"), &Options::default()).expect("a model")),
-            "{layer}"
-        );
+        assert!(plain != fixtures::picture(&fixture("klein"), &Options::default()), "{layer}");
         assert!(plain == elements && plain == small && plain == large, "{layer}");
     }
 }
@@ -471,7 +462,7 @@ fn files_for_flux_2_have_the_names_of_several_programs() {
     let picture_of = |name: &str, [down, up]: [&[usize]; 2]| {
         let tensors = [tensor(format!("{name}.lora_A.weight"), down), tensor(format!("{name}.lora_B.weight"), up)];
         let options = case.options(case.write(&tensors), 1.0);
-        render(&mut Pipeline::open(&fixture("klein"), &options).expect("a model"))
+        fixtures::picture(&fixture("klein"), &options)
     };
     for (original, new, shapes) in [
         ("double_blocks.0.img_attn.proj", "transformer_blocks.0.attn.to_out.0", [&[2, 32][..], &[32, 2]]),
@@ -694,11 +685,9 @@ fn magnitudes_of_a_transposed_layer_fit_it() {
         let dora = tensor("lora_te2_text_projection.dora_scale", magnitudes);
         case.write(&[pair("lora_te2_text_projection", &[2, 12], &[10, 2]).to_vec(), vec![dora]].concat())
     };
-    let made = |magnitudes: &[usize]| {
-        render(&mut Pipeline::open(&single, &case.options(lora(magnitudes), 1.0)).expect("a model"))
-    };
+    let made = |magnitudes: &[usize]| fixtures::picture(&single, &case.options(lora(magnitudes), 1.0));
     // 12 inputs and 10 outputs.
-    let plain = render(&mut Pipeline::open(&single, &Options::default()).expect("a model"));
+    let plain = fixtures::picture(&single, &Options::default());
     let [of_inputs, of_outputs] = [made(&[1, 12]), made(&[10, 1])];
     assert!(of_inputs != plain && of_outputs != plain && of_inputs != of_outputs);
     for count in [1, 4, 6, 10, 24] {

@@ -9,8 +9,8 @@ use safetensors::Dtype;
 use serde_json::{Map, Value, json};
 use tempfile::TempDir;
 use tintype_diffusion::pipelines::{masks, recognise, references};
-use tintype_diffusion::{Error, Lora, Options, Order, Pipeline};
-use tintype_engine::{CancellationToken, Picture};
+use tintype_diffusion::{Error, Lora, Options, Pipeline};
+use tintype_engine::Picture;
 
 use crate::fixtures::{self, Tensors, fixture, tensor};
 use crate::parity::comfyui::{FILES, part, write_comfyui, write_configurations};
@@ -202,11 +202,7 @@ fn a_file_that_lacks_its_vae_alone_needs_another_one() {
 }
 
 fn picture(path: &Path, loras: &[Lora]) -> Picture {
-    let options = Options { loras: loras.to_vec(), ..Options::default() };
-    let mut pipeline = Pipeline::open(path, &options).expect("a model");
-    let order = Order { prompt: "a fox", width: 64, height: 64, seed: 3, references: &[], mask: None };
-    let settings = tintype_diffusion::Settings { steps: 2, ..pipeline.traits().settings() };
-    pipeline.render(&order, &settings, |_| {}, &CancellationToken::new()).expect("a picture")
+    fixtures::picture(path, &Options { loras: loras.to_vec(), ..Options::default() })
 }
 
 /// The same tensors under names that begin so.

@@ -8,10 +8,9 @@ use flate2::read::GzDecoder;
 use half::{bf16, f16};
 use serde_json::{Map, Value, json};
 use tempfile::TempDir;
-use tintype_diffusion::pipelines::Guide;
 use tintype_diffusion::{Error, Lora, Options, Pipeline, Settings};
 
-use crate::parity::rig::{Model, TOLERANCE, count, errors, floats, folder, runtimes};
+use crate::parity::rig::{Model, TOLERANCE, count, errors, floats, folder, guide, runtimes};
 
 const FAMILIES: [&str; 4] = ["sd15", "sdxl", "flux2_klein", "z_image"];
 
@@ -138,12 +137,8 @@ impl<'a> Case<'a> {
         let mut pipeline = Pipeline::open(&self.made.path().join(single), options)?;
         let model = Model { name: "generated", expected: self.case.clone() };
         let (order, settings) = (model.order(), Settings { strength: 1.0, ..model.settings() });
-        let prompt = pipeline.embed(order.prompt)?;
-        let negative = pipeline.asks_twice(settings.guidance);
-        let negative = negative.then(|| pipeline.embed_negative(&settings.negative, &prompt)).transpose()?;
+        let guide = guide(&mut pipeline, &order, &settings)?;
         let shape = pipeline.latent_shape(order.width, order.height)?;
-        let (guidance, strength) = (settings.guidance, settings.strength);
-        let guide = Guide { prompt, negative, guidance, strength, references: Vec::new(), mask: None };
         let latent = pipeline.denoise(shape, order.seed, settings.steps, &guide, |_, _, _| Ok(()))?;
         let values = &self.case["values"];
         let error = errors(&latent.numbers, &values["latent"]).into_iter().fold(0.0, worse);

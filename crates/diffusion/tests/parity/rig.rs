@@ -90,6 +90,20 @@ pub fn pipelines_of(folder: &Path) -> impl Iterator<Item = Pipeline> + use<> {
     options.into_iter().map(move |options| Pipeline::open(&folder, &options).expect("a model"))
 }
 
+/// What guides the pictures of an order.
+///
+/// # Errors
+/// If the order doesn't suit the model.
+pub fn guide(pipeline: &mut Pipeline, order: &Order<'_>, settings: &Settings) -> tintype_diffusion::Result<Guide> {
+    let prompt = pipeline.embed(order.prompt)?;
+    let negative = pipeline.asks_twice(settings.guidance);
+    let negative = negative.then(|| pipeline.embed_negative(&settings.negative, &prompt)).transpose()?;
+    let shape = pipeline.latent_shape(order.width, order.height)?;
+    let references = order.references.iter().map(|seen| pipeline.look(seen, shape)).collect::<Result<_, _>>()?;
+    let mask = pipeline.look_at_mask(order, shape)?;
+    Ok(Guide { prompt, negative, guidance: settings.guidance, strength: settings.strength, references, mask })
+}
+
 /// A tiny model, with what `diffusers` makes of it.
 pub struct Model {
     pub name: &'static str,
@@ -230,12 +244,8 @@ impl Model {
 
     /// Makes the latent picture and compares it, and the picture.
     pub fn assert_last(&self, pipeline: &mut Pipeline, order: &Order<'_>, settings: &Settings) {
-        let prompt = pipeline.embed(order.prompt).expect("an embedding");
-        let negative = pipeline.asks_twice(settings.guidance);
-        let negative = negative.then(|| pipeline.embed_negative(&settings.negative, &prompt).expect("an embedding"));
+        let guide = guide(pipeline, order, settings).expect("a guide");
         let shape = pipeline.latent_shape(order.width, order.height).expect("a size");
-        let (guidance, strength) = (settings.guidance, settings.strength);
-        let guide = Guide { prompt, negative, guidance, strength, references: Vec::new(), mask: None };
         let latent = pipeline.denoise(shape, order.seed, settings.steps, &guide, |_, _, _| Ok(()));
         let latent = latent.expect("a latent picture");
         self.assert_close("latent", &latent.numbers);
@@ -243,15 +253,8 @@ impl Model {
     }
 
     fn assert_run_of(&self, run: &str, pipeline: &mut Pipeline, order: &Order<'_>, settings: &Settings) {
-        let prompt = pipeline.embed(order.prompt).expect("an embedding");
-        let negative = pipeline.asks_twice(settings.guidance);
-        let negative = negative.then(|| pipeline.embed_negative(&settings.negative, &prompt).expect("an embedding"));
+        let guide = guide(pipeline, order, settings).expect("a guide");
         let shape = pipeline.latent_shape(order.width, order.height).expect("a size");
-        let references = order.references.iter().map(|seen| pipeline.look(seen, shape).expect("a latent picture"));
-        let references = references.collect();
-        let mask = pipeline.look_at_mask(order, shape).expect("a mask");
-        let guide =
-            Guide { prompt, negative, guidance: settings.guidance, strength: settings.strength, references, mask };
         let mut steps = Vec::new();
         let latent = pipeline.denoise(shape, order.seed, settings.steps, &guide, |_, _, sample| {
             steps.push(sample.to_vec());
