@@ -13,36 +13,14 @@ pub(super) struct Trust {
     pub is_any_name: bool,
 }
 
-/// Parameters that say nothing to this client, with the place that prints them.
-const WITHOUT_MEANING: [(&str, &str); 27] = [
-    ("pgbouncer", "Prisma's URLs for Supabase and Neon"),
-    ("connection_limit", "Prisma"),
-    ("pool_timeout", "Prisma"),
-    ("statement_cache_size", "Prisma"),
-    ("sslaccept", "Prisma"),
-    ("supa", "Vercel's integration of Supabase"),
-    ("workaround", "Vercel's integration of Supabase"),
-    ("uselibpqcompat", "node-postgres"),
-    ("sslcompression", "libpq: nothing is compressed"),
-    ("sslsni", "libpq: the name is always sent"),
-    ("ssl_min_protocol_version", "libpq: 1.2 at least"),
-    ("gssencmode", "libpq: GSSAPI is not used"),
-    ("load_balance_hosts", "libpq: only the primary is used"),
-    ("krbsrvname", "libpq: GSSAPI is not used"),
-    ("fallback_application_name", "libpq"),
-    ("client_encoding", "libpq: always UTF8"),
-    ("sslcertmode", "libpq: there are no client certificates"),
-    ("ssl_max_protocol_version", "libpq"),
-    ("min_protocol_version", "libpq"),
-    ("max_protocol_version", "libpq"),
-    ("gsslib", "libpq: GSSAPI is not used"),
-    ("gssdelegation", "libpq: GSSAPI is not used"),
-    ("pool", "Rails"),
-    ("encoding", "Rails: always UTF8"),
-    ("prepared_statements", "Rails"),
-    ("pool_max_conns", "pgx"),
-    ("prepared_statement_cache_size", "asyncpg"),
-];
+/// Parameters that say nothing to this client: those of Prisma, Vercel, node-postgres, Rails, pgx and asyncpg, and those of
+/// libpq for GSSAPI, compression, versions and names. The server's name is always sent to it, and the encoding is UTF8.
+const WITHOUT_MEANING: &str = "
+    connection_limit encoding pgbouncer pool pool_max_conns pool_timeout prepared_statement_cache_size prepared_statements
+    sslaccept statement_cache_size supa uselibpqcompat workaround
+    client_encoding fallback_application_name gssdelegation gssencmode gsslib krbsrvname load_balance_hosts
+    max_protocol_version min_protocol_version ssl_max_protocol_version ssl_min_protocol_version sslcertmode
+    sslcompression sslsni";
 
 /// Parameters that would protect or select something, and that this client does not have.
 const UNSUPPORTED: [(&str, &str); 9] = [
@@ -96,7 +74,6 @@ fn check_signs(url: &str) -> Result<(), String> {
 /// The parameter as the library takes it, if it does; the others change `trust` or nothing.
 fn parameter(name: &str, value: &str, trust: &mut Trust) -> Result<Option<String>, String> {
     let same = || Ok(Some(format!("{name}={value}")));
-    let is = |(known, _): &(&str, &str)| *known == name;
     match (name, value) {
         ("sslmode", "disable" | "prefer" | "require") => same(),
         ("sslmode", "allow") => Ok(Some("sslmode=prefer".into())),
@@ -119,8 +96,8 @@ fn parameter(name: &str, value: &str, trust: &mut Trust) -> Result<Option<String
         ("target_session_attrs", _) => {
             Err("target_session_attrs in --database must be read-write: tasks are written".into())
         }
-        _ if WITHOUT_MEANING.iter().any(is) => Ok(None),
-        _ => match UNSUPPORTED.iter().find(|case| is(case)) {
+        _ if WITHOUT_MEANING.split_whitespace().any(|known| known == name) => Ok(None),
+        _ => match UNSUPPORTED.iter().find(|(known, _)| *known == name) {
             Some((name, why)) => Err(format!("{name} in --database: {why}")),
             None => same(),
         },
