@@ -1,5 +1,6 @@
-//! No page is wider than its screen, no table wider than its box, and no title of a failure higher than its place, in
-//! either language, with every part of it open. No field of a touchscreen has text so small that a browser zooms into it.
+//! No page is wider than its screen, no table wider than its box, no title of a failure higher than its place, and no
+//! words of one lie under its buttons, in either language, with every part of it open. No field of a touchscreen has
+//! text so small that a browser zooms into it.
 
 use crate::rigs::binary::{json, run};
 
@@ -15,7 +16,17 @@ const WIDE: &str = "(() => {
     const page = document.documentElement.scrollWidth > innerWidth ? ['the page'] : [];
     const high = [...document.querySelectorAll('.tile.failed > strong')]
         .filter((title) => title.scrollHeight > title.clientHeight);
-    return [...wide.map((box) => box.getAttribute('aria-label')), ...page, ...high.map((title) => title.textContent)];
+    const covered = [...document.querySelectorAll('.tile.failed > :is(.open, .soft)')].filter((part) => {
+        const buttons = part.parentElement.querySelector('.more').getBoundingClientRect();
+        const own = part.getBoundingClientRect();
+        return own.left < buttons.right && own.bottom > buttons.top;
+    });
+    const rows = new Set([...document.querySelectorAll('main > .tabs a')].map((tab) => tab.offsetTop)).size;
+    const tabs = innerWidth < 720 && rows > 1 ? ['tabs'] : [];
+    return [
+        ...wide.map((box) => box.getAttribute('aria-label')), ...page, ...tabs,
+        ...[...high, ...covered].map((title) => title.textContent),
+    ];
 })()";
 
 /// Names the fields whose text is smaller than 16 pixels.
