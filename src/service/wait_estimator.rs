@@ -58,12 +58,18 @@ pub struct WorkerThroughput {
     news: Notify,
 }
 
+/// Whether an attempt has run for long enough that its pace, or the absence of one, says when it ends.
+pub fn is_telling(attempt: AttemptProgress) -> bool {
+    let part = attempt.stage.map(|stage| f64::from(stage.fraction()));
+    attempt.running >= TELLING_TIME && part.is_none_or(|part| part >= TELLING_PART)
+}
+
 /// Estimated time until an attempt ends: extrapolated from its steps if it reports some, otherwise the rest of the
 /// usual time, which is `None` if unknown.
 fn left(attempt: AttemptProgress, usual: Option<Duration>) -> Option<Duration> {
     let AttemptProgress { running, stage } = attempt;
     let part = stage.map(|stage| f64::from(stage.fraction()));
-    match part.filter(|part| *part >= TELLING_PART && running >= TELLING_TIME) {
+    match part.filter(|_| is_telling(attempt)) {
         Some(part) => Some(running.mul_f64((1.0 - part) / part)),
         None => usual.map(|usual| usual.saturating_sub(running)),
     }

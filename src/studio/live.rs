@@ -16,6 +16,7 @@ use crate::service::ServiceContext;
 use crate::service::queue_positions::QueuedTask;
 use crate::service::shares::fits;
 use crate::service::tasks::Tasks;
+use crate::service::wait_estimator::is_telling;
 use tintype_domain::model::{Id, Surface};
 use tintype_domain::person::{Person, TokenHash};
 use tintype_store::Unfinished;
@@ -86,7 +87,7 @@ pub(super) struct TaskProgress {
     pub(super) waits: bool,
     /// Its rank by age among the waiting tasks of the account in the studio, from 1; 0 if that is unknown.
     pub(super) position: u64,
-    /// Seconds until it ends, as far as they are known; rounded, because they are an estimate.
+    /// Seconds until it ends, once they can be told; rounded, because they are an estimate.
     pub(super) left: Option<u64>,
     /// The stage that its present attempt has reported.
     pub(super) stage: Option<Stage>,
@@ -98,10 +99,12 @@ impl TaskProgress {
     pub(super) async fn of(tasks: &Tasks, task: &Unfinished) -> Self {
         let queued = QueuedTask { id: task.task_id, account_id: task.account_id, surface: Surface::Web };
         let queue = tasks.queue_position_of(queued, task.image_to_image, task.attempt).await;
+        // A first guess from the time of other tasks would soon give way to a very different one.
+        let is_known = !task.is_leased || task.attempt.is_some_and(is_telling);
         Self {
             waits: !task.is_leased,
             position: if task.is_leased { 0 } else { queue.position },
-            left: queue.wait.map(|wait| rounded(wait.as_secs())),
+            left: queue.wait.filter(|wait| is_known && !wait.is_zero()).map(|wait| rounded(wait.as_secs())),
             stage: task.attempt.and_then(|attempt| attempt.stage),
             preview: task.preview,
         }

@@ -1,8 +1,10 @@
-//! Previews: shown to the people of an account while their picture is made, and to nobody else.
+//! Previews and the time left: shown to the people of an account while their picture is made, and to nobody else.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use tempfile::TempDir;
+use tintype::service::wait_estimator::MIN_SAMPLES;
 use tintype::worker::Worker;
 use tintype_engine::Stage;
 
@@ -82,4 +84,32 @@ async fn nothing_is_previewed_for_the_api_or_before_the_policy_has_judged_it() {
         assert_eq!(source(&ada.page(&format!("/studio/tasks/{id}")).await), None);
     };
     render(&engine, &service, look).await;
+}
+
+#[tokio::test]
+async fn the_time_left_is_shown_once_it_can_be_told() {
+    let second = Duration::from_secs(1);
+    let service = Service::start_with(&["--renders", "1"]).await;
+    (0..MIN_SAMPLES).for_each(|_| service.worker.throughput().observe(second * 10, 1));
+    let ada = service.visitor("ada", 10).await;
+    let card = format!("/studio/tasks/{}", ada.create("a boat").await);
+    let engine = Arc::new(Staged::default());
+    let worker = engine.worker(&service);
+    let looking = async {
+        engine.begun().await;
+        let shows = async |words: &str| {
+            worker.report_progress().await;
+            ada.page(&card).await.contains(words)
+        };
+        assert!(!shows(" s left").await, "others took 10 s");
+        service.clock.advance(second * 3);
+        assert!(shows("about 7 s left").await, "it has no steps");
+        service.clock.advance(second * 17);
+        assert!(!shows(" s left").await, "it takes longer than others");
+        engine.report(Stage::Step { done: 1, of: 2 });
+        assert!(shows("about 20 s left").await, "half of it took 20 s");
+        engine.end();
+    };
+    let (done, ()) = tokio::join!(worker.step(), looking);
+    assert_eq!(done.expect("a store"), 1);
 }
