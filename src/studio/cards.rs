@@ -217,7 +217,11 @@ impl<'a> Card<'a> {
         preset.into_iter().chain(given).collect()
     }
 
+    /// Without pictures, only a chosen seed says anything.
     pub(super) fn seeds(&self) -> String {
+        if self.failure.is_some() && self.request.settings.render.seed.is_none() {
+            return String::new();
+        }
         self.request.seeds(self.task.id).map(|seed| seed.to_string()).collect::<Vec<_>>().join(", ")
     }
 
