@@ -208,7 +208,7 @@ document.addEventListener("click", async (event) => {
   }
   if (isViewing()) leaveViewer();
   if (target.dataset.use) return addReference(target.dataset.use);
-  if (target.closest("details.remix")) target.closest("details.remix").open = false;
+  if (target.closest("details.drop")) target.closest("details.drop").open = false;
   if (from) remix(from, target.dataset.remix.split(" "));
 });
 

@@ -76,7 +76,9 @@ function fill(shown, details) {
   const copy = one("[data-copy-prompt]").content.firstElementChild.cloneNode(true);
   copy.dataset.copy = one(".card .prompt", details).textContent;
   const caption = one(".card .caption", details);
-  one(".actions", caption).append(copy, one(".actions > .danger", caption) ?? "");
+  const actions = one(".actions", caption);
+  (one("[data-more]", actions) ?? actions).append(copy);
+  actions.append(one(".actions > .danger", caption) ?? "");
   // A long one scrolls, also by the keyboard.
   one(".prompt", caption).tabIndex = 0;
   const failure = one(".card p.words", details);

@@ -107,7 +107,7 @@ fn the_gallery_passes_axe() {
     person.click("document.querySelector('.star')");
     person.until("document.querySelector('.star[aria-pressed=true]')");
     // Without the menus of the person and of the cards, which cover what is below them.
-    person.evaluate("document.querySelectorAll('main details:not(.remix)').forEach(part => { part.open = true; })");
+    person.evaluate("document.querySelectorAll('main details:not(.drop)').forEach(part => { part.open = true; })");
     examiner.examine(&mut person, "a chosen task, and every part open");
     person.resize(1_280, 900);
     person.open("/studio/gallery");

@@ -385,7 +385,7 @@ fn back_from_a_remix_returns_to_the_viewer_over_the_gallery() {
     person.block(&["*/files/*"]);
     let zoom = "document.querySelector('[data-zoom]').ariaDisabled";
     person.click(&format!("{TILES}[1].querySelector('.open')"));
-    person.until("document.querySelector('.viewer .remix')");
+    person.until("document.querySelector('.viewer .drop')");
     person.click("document.querySelector('[data-large]')");
     assert_eq!(person.evaluate(&format!("document.querySelector('.stage.whole') ?? {zoom}")), "true");
     person.block(&[]);
@@ -399,7 +399,7 @@ fn back_from_a_remix_returns_to_the_viewer_over_the_gallery() {
     person.enlarge(1);
     assert_eq!(person.evaluate(SWIPE), 1);
     person.press("ArrowLeft");
-    person.click("document.querySelector('.viewer .remix summary')");
+    person.click("document.querySelector('.viewer .drop summary')");
     person.follow("document.querySelector('.viewer [data-remix=prompt]')");
     assert_eq!(person.evaluate("location.pathname"), "/studio");
     person.evaluate("setTimeout(() => history.back()), 1");
