@@ -3,6 +3,7 @@
 use askama::Template;
 use axum::extract::Query;
 
+use crate::studio::cards::url;
 use crate::studio::error::PageResult;
 use crate::studio::failures;
 use crate::studio::page::{Cursor, Frame, html, last_of_page};
@@ -16,7 +17,8 @@ const PAGE: u32 = 50;
 #[template(path = "activity.html")]
 struct ActivityPage<'a> {
     frame: Frame<'a>,
-    tasks: Vec<TaskRecord>,
+    /// The tasks, each with its pictures' URLs.
+    tasks: Vec<(TaskRecord, Vec<String>)>,
     older: Option<Id>,
 }
 
@@ -35,7 +37,17 @@ impl ActivityPage<'_> {
 pub async fn activity(visitor: Visitor, Query(cursor): Query<Cursor>) -> PageResult {
     let before = cursor.before()?;
     let (studio, account) = (&visitor.studio, visitor.account_id());
-    let mut tasks = studio.shared.store.list_records(account, Surface::Api, before, PAGE + 1).await?;
-    let older = last_of_page(&mut tasks, PAGE).map(|record| record.task.id);
+    let mut records = studio.shared.store.list_records(account, Surface::Api, before, PAGE + 1).await?;
+    let older = last_of_page(&mut records, PAGE).map(|record| record.task.id);
+    let mut tasks = Vec::with_capacity(records.len());
+    for record in records {
+        let mut urls = Vec::new();
+        if let Status::Completed(names) = &record.task.status {
+            for name in names {
+                urls.push(url(&visitor, name).await?);
+            }
+        }
+        tasks.push((record, urls));
+    }
     html(&ActivityPage { frame: Frame::new("activity", &visitor).await?, tasks, older })
 }

@@ -148,4 +148,6 @@ async fn no_route_of_the_studio_tells_of_a_task_of_the_api_but_one_page_that_cha
         assert_eq!(store.list_records(ada.account, Surface::Web, None, 10).await.expect("a store").len(), 1, "{state}");
         service.work().await;
     }
+    let page = ada.page("/studio/activity").await;
+    assert!(page.contains(">Picture 1</a>") && !page.contains(">Picture 2</a>"), "{page}");
 }
