@@ -97,6 +97,11 @@ impl Texts {
         grouped(n.into().value as i64, self.separators[0])
     }
 
+    /// A number with its sign, also if it is above zero.
+    pub(super) fn change(&self, n: i64) -> String {
+        format!("{}{}", if n > 0 { "+" } else { "" }, self.number(n))
+    }
+
     /// A time in seconds, with a decimal if it is short.
     pub(super) fn seconds(&self, time: Duration) -> String {
         match time.as_secs_f64() {
@@ -265,6 +270,7 @@ mod tests {
         assert_eq!(english.count("credits", 1_200_i64), "1,200 credits");
         assert_eq!(german.count("credits", -1_234_567_i64), "-1.234.567 Credits");
         assert_eq!([0_i64, 999, 100_000].map(|n| english.number(n)), ["0", "999", "100,000"]);
+        assert_eq!([1_200_i64, 0, -2].map(|n| german.change(n)), ["+1.200", "0", "-2"]);
         let times = [Duration::from_millis(1_250), Duration::from_secs(3_600)];
         assert_eq!(times.map(|time| german.seconds(time)), ["1,2 s", "3.600 s"]);
         assert_eq!(english.word("signed-in-as", "ada"), "Signed in as ada");

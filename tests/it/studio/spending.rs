@@ -58,6 +58,7 @@ async fn an_owner_sees_and_downloads_the_usage_by_key_and_by_day() {
     let ledger = ada.page("/studio/credits").await;
     let link = format!("<a href=\"/studio/tasks/{failed}\"><code>imgmodel-{failed}</code></a>");
     assert_eq!((ledger.matches(&link).count(), ledger.matches("href=\"/studio/tasks/").count()), (2, 2), "{ledger}");
+    assert!(ledger.contains(">+2</td>") && ledger.contains(">-2</td>"), "{ledger}");
     let page = ada.page("/studio/usage").await;
     let charged = "<td class=\"number\" data-label=\"Charged\">10</td>";
     assert!(page.contains("=laptop") && page.contains(">Studio<") && page.contains(charged), "{page}");
