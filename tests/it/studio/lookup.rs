@@ -32,6 +32,7 @@ async fn an_operator_finds_a_person_by_a_part_of_the_name() {
     assert!(!second.contains("grace &#38; 49") && second.contains("value=\"GRACE\""), "{second}");
     let one = operator.page(&format!("{path}?q=%26+17")).await;
     assert!(one.contains("grace &#38; 17") && one.matches("grace &#38;").count() == 1, "{one}");
+    assert!(one.contains("<td data-label=\"State\">Active</td>"), "{one}");
     for nobody in ["%25", "nobody"] {
         assert!(operator.page(&format!("{path}?q={nobody}")).await.contains("No one matches."), "{nobody}");
     }
