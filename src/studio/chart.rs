@@ -46,6 +46,8 @@ struct Bar {
 struct Tick {
     x: f64,
     label: String,
+    /// The day that it names.
+    day: Option<String>,
 }
 
 /// A chart of one series over time.
@@ -85,7 +87,8 @@ impl Chart {
         let tick = |(index, (at, _)): (usize, &(Timestamp, i64))| {
             let x = slot * (index as f64 + 0.5);
             let label = tick(t, step, series.len(), *at).filter(|_| x > EDGE && x < 100.0 - EDGE)?;
-            Some(Tick { x, label })
+            let day = day_of_month(t, *at).filter(|day| *day == label).map(|_| at.day());
+            Some(Tick { x, label, day })
         };
         Self {
             t,

@@ -163,6 +163,11 @@ pub(super) fn day(t: &Texts, at: Timestamp) -> String {
     day_of_month(t, at).map_or_else(|| at.day(), |day| format!("{day} {}", &at.day()[..4]))
 }
 
+/// A day in UTC as HTML: the script writes it as the reader's country does.
+pub(super) fn local_day(t: &Texts, at: Timestamp) -> String {
+    format!("<span data-day=\"{}\">{}</span>", at.day(), day(t, at))
+}
+
 /// A day in UTC without its year; `None` beyond the years of the calendar.
 pub(super) fn day_of_month(t: &Texts, at: Timestamp) -> Option<String> {
     let utc = utc(at)?;

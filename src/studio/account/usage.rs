@@ -9,7 +9,7 @@ use serde::Deserialize;
 use crate::service::usage::{self, API, FORMER_PERSON, STUDIO, UNKNOWN_KEY, UsageLine};
 use crate::studio::chart::{Chart, Measure, Step};
 use crate::studio::error::{PageError, PageResult};
-use crate::studio::page::{BYTE_ORDER_MARK, DAY, Frame, csv, day, html};
+use crate::studio::page::{BYTE_ORDER_MARK, DAY, Frame, csv, html, local_day};
 use crate::studio::session::Visitor;
 use crate::studio::texts::Texts;
 use tintype_domain::person::Role;
@@ -61,15 +61,17 @@ struct UsagePage<'a> {
     chart: Option<Chart>,
     periods: [u32; 3],
     query: &'a UsageQuery,
-    /// The first day of the period and the last one, which is today.
+    /// The first day of the period and the last one, which is today, as HTML.
     days: String,
 }
 
 impl UsagePage<'_> {
+    /// The day of a row, as HTML.
+    fn day(&self, line: &UsageLine) -> Option<String> {
+        Some(local_day(self.frame.t, Timestamp::of_day(line.day.as_deref()?)?))
+    }
+
     fn name(&self, line: &UsageLine) -> String {
-        if let Some(at) = line.day.as_deref().and_then(Timestamp::of_day) {
-            return day(self.frame.t, at);
-        }
         let name = line.key.as_ref().or(line.person.as_ref());
         let text = match name.map(String::as_str) {
             Some(STUDIO) => "usage-studio",
@@ -108,7 +110,7 @@ pub async fn usage(visitor: Visitor, Query(query): Query<UsageQuery>) -> PageRes
     let now = visitor.studio.shared.store.now();
     let from = query.from(now).unwrap_or(now);
     let chart = (query.by() == UsageBy::Day).then(|| chart(visitor.texts, &lines, from, query.days()));
-    let days = format!("{} – {}", day(visitor.texts, from), day(visitor.texts, now));
+    let days = format!("{} – {}", local_day(visitor.texts, from), local_day(visitor.texts, now));
     let frame = Frame::new("usage", &visitor).await?;
     html(&UsagePage { frame, lines, total, chart, periods: PERIODS, query: &query, days })
 }

@@ -49,6 +49,10 @@ function setUp(root) {
     time.title = time.textContent;
     time.textContent = LOCAL_TIME.format(new Date(time.dateTime));
   }
+  for (const day of all("[data-day]", root)) {
+    const style = day.matches("text") ? { day: "numeric", month: "short" } : { dateStyle: "medium" };
+    day.textContent = new Date(day.dataset.day).toLocaleDateString(LOCALE, { ...style, timeZone: "UTC" });
+  }
 }
 
 function showBalance(credits) {
