@@ -43,6 +43,7 @@ fn the_home_page_leads_to_the_documentation_and_both_fit_a_telephone_and_follow_
     browser.follow("document.querySelector('a.button')");
     browser.until("document.querySelector('#reference h1')?.textContent.includes('Tintype')");
     assert_eq!(browser.evaluate("location.pathname"), "/docs/");
+    assert_eq!(browser.evaluate("document.querySelectorAll('.bar a[href=\"/studio\"]').length"), 1);
     fit_a_telephone_and_follow_the_dark(&mut browser, &server);
     assert_quiet(&browser, &server);
     server.stop();
