@@ -122,7 +122,7 @@ mod tests {
             (Action::Grant, "+9 (until 2026-11-24T12:00:00.000Z) a trial", "+9 (bis 2026-11-24 12:00) a trial"),
             (Action::Grant, "+9000 until June", "+9.000 until June"),
             (Action::Take, "-5000 a mistake", "-5.000 a mistake"),
-            (Action::SetLowBalance, "none", "keins"),
+            (Action::SetLowBalance, "none", "Keins"),
             (Action::SetLowBalance, "4000", "4.000"),
             (Action::ChangeBudget, "8000/month", "8.000 im Monat"),
             (Action::DisableEndpoint, "gone", "der Empfänger antwortete mit 410 Gone"),

@@ -156,7 +156,7 @@ fn a_refusal_shows_beside_the_form_and_keeps_the_words() {
 fn every_page_shows_its_content() {
     let mut person = Person::sign_in(&[]);
     person.open("/studio/activity");
-    person.until("document.body.innerText.includes('No program has created a task')");
+    person.until("document.body.innerText.includes('No API tasks yet')");
     let (url, data) = (person.server.url(), person.data.path().to_owned());
     let key = person.server.first_key().expect("a first start");
     let out = tempfile::tempdir().expect("a directory");

@@ -43,7 +43,7 @@ fn a_key_is_shown_once_rotated_disabled_and_revoked() {
     let mut person = Person::sign_in(&[]);
     person.open("/studio/keys");
     person.paste("document.querySelector('main input[name=name]')", "press");
-    person.follow_words("Create a key");
+    person.press("Create key");
     let secret = "document.querySelector('.secret')?.textContent";
     let of_press = person.evaluate(secret);
     assert!(of_press.as_str().is_some_and(|key| key.starts_with("tt_")), "{of_press}");
@@ -57,15 +57,15 @@ fn a_key_is_shown_once_rotated_disabled_and_revoked() {
     let rotated = person.evaluate(secret);
     assert!(rotated.as_str().is_some_and(|key| key.starts_with("tt_")) && rotated != of_press, "{rotated}");
     person.open("/studio/keys");
-    person.follow_words("Disable");
-    assert!(person.text().contains("disabled"), "{}", person.text());
+    person.press("Disable");
+    assert!(person.text().contains("Disabled"), "{}", person.text());
     // One click asks and changes nothing.
     person.click(&Person::asks("Revoke"));
     person.until("document.body.innerText.includes('This cannot be undone')");
     person.open("/studio/keys");
-    assert!(!person.text().contains("revoked"), "{}", person.text());
+    assert!(!person.text().contains("Revoked"), "{}", person.text());
     person.press_surely("Revoke");
-    assert!(person.text().contains("revoked"), "{}", person.text());
+    assert!(person.text().contains("Revoked"), "{}", person.text());
     person.leave();
 }
 
@@ -136,7 +136,7 @@ fn the_essentials_work_without_scripts() {
     assert_eq!(person.evaluate("document.querySelectorAll('.tile').length"), 0);
     person.open("/studio/keys");
     person.press_surely("Revoke");
-    assert!(person.text().contains("revoked"), "{}", person.text());
+    assert!(person.text().contains("Revoked"), "{}", person.text());
     person.open("/studio/gallery");
     person.follow("document.querySelector('.tile .star')");
     person.open("/studio/gallery?starred=1");

@@ -60,7 +60,7 @@ async fn one_link_lets_several_people_join_with_its_role() {
     let path = ada.invite("viewer", "2", "7").await;
     let shown = service.call("GET", &path, &[], "").await;
     assert!(shown.status == 200 && text(&shown).contains("Join Ada &#38; &#60;Co&#62;"), "{shown:?}");
-    assert!(text(&shown).contains("Role: viewer") && !text(&shown).contains("<script"), "{shown:?}");
+    assert!(text(&shown).contains("Role: Viewer") && !text(&shown).contains("<script"), "{shown:?}");
     assert_eq!((shown.header("referrer-policy"), shown.header("cache-control")), ("strict-origin", "no-store"));
     let german = service.call("GET", &path, &[("accept-language", "de")], "").await;
     assert!(text(&german).contains("Rolle: Betrachter"), "{german:?}");

@@ -34,7 +34,7 @@ async fn an_operator_finds_a_person_by_a_part_of_the_name() {
     assert!(one.contains("grace &#38; 17") && one.matches("grace &#38;").count() == 1, "{one}");
     assert!(one.contains("<td data-label=\"State\">Active</td>"), "{one}");
     for nobody in ["%25", "nobody"] {
-        assert!(operator.page(&format!("{path}?q={nobody}")).await.contains("No one matches."), "{nobody}");
+        assert!(operator.page(&format!("{path}?q={nobody}")).await.contains("No people match."), "{nobody}");
     }
     assert_eq!(operator.get(&format!("{path}?account=nonsense")).await.status, StatusCode::NOT_FOUND);
 }
@@ -72,7 +72,7 @@ async fn an_account_with_many_people_has_them_in_pages() {
     }
     let found = ada.page("/studio/people?q=ber+31").await;
     assert!(found.contains("member 31") && !found.contains("member 30"), "{found}");
-    assert!(ada.page("/studio/people?q=eve").await.contains("No one matches."));
+    assert!(ada.page("/studio/people?q=eve").await.contains("No people match."));
     let account = operator.page(&format!("/studio/operator/accounts/{}", ada.account)).await;
     let all = format!("/studio/operator/people?account={}", ada.account);
     assert!(account.contains("member 48") && !account.contains("member 49") && account.contains(&all), "{account}");

@@ -105,7 +105,7 @@ async fn an_account_is_disabled_and_enabled_but_never_the_own_one() {
     assert_eq!(operator.send(&change(ada.account, "delete"), &[]).await.status, StatusCode::NOT_FOUND);
     assert_eq!(operator.send(&change(ada.account, "disable"), &[]).await.status, StatusCode::SEE_OTHER);
     assert_eq!(ada.get("/studio").await.status, StatusCode::SEE_OTHER);
-    assert!(operator.page("/studio/operator/accounts?q=AD").await.contains("disabled"));
+    assert!(operator.page("/studio/operator/accounts?q=AD").await.contains("Disabled"));
     assert_eq!(operator.send(&change(ada.account, "enable"), &[]).await.status, StatusCode::SEE_OTHER);
     ada.page("/studio").await;
     let actions: Vec<_> = operator.actions().await.into_iter().map(|(action, _)| action).collect();
@@ -120,7 +120,7 @@ async fn strikes_are_shown_and_lifted() {
     let store = &service.shared.store;
     violate(store, ada.account, Some(key), Surface::Api).await;
     let page = operator.page("/studio/operator/strikes").await;
-    assert!(page.contains("laptop") && page.contains("suspended"), "{page}");
+    assert!(page.contains("laptop") && page.contains("Suspended"), "{page}");
     assert!(operator.page("/studio/operator/accounts").await.contains("1 suspended key"));
     // A key that was disabled by hand stays disabled.
     store.change_key(key, KeyChange::Disable).await.expect("a store");

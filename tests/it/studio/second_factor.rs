@@ -315,7 +315,7 @@ async fn a_required_second_factor_comes_before_everything_else() {
             held += 1;
         }
         assert!(held > 50, "{held}");
-        assert!(ada.page(PAGE).await.contains("requires a second factor"));
+        assert!(ada.page(PAGE).await.contains("requires two-factor authentication"));
         let page = ada.page(PAGE).await;
         let (secret, ticket) = (hidden(&page, "secret"), hidden(&page, "ticket"));
         let code = FactorSecret::parse(&secret).expect("a secret").code(service.clock.now());

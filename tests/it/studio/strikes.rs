@@ -75,7 +75,7 @@ async fn the_last_strike_suspends_the_person_alone_until_the_operator_lifts_it()
     assert_eq!(bob.send(&lift, &[]).await.status, StatusCode::NOT_FOUND);
     let remove = format!("/studio/people/{}/remove", bob.person.id);
     assert_eq!(owner.send(&remove, &[]).await.status, StatusCode::CONFLICT, "a new person would have no strikes");
-    assert!(owner.page("/studio/people").await.contains("suspended"));
+    assert!(owner.page("/studio/people").await.contains("Suspended"));
     assert!(bob.found().await.suspension.is_some());
 
     for path in ["/studio/operator/strikes".to_owned(), format!("/studio/operator/accounts/{}", bob.account)] {

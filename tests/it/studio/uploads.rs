@@ -335,7 +335,7 @@ async fn members_delete_their_own_uploads_and_owners_all_on_the_record() {
     let (service, ada) = Service::with_visitor(&[], 100).await;
     let alone = ada.uploaded().await;
     let page = ada.page("/studio/uploads").await;
-    assert!(page.contains(">Uploads of this account</h1>") && !page.contains("<abbr"), "{page}");
+    assert!(page.contains(">Account uploads</h1>") && !page.contains("<abbr"), "{page}");
     let bob = service.visitor_as("ada", "bob van Berg", Role::Member).await;
     let eve = service.visitor_as("ada", "eve", Role::Member).await;
     let viewer = service.visitor_as("ada", "vic", Role::Viewer).await;

@@ -191,10 +191,10 @@ async fn an_owner_sees_what_became_of_deliveries_and_sends_one_again() {
     receiver.always(Reply::status(503));
     let tested = operator.send(&format!("{page}/test"), &[]).await;
     assert_eq!((tested.status, tested.header("location")), (StatusCode::SEE_OTHER, page.as_str()));
-    assert!(operator.page(&page).await.contains("waiting"));
+    assert!(operator.page(&page).await.contains(">Waiting<"));
     service.deliver().await;
     let shown = operator.page(&page).await;
-    assert!(shown.contains("webhook.test") && shown.contains(">failed<") && shown.contains("503"));
+    assert!(shown.contains("webhook.test") && shown.contains(">Failed<") && shown.contains("503"));
     receiver.always(Reply::status(204));
     let store = &service.shared.store;
     let failed = store.list_deliveries(endpoint, None, 10).await.expect("a store").remove(0);
