@@ -30,8 +30,6 @@ pub mod search;
 pub mod second_factor;
 pub mod signed_tokens;
 pub mod source;
-#[cfg(feature = "sql")]
-mod sql;
 pub mod stored_reference;
 pub mod string_enum;
 pub mod text;

@@ -231,9 +231,7 @@ pub(crate) async fn record(tx: &Transaction<'_>, actor: &Actor, audited: &Audite
         VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)";
     let Actor { name, person_id, via, source } = actor;
     let AuditedChange { action, account_id, subject, detail } = audited;
-    let (id, via, action) = (tx.new_id(), via.as_str(), action.as_str());
-    tx.execute(sql, &[&id, name, person_id, &via, source, &action, account_id, subject, detail]).await?;
-    Ok(())
+    tx.execute(sql, &[&tx.new_id(), name, person_id, via, source, action, account_id, subject, detail]).await.map(drop)
 }
 
 /// Records a change to a person, if it was made. Returns whether it was.
@@ -278,7 +276,7 @@ impl Store {
              ) l LEFT JOIN accounts a ON a.id = l.account_id ORDER BY l.id DESC",
             of_account(account_id)
         );
-        self.driver.list(&sql, &[&account_id, &upper(before), &i64::from(limit)], entry).await
+        self.driver.list(&sql, &[&account_id, &upper(before), &limit], entry).await
     }
 
     /// Deletes the entries from before `cutoff`. Returns their number.

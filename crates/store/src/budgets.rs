@@ -62,7 +62,7 @@ pub(crate) async fn set(tx: &Transaction<'_>, key_id: Id, budget: Option<Budget>
         "UPDATE api_keys SET budget = $2, budget_period = $3,
              operator_budget = CASE WHEN $4 THEN CAST($2 AS bigint) IS NOT NULL ELSE operator_budget END WHERE {line}"
     );
-    let (credits, period) = budget.map(|budget| (budget.credits, budget.period.as_str())).unzip();
+    let (credits, period) = budget.map(|budget| (budget.credits, budget.period)).unzip();
     Ok(tx.execute(&set, &[&key_id, &credits, &period, &by_operator]).await? > 0)
 }
 

@@ -100,13 +100,12 @@ pub(crate) async fn exists(tx: &Transaction<'_>, key_id: Id, call: &Call) -> Don
     let found = match call.idempotency {
         Some(idempotency) => {
             let sql = "SELECT 1 FROM calls WHERE key_id = $1 AND idempotency = $2";
-            tx.query_opt(sql, &[&key_id, &idempotency.as_slice()]).await?
+            tx.query_opt(sql, &[&key_id, &idempotency]).await?
         }
         None => {
             let sql = format!("SELECT 1 FROM calls WHERE {UNDELIVERED} LIMIT 1");
             let (attempts, since) = call.reach(tx.now());
-            let (digest, attempts) = (call.digest.as_slice(), i64::from(attempts));
-            tx.query_opt(&sql, &[&key_id, &digest, &attempts, &since, &call.counted]).await?
+            tx.query_opt(&sql, &[&key_id, &call.digest, &attempts, &since, &call.counted]).await?
         }
     };
     Ok(found.is_some())
@@ -117,8 +116,7 @@ pub(crate) async fn record(tx: &Transaction<'_>, task_id: Id, key_id: Id, call: 
     let sql = "INSERT INTO calls (task_id, key_id, digest, idempotency, attempt, holder)
         VALUES ($1, $2, $3, $4, $5, $6)";
     let Call { digest, idempotency, attempt, holder, counted: _, wants_previews: _ } = call;
-    let (idempotency, attempt) = (idempotency.as_ref().map(<[u8; 32]>::as_slice), i64::from(*attempt));
-    tx.execute(sql, &[&task_id, &key_id, &digest.as_slice(), &idempotency, &attempt, holder]).await.map(drop)
+    tx.execute(sql, &[&task_id, &key_id, digest, idempotency, attempt, holder]).await.map(drop)
 }
 
 /// Calls of OpenAI's dialect and of tools. [`Store::submit_before`](super::Store::submit_before) writes them down with
@@ -129,12 +127,11 @@ impl Store {
     /// holds, then the oldest. Of several calls at once each attaches to another task. The call of a client that does
     /// not count attaches only to a task that no call holds.
     pub async fn attach_call(&self, key_id: Id, call: Call) -> Result<Attachment> {
-        let digest = call.digest.as_slice();
         if let Some(idempotency) = call.idempotency {
             let sql = "SELECT task_id, digest FROM calls WHERE key_id = $1 AND idempotency = $2";
-            let found = self.driver.read_one(sql, &[&key_id, &idempotency.as_slice()]).await?;
+            let found = self.driver.read_one(sql, &[&key_id, &idempotency]).await?;
             let Some(row) = found else { return Ok(Attachment::None) };
-            let same = row.get::<Vec<u8>>("digest")? == digest;
+            let same = row.get::<Vec<u8>>("digest")? == call.digest;
             return Ok(if same { Attachment::Task(row.get("task_id")?) } else { Attachment::OtherChoices });
         }
         // The lock makes concurrent attempts wait for each other; the update repeats the conditions, because the row
@@ -149,9 +146,8 @@ impl Store {
             self.driver.either("", "FOR UPDATE SKIP LOCKED")
         );
         let (before, since) = call.reach(self.driver.now());
-        let (before, attempt) = (i64::from(before), i64::from(call.attempt));
-        let parameters: [&dyn Parameter; 7] =
-            [&key_id, &digest, &before, &since, &call.counted, &attempt, &call.holder];
+        let Call { digest, counted, attempt, holder, .. } = &call;
+        let parameters: [&dyn Parameter; 7] = [&key_id, digest, &before, &since, counted, attempt, holder];
         let rows = self.statement(Effect::AttachCall, sql, &parameters).await?;
         rows.first().map_or(Ok(Attachment::None), |row| Ok(Attachment::Task(row.get("task_id")?)))
     }

@@ -7,7 +7,7 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use super::driver::{self, Driver, Parameter, Row, Store, Transaction, from_row, list, millis};
+use super::driver::{Driver, List, Row, Store, Transaction, from_row};
 use super::endpoints::{self, ENDPOINT, endpoint};
 use super::tasks::{TASK, task, upper};
 use super::{Action, Actor, AuditedChange, Result, StoreError, audit_log};
@@ -152,7 +152,7 @@ async fn write(tx: &Transaction<'_>, account_id: Id, event: &NewEvent<'_>) -> Do
         tx.either("instr", "strpos"),
         tx.locking("FOR KEY SHARE")
     );
-    for row in tx.query(&subscribed, &[&account_id, &event.kind.as_str()]).await? {
+    for row in tx.query(&subscribed, &[&account_id, &event.kind]).await? {
         add(tx, row.get("id")?, event).await?;
     }
     Ok(())
@@ -162,7 +162,7 @@ async fn add(tx: &Transaction<'_>, endpoint_id: Id, event: &NewEvent<'_>) -> Don
     let (id, NewEvent { kind, event_id, data, happened_at, due_at }) = (tx.new_id(), event);
     let sql = "INSERT INTO deliveries (id, endpoint_id, event_id, type, data, happened_at, next_attempt_at)
         VALUES ($1, $2, $3, $4, $5, $6, $7)";
-    tx.execute(sql, &[&id, &endpoint_id, event_id, &kind.as_str(), data, happened_at, due_at]).await?;
+    tx.execute(sql, &[&id, &endpoint_id, event_id, &kind, data, happened_at, due_at]).await?;
     Ok(id)
 }
 
@@ -222,28 +222,21 @@ fn due(now: &str) -> String {
 
 from_row! { fn due_endpoint(row) -> DueEndpoint { id, account_id, is_failing } }
 
-/// The columns of a [`DeliveryClaim`] with a delivery `d`. The old secret is among them while it still signs at `now`.
-fn claim_columns(now: &str) -> String {
-    format!(
-        "d.id AS delivery_id, d.event_id, d.type, d.data, d.happened_at, d.attempts, endpoints.secret,
-         CASE WHEN endpoints.old_secret_until > {now} THEN endpoints.old_secret END AS old_secret, {ENDPOINT}"
-    )
-}
-
 /// The delivery of an attempt that has just begun. `tasks` has the task of an event that is the end of one.
-fn claimed(row: &Row, tasks: &HashMap<Id, Task>) -> Result<DeliveryClaim> {
-    let event_id: Id = row.get("event_id")?;
+fn claimed(row: &Row, endpoints: &HashMap<Id, &Row>, tasks: &HashMap<Id, Task>) -> Result<DeliveryClaim> {
+    let (event_id, endpoint_id): (Id, Id) = (row.get("event_id")?, row.get("endpoint_id")?);
     let invalid = |what: &str| StoreError::other(format!("a delivery has no {what} that can be read"));
     let data = match row.get::<Option<String>>("data")? {
         Some(text) => serde_json::from_str(&text).map_err(|_| invalid("data"))?,
         None => event::of_task(tasks.get(&event_id).ok_or_else(|| invalid("task"))?),
     };
-    let mut secrets = vec![row.get("secret")?];
-    secrets.extend(row.get::<Option<SigningSecret>>("old_secret")?);
+    let of = endpoints.get(&endpoint_id).ok_or_else(|| invalid("endpoint"))?;
+    let mut secrets = vec![of.get("secret")?];
+    secrets.extend(of.get::<Option<SigningSecret>>("old_secret")?);
     Ok(DeliveryClaim {
-        id: row.get("delivery_id")?,
+        id: row.get("id")?,
         attempt: row.get("attempts")?,
-        endpoint: endpoint(row)?,
+        endpoint: endpoint(of)?,
         secrets,
         event: Event { id: event_id, kind: row.get("type")?, happened_at: row.get("happened_at")?, data },
     })
@@ -261,16 +254,25 @@ async fn claims(driver: &Driver, rows: &[Row]) -> Result<Vec<DeliveryClaim>> {
     if !ends.is_empty() {
         // They never change. A damaged one is missing, and its delivery with it.
         let sql = format!("SELECT {TASK} FROM tasks WHERE id {}", driver.in_list(1));
-        let rows = driver.read(&sql, &[&list(&ends)]).await?;
+        let rows = driver.read(&sql, &[&List(&ends)]).await?;
         tasks.extend(rows.iter().filter_map(|row| task(row).ok()).map(|task| (task.id, task)));
     }
+    // The old secret is among the columns while it still signs.
+    let sql = format!(
+        "SELECT {ENDPOINT}, secret, CASE WHEN old_secret_until > $2 THEN old_secret END AS old_secret
+         FROM endpoints WHERE id {}",
+        driver.in_list(1)
+    );
+    let ids = rows.iter().map(|row| row.get("endpoint_id")).collect::<Result<Vec<Id>>>()?;
+    let found = driver.read(&sql, &[&List(&ids), &driver.now()]).await?;
+    let endpoints = found.iter().map(|row| Ok((row.get("id")?, row))).collect::<Result<_>>()?;
     let mut claims = Vec::new();
     for row in rows {
-        match claimed(row, &tasks) {
+        match claimed(row, &endpoints, &tasks) {
             Ok(claim) => claims.push(claim),
             // A damaged row must not stop the other deliveries. It comes again after the lease.
             Err(error) => {
-                let delivery = row.get::<Id>("delivery_id").ok().map(tracing::field::display);
+                let delivery = row.get::<Id>("id").ok().map(tracing::field::display);
                 tracing::error!(delivery, %error, "could not read a delivery; check the database");
             }
         }
@@ -278,54 +280,22 @@ async fn claims(driver: &Driver, rows: &[Row]) -> Result<Vec<DeliveryClaim>> {
     Ok(claims)
 }
 
-/// Begins attempts on SQLite.
-async fn claim_each(tx: &Transaction<'_>, wanted: &[(Id, u32)], lease: Duration) -> Done<Vec<Row>> {
+/// Begins up to $2 attempts at the deliveries to the endpoint $1 that have been due for longest. A row that another
+/// process claims at the same time is passed over.
+fn claim(tx: &Transaction<'_>) -> String {
+    let now = tx.either("$3", "tintype_now($3)");
     let due = format!(
         "SELECT d.id FROM deliveries d JOIN endpoints e ON e.id = d.endpoint_id
          WHERE d.endpoint_id = $1 AND {ENABLED} AND d.next_attempt_at IS NOT NULL
-             AND (d.next_attempt_at = 0 OR (e.resume_at IS NULL OR e.resume_at <= $2 OR e.resume_at > $3)
-                 AND (d.next_attempt_at <= $2 OR d.next_attempt_at > $3))
-         ORDER BY d.next_attempt_at LIMIT $4"
+             AND (d.next_attempt_at = 0 OR (e.resume_at IS NULL OR e.resume_at <= {now} OR e.resume_at > {now} + $5)
+                 AND (d.next_attempt_at <= {now} OR d.next_attempt_at > {now} + $5))
+         ORDER BY d.next_attempt_at LIMIT $2 {}",
+        tx.locking("FOR UPDATE OF d SKIP LOCKED")
     );
-    let claimed = format!(
-        "SELECT {} FROM deliveries d JOIN endpoints ON endpoints.id = d.endpoint_id WHERE d.id = $1",
-        claim_columns("$2")
-    );
-    let (now, mut rows) = (tx.now(), Vec::new());
-    for (endpoint_id, room) in wanted {
-        let latest = now.saturating_add(LONGEST_WAIT);
-        for row in tx.query(&due, &[endpoint_id, &now, &latest, &i64::from(*room)]).await? {
-            let id: Id = row.get("id")?;
-            let claim = "UPDATE deliveries SET attempts = attempts + 1, next_attempt_at = $2 WHERE id = $1";
-            tx.execute(claim, &[&id, &now.saturating_add(lease)]).await?;
-            rows.extend(tx.query(&claimed, &[&id, &now]).await?);
-        }
-    }
-    Ok(rows)
-}
-
-/// Begins attempts on PostgreSQL, in one statement. A row that another process claims at the same time is passed over.
-fn claim_all() -> String {
     format!(
-        "WITH due AS MATERIALIZED (
-             SELECT d.id FROM unnest($1::text[], $2::bigint[]) AS wanted (endpoint_id, room)
-             JOIN endpoints e ON e.id = wanted.endpoint_id AND {ENABLED}
-             CROSS JOIN LATERAL (
-                 SELECT id FROM deliveries
-                 WHERE deliveries.endpoint_id = wanted.endpoint_id AND next_attempt_at IS NOT NULL
-                 AND (next_attempt_at = 0
-                     OR (e.resume_at IS NULL OR e.resume_at <= tintype_now($3) OR e.resume_at > tintype_now($3) + $5)
-                     AND (next_attempt_at <= tintype_now($3) OR next_attempt_at > tintype_now($3) + $5))
-                 ORDER BY next_attempt_at LIMIT wanted.room FOR UPDATE SKIP LOCKED
-             ) d
-         ),
-         claimed AS (
-             UPDATE deliveries d SET attempts = attempts + 1, next_attempt_at = tintype_now($3) + $4
-             WHERE d.id = ANY (ARRAY (SELECT id FROM due))
-             RETURNING d.id, d.endpoint_id, d.event_id, d.type, d.data, d.happened_at, d.attempts
-         )
-         SELECT {} FROM claimed d JOIN endpoints ON endpoints.id = d.endpoint_id ORDER BY d.id",
-        claim_columns("tintype_now($3)")
+        "UPDATE deliveries SET attempts = attempts + 1, next_attempt_at = {now} + $4 WHERE id {}
+         RETURNING id, endpoint_id, event_id, type, data, happened_at, attempts",
+        tx.in_subquery(&due)
     )
 }
 
@@ -336,7 +306,7 @@ async fn delivered(tx: &Transaction<'_>, id: Id, attempt: u32, status: u16) -> D
     let troubled = tx.lock(troubled, &[&id]).await?;
     let sql = "UPDATE deliveries SET delivered_at = $3, next_attempt_at = NULL, status = $4, trouble = NULL
         WHERE id = $1 AND attempts = $2 AND delivered_at IS NULL";
-    if tx.execute(sql, &[&id, &i64::from(attempt), &tx.now(), &i64::from(status)]).await? == 0 {
+    if tx.execute(sql, &[&id, &attempt, &tx.now(), &status]).await? == 0 {
         return Ok(AttemptWrite::Lost);
     }
     if let Some(row) = troubled {
@@ -351,12 +321,12 @@ async fn failed(tx: &Transaction<'_>, id: Id, attempt: u32, failure: AttemptFail
     let Some(row) = tx.lock(of, &[&id]).await? else { return Ok(AttemptWrite::Lost) };
     let (endpoint_id, now): (Id, _) = (row.get("id")?, tx.now());
     let again_at = failure.again_in.map(|wait| now.saturating_add(wait));
-    let (status, trouble) = (failure.status.map(i64::from), failure.trouble.map(|trouble| trouble.as_str()));
+    let AttemptFailure { status, trouble, .. } = failure;
     // 0 or null: a replay, or the end of the endpoint, came during the attempt.
     let sql = "UPDATE deliveries SET status = $4, trouble = $5, next_attempt_at =
             CASE WHEN coalesce(next_attempt_at, 0) = 0 THEN next_attempt_at ELSE CAST($3 AS bigint) END
         WHERE id = $1 AND attempts = $2 AND delivered_at IS NULL";
-    if tx.execute(sql, &[&id, &i64::from(attempt), &again_at, &status, &trouble]).await? == 0 {
+    if tx.execute(sql, &[&id, &attempt, &again_at, &status, &trouble]).await? == 0 {
         return Ok(AttemptWrite::Lost);
     }
     if failure.verdict == Verdict::Nothing {
@@ -425,7 +395,7 @@ impl Store {
             let kind = EventType::Test;
             let waiting =
                 "SELECT id FROM deliveries WHERE endpoint_id = $1 AND type = $2 AND next_attempt_at = $3 LIMIT 1";
-            let waiting = tx.find(waiting, &[&id, &kind.as_str(), &AT_ONCE], |row| row.get("id")).await?;
+            let waiting = tx.find(waiting, &[&id, &kind, &AT_ONCE], |row| row.get("id")).await?;
             if waiting.is_some() {
                 return Ok(waiting);
             }
@@ -466,38 +436,29 @@ impl Store {
     pub async fn list_deliveries(&self, endpoint_id: Id, before: Option<Id>, limit: u32) -> Result<Vec<Delivery>> {
         let sql =
             format!("SELECT {DELIVERY} FROM deliveries WHERE endpoint_id = $1 AND id < $2 ORDER BY id DESC LIMIT $3");
-        self.driver.list(&sql, &[&endpoint_id, &upper(before), &i64::from(limit)], delivery).await
+        self.driver.list(&sql, &[&endpoint_id, &upper(before), &limit], delivery).await
     }
 
     /// Endpoints with deliveries that are due, in the order of their ids, after the endpoint `after`.
     pub async fn due_endpoints(&self, after: Option<Id>, limit: u32) -> Result<Vec<DueEndpoint>> {
         let after = after.map(|id| id.to_string()).unwrap_or_default();
-        let (time, longest, limit) = (self.driver.time(), millis(LONGEST_WAIT), i64::from(limit));
-        let rows = match &self.driver {
-            Driver::Sqlite(_) => self.driver.read(&due("$2"), &[&after, &time, &longest, &limit]).await?,
-            // On a connection for writing, because its plan uses the indexes.
-            Driver::Postgres(store) => {
-                driver::rows(store.database.write(&due("tintype_now($2)"), &[&after, &time, &longest, &limit]).await?)
-            }
-        };
+        let sql = due(self.driver.either("$2", "tintype_now($2)"));
+        let rows = self.driver.look_up(&sql, &[&after, &self.driver.time(), &LONGEST_WAIT, &limit]).await?;
         rows.iter().map(due_endpoint).collect()
     }
 
     /// Begins attempts at the deliveries that have been due for longest, up to a number for each of these endpoints. A
     /// delivery is due again after `lease`, unless [`Store::end_attempt`] comes first.
     pub async fn claim_deliveries(&self, wanted: &[(Id, u32)], lease: Duration) -> Result<Vec<DeliveryClaim>> {
-        let rows = match &self.driver {
-            Driver::Sqlite(_) => {
-                let wanted = wanted.to_owned();
-                self.write(Effect::ClaimDelivery, async move |tx| claim_each(tx, &wanted, lease).await).await?
+        let (wanted, time) = (wanted.to_owned(), self.driver.time());
+        let begin = async move |tx: &Transaction<'_>| {
+            let (claim, mut rows) = (claim(tx), Vec::new());
+            for (endpoint_id, room) in &wanted {
+                rows.extend(tx.query(&claim, &[endpoint_id, room, &time, &lease, &LONGEST_WAIT]).await?);
             }
-            Driver::Postgres(_) => {
-                let (ids, rooms): (Vec<Id>, Vec<i64>) = wanted.iter().map(|(id, room)| (*id, i64::from(*room))).unzip();
-                let (time, lease, longest) = (self.driver.time(), millis(lease), millis(LONGEST_WAIT));
-                let parameters: [&dyn Parameter; 5] = [&list(&ids), &list(&rooms), &time, &lease, &longest];
-                self.statement(Effect::ClaimDelivery, claim_all(), &parameters).await?
-            }
+            Ok(rows)
         };
+        let rows = self.write(Effect::ClaimDelivery, begin).await?;
         claims(&self.driver, &rows).await
     }
 

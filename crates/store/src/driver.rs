@@ -4,7 +4,6 @@
 //! its first use needs a `CAST`.
 
 use std::borrow::Cow;
-use std::convert::Infallible;
 use std::path::PathBuf;
 use std::pin::pin;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -12,68 +11,18 @@ use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
+use rusqlite::ToSql as _;
 use rusqlite::types::{FromSql as _, ToSqlOutput, Value, ValueRef};
-use serde::Serialize;
 
 use super::postgres::{self, PostgresStore};
 use super::sqlite::{self, SqliteStore};
-use super::{Action, Actor, Audit, AuditedChange, Cause, Result, Right, StoreError, Via, audit_log};
-use crate::failure::{Attempts, Done, Failure};
-use tintype_domain::budget::Period;
-use tintype_domain::endpoint::{AddedBy, DisabledFor, EndpointUrl, SigningSecret, Trouble};
-use tintype_domain::event::{EventType, Subscription};
-use tintype_domain::model::{EntryKind, Id, Surface};
-use tintype_domain::person::Role;
-use tintype_domain::request::{AspectRatio, TaskSettings};
+use super::{Actor, Audit, AuditedChange, Cause, Result, Right, StoreError, audit_log};
+use crate::failure::{Done, may_repeat};
+pub(crate) use crate::values::{Column, List, Parameter, json, references, values};
+use tintype_domain::model::Id;
 use tintype_system::clock::Timestamp;
 use tintype_system::fault::{Effect, Faults, Point};
 use tintype_system::locked::Locked as _;
-
-pub(crate) trait Parameter: Sync {
-    fn for_sqlite(&self) -> &dyn rusqlite::ToSql;
-    fn for_postgres(&self) -> &(dyn tokio_postgres::types::ToSql + Sync);
-}
-
-impl<T: rusqlite::ToSql + tokio_postgres::types::ToSql + Sync> Parameter for T {
-    fn for_sqlite(&self) -> &dyn rusqlite::ToSql {
-        self
-    }
-
-    fn for_postgres(&self) -> &(dyn tokio_postgres::types::ToSql + Sync) {
-        self
-    }
-}
-
-/// A parameter that each database takes in its own form, such as a list.
-pub(crate) struct PerDatabase<S, P> {
-    pub(crate) sqlite: S,
-    pub(crate) postgres: P,
-}
-
-impl<S: rusqlite::ToSql + Sync, P: tokio_postgres::types::ToSql + Sync> Parameter for PerDatabase<S, P> {
-    fn for_sqlite(&self) -> &dyn rusqlite::ToSql {
-        &self.sqlite
-    }
-
-    fn for_postgres(&self) -> &(dyn tokio_postgres::types::ToSql + Sync) {
-        &self.postgres
-    }
-}
-
-/// A value in JSON.
-pub(crate) fn json(value: &(impl Serialize + ?Sized)) -> String {
-    serde_json::to_string(value).expect("texts and numbers are always JSON")
-}
-
-/// A list: JSON for SQLite, an array for PostgreSQL.
-pub(crate) fn list<T: Serialize>(values: &[T]) -> PerDatabase<String, &[T]> {
-    PerDatabase { sqlite: json(values), postgres: values }
-}
-
-/// A time span for a parameter.
-pub(crate) fn millis(duration: Duration) -> i64 {
-    i64::try_from(duration.as_millis()).unwrap_or(i64::MAX)
-}
 
 /// A row that a statement returned.
 #[derive(Debug)]
@@ -85,42 +34,6 @@ pub(crate) enum Row {
 /// The error for a column with a value that this code never writes.
 fn invalid(column: &str, error: impl std::fmt::Display) -> StoreError {
     StoreError::other(format!("the column {column} contains an invalid value: {error}"))
-}
-
-/// A value that a column holds in another form.
-pub(crate) trait Column: Sized {
-    /// The form, which both databases return.
-    type Raw: rusqlite::types::FromSql + for<'a> tokio_postgres::types::FromSql<'a>;
-
-    fn read(raw: Self::Raw) -> std::result::Result<Self, impl std::fmt::Display>;
-}
-
-/// Reads columns of these types from this form.
-macro_rules! columns {
-    ($raw:ty, $read:expr; $($type:ty),+ $(,)?) => {$(
-        impl Column for $type {
-            type Raw = $raw;
-
-            fn read(raw: $raw) -> std::result::Result<Self, impl std::fmt::Display> {
-                $read(raw)
-            }
-        }
-    )+};
-}
-
-columns!(Self, Ok::<Self, Infallible>; bool, i64, f32, String, Vec<u8>, Id, Timestamp);
-// Numbers with a different width than the domain type, enum words, and JSON.
-columns!(i64, Self::try_from; u8, u16, u32, u64, usize);
-columns!(String, |word: String| word.parse::<Self>(); Action, AddedBy, AspectRatio, DisabledFor, EndpointUrl, EntryKind,
-    EventType, Period, Role, SigningSecret, Subscription, Surface, Trouble, Via);
-columns!(String, |json: String| serde_json::from_str::<Self>(&json); TaskSettings, Vec<String>);
-
-impl<T: Column> Column for Option<T> {
-    type Raw = Option<T::Raw>;
-
-    fn read(raw: Self::Raw) -> std::result::Result<Self, impl std::fmt::Display> {
-        raw.map(T::read).transpose()
-    }
 }
 
 impl Row {
@@ -240,8 +153,8 @@ impl Transaction<'_> {
     /// Runs a statement and returns its rows.
     pub(crate) async fn query(&self, sql: &str, parameters: &[&dyn Parameter]) -> Done<Vec<Row>> {
         match self {
-            Self::Sqlite(writing, _) => Ok(query(&writing.locked().connection, sql, for_sqlite(parameters))?),
-            Self::Postgres(_, tx, _) => Ok(rows(tx.query(sql, &for_postgres(parameters)).await?)),
+            Self::Sqlite(writing, _) => Ok(query(&writing.locked().connection, sql, values(parameters))?),
+            Self::Postgres(_, tx, _) => Ok(tx.query(sql, parameters).await?),
         }
     }
 
@@ -280,9 +193,9 @@ impl Transaction<'_> {
     pub(crate) async fn execute(&self, sql: &str, parameters: &[&dyn Parameter]) -> Done<u64> {
         match self {
             Self::Sqlite(writing, _) => {
-                Ok(prepare(&writing.locked().connection, sql, for_sqlite(parameters))?.raw_execute()? as u64)
+                Ok(prepare(&writing.locked().connection, sql, values(parameters))?.raw_execute()? as u64)
             }
-            Self::Postgres(_, tx, _) => Ok(tx.execute(sql, &for_postgres(parameters)).await?),
+            Self::Postgres(_, tx, _) => Ok(tx.execute(sql, parameters).await?),
         }
     }
 
@@ -325,25 +238,16 @@ fn in_array(number: u32) -> String {
     format!("= ANY (${number})")
 }
 
-fn for_sqlite<'a>(parameters: &[&'a dyn Parameter]) -> impl Iterator<Item = &'a dyn rusqlite::ToSql> {
-    parameters.iter().map(|parameter| parameter.for_sqlite())
-}
-
 /// The values of parameters, for a statement that runs on another thread.
 fn owned(parameters: &[&dyn Parameter]) -> rusqlite::Result<Vec<Value>> {
-    let value = |parameter| {
-        let parameter: &dyn rusqlite::ToSql = parameter;
-        Ok(match parameter.to_sql()? {
+    let value = |value: &crate::values::Value<'_>| {
+        Ok(match value.to_sql()? {
             ToSqlOutput::Owned(value) => value,
             ToSqlOutput::Borrowed(value) => value.try_into().map_err(rusqlite::types::FromSqlError::other)?,
             _ => unreachable!("parameters are plain values"),
         })
     };
-    for_sqlite(parameters).map(value).collect()
-}
-
-pub(crate) fn for_postgres<'a>(parameters: &[&'a dyn Parameter]) -> Vec<postgres::Parameter<'a>> {
-    parameters.iter().map(|parameter| parameter.for_postgres()).collect()
+    values(parameters).iter().map(value).collect()
 }
 
 /// The outcome of work on SQLite, which never waits.
@@ -388,7 +292,7 @@ impl Snapshot for rusqlite::Transaction<'_> {
     const KEEPS_SUMS: bool = true;
 
     async fn query(&self, sql: &str, parameters: &[&dyn Parameter]) -> Result<Vec<Row>> {
-        Ok(query(self, sql, for_sqlite(parameters))?)
+        Ok(query(self, sql, values(parameters))?)
     }
 }
 
@@ -396,7 +300,7 @@ impl Snapshot for tokio_postgres::Transaction<'_> {
     const KEEPS_SUMS: bool = false;
 
     async fn query(&self, sql: &str, parameters: &[&dyn Parameter]) -> Result<Vec<Row>> {
-        Ok(rows(tokio_postgres::Transaction::query(self, sql, &for_postgres(parameters)).await?))
+        Ok(rows(tokio_postgres::Transaction::query(self, sql, &references(&values(parameters))).await?))
     }
 }
 
@@ -524,16 +428,17 @@ impl Store {
                 store.write(effect, self.right, statement).await
             }
             Driver::Postgres(store) => {
-                let mut attempts = Attempts::default();
                 let statement = async {
+                    let mut attempts = 1;
                     loop {
-                        match store.statement(self.right, &sql, parameters).await {
-                            Err(Failure::Deadlock(error)) if attempts.may_retry(&error) => {}
-                            outcome => return Ok(outcome?),
+                        let outcome = store.statement(self.right, &sql, parameters).await;
+                        if !may_repeat(attempts, &outcome) {
+                            return Ok(outcome?);
                         }
+                        attempts += 1;
                     }
                 };
-                Box::pin(store.write(effect, statement)).await
+                Box::pin(between_faults(&store.faults, effect, statement)).await
             }
         }
     }
@@ -555,16 +460,18 @@ impl Store {
                 store.write(effect, self.right, write).await
             }
             Driver::Postgres(store) => {
-                let mut attempts = Attempts::default();
+                let actor = self.actor.as_deref();
                 let write = async {
+                    let mut attempts = 1;
                     loop {
-                        match store.transaction(self.right, self.actor.as_deref(), &mut work).await {
-                            Err(Failure::Deadlock(error)) if attempts.may_retry(&error) => {}
-                            outcome => return Ok(outcome?),
+                        let outcome = store.transaction(self.right, actor, &mut work).await;
+                        if !may_repeat(attempts, &outcome) {
+                            return Ok(outcome?);
                         }
+                        attempts += 1;
                     }
                 };
-                Box::pin(store.write(effect, write)).await
+                Box::pin(between_faults(&store.faults, effect, write)).await
             }
         }
     }
@@ -586,10 +493,30 @@ impl Driver {
         }
     }
 
+    /// The lowest id from which a scan of the queue finds all tasks.
+    pub(crate) fn horizon(&self) -> String {
+        match self {
+            Self::Sqlite(_) => String::new(),
+            Self::Postgres(store) => store.database.horizon().to_string(),
+        }
+    }
+
+    pub(crate) fn faults(&self) -> &Faults {
+        with_store!(self, store => &store.faults)
+    }
+
     pub(crate) async fn read(&self, sql: &str, parameters: &[&dyn Parameter]) -> Result<Vec<Row>> {
         match self {
-            Self::Sqlite(store) => store.read(|connection| query(connection, sql, for_sqlite(parameters))),
-            Self::Postgres(store) => Ok(rows(store.database.read(sql, &for_postgres(parameters)).await?)),
+            Self::Sqlite(store) => store.read(|connection| query(connection, sql, values(parameters))),
+            Self::Postgres(store) => store.database.read(sql, parameters).await,
+        }
+    }
+
+    /// [`Driver::read`] on a connection of PostgreSQL for writing, whose plans use the indexes.
+    pub(crate) async fn look_up(&self, sql: &str, parameters: &[&dyn Parameter]) -> Result<Vec<Row>> {
+        match self {
+            Self::Sqlite(_) => self.read(sql, parameters).await,
+            Self::Postgres(store) => Ok(store.database.write(sql, parameters).await?),
         }
     }
 
@@ -637,7 +564,7 @@ impl Driver {
         }
     }
 
-    /// See [`Transaction::among`].
+    /// See [`Transaction::in_list`].
     pub(crate) fn in_list(&self, number: u32) -> String {
         self.either(in_json(number), in_array(number))
     }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use tokio::try_join;
 
-use super::driver::{Parameter, Row, Store, Transaction, from_row, json, list};
+use super::driver::{List, Parameter, Row, Store, Transaction, from_row, json};
 use super::ledger::{self, NewEntry};
 use super::upkeep::KEEP_FAILED_PROMPT;
 use super::{
@@ -184,7 +184,7 @@ impl Loss {
                 "UPDATE queue SET lease_until = NULL, lost_leases = lost_leases + 1, ready_at = $2 WHERE task_id {}",
                 tx.in_list(1)
             );
-            tx.execute(&queue, &[&list(&tasks), &ready_after(tx.now(), self.delay)]).await?;
+            tx.execute(&queue, &[&List(&tasks), &ready_after(tx.now(), self.delay)]).await?;
         }
         for lost in last {
             reclaimed.failed.extend(lost.fail(tx, &self.failure).await?);
@@ -248,7 +248,7 @@ impl Store {
         self.write(Effect::Cancel, async move |tx| {
             let condition = "q.task_id = $1 AND q.account_id = $2 AND t.surface = $3
                 AND (CAST($4 AS text) IS NULL OR q.person_id = $4)";
-            let Some(found) = find(tx, condition, &[&id, &account_id, &surface.as_str(), &author]).await? else {
+            let Some(found) = find(tx, condition, &[&id, &account_id, &surface, &author]).await? else {
                 return Ok(Cancellation::NotFound);
             };
             if found.held_since.is_some() {

@@ -78,7 +78,7 @@ async fn enable(tx: &Transaction<'_>, id: Id) -> Done {
 /// Disables an endpoint, and abandons its waiting deliveries.
 pub(super) async fn disable(tx: &Transaction<'_>, id: Id, reason: DisabledFor) -> Done {
     let sql = "UPDATE endpoints SET disabled_at = $2, disabled_for = $3 WHERE id = $1 AND disabled_at IS NULL";
-    if tx.execute(sql, &[&id, &tx.now(), &reason.as_str()]).await? > 0 {
+    if tx.execute(sql, &[&id, &tx.now(), &reason]).await? > 0 {
         give_up(tx, id).await?;
     }
     Ok(())
@@ -103,10 +103,9 @@ impl Store {
                 "INSERT INTO endpoints (id, account_id, url, events, added_by, secret) SELECT $2, $1, $3, $4, $5, $6
                  WHERE (SELECT count(*) FROM endpoints WHERE account_id = $1) < $7 RETURNING {ENDPOINT}"
             );
-            let (id, url, events) = (tx.new_id(), new.url.as_str(), new.events.to_string());
-            let (added_by, secret) = (new.added_by.as_str(), new.secret.reveal());
+            let NewEndpoint { url, events, added_by, secret } = &new;
             let parameters: [&dyn Parameter; 7] =
-                [&account_id, &id, &url, &events, &added_by, &secret, &i64::from(most)];
+                [&account_id, &tx.new_id(), url, events, added_by, &secret.reveal(), &most];
             let Some(added) = tx.find(&sql, &parameters, endpoint).await? else {
                 return Ok(EndpointCreation::TooMany);
             };
@@ -140,7 +139,7 @@ impl Store {
                     tx.execute(sql, &[&id, &secret.reveal(), &tx.now().saturating_add(*overlap)]).await?;
                 }
                 EndpointChange::Subscribe(events) => {
-                    tx.execute("UPDATE endpoints SET events = $2 WHERE id = $1", &[&id, &events.to_string()]).await?;
+                    tx.execute("UPDATE endpoints SET events = $2 WHERE id = $1", &[&id, events]).await?;
                 }
             }
             let endpoint = find(tx, id).await?;

@@ -6,6 +6,7 @@ use crate::{Cause, StoreError};
 
 /// Errors because of another transaction, after which a later attempt may succeed.
 const BUSY: [SqlState; 2] = [SqlState::LOCK_NOT_AVAILABLE, SqlState::QUERY_CANCELED];
+
 /// Most attempts at a write that meets others which wait for it.
 const ATTEMPTS: u32 = 4;
 
@@ -94,17 +95,12 @@ impl From<tokio_postgres::Error> for StoreError {
     }
 }
 
-/// Attempts at a write that can deadlock with others: the server aborts one side, and the other continues.
-#[derive(Debug, Default)]
-pub(crate) struct Attempts(u32);
-
-impl Attempts {
-    /// Whether to repeat a write that a deadlock has ended.
-    pub(crate) fn may_retry(&mut self, error: &StoreError) -> bool {
-        self.0 += 1;
-        tracing::debug!(%error, attempt = self.0, "a write ended in a deadlock");
-        self.0 < ATTEMPTS
-    }
+/// Whether to repeat a write, after this number of attempts: the server aborts one side of a deadlock, and the other
+/// continues.
+pub(crate) fn may_repeat<T>(attempts: u32, outcome: &Done<T>) -> bool {
+    let Err(Failure::Deadlock(error)) = outcome else { return false };
+    tracing::debug!(%error, attempts, "a write ended in a deadlock");
+    attempts < ATTEMPTS
 }
 
 impl Failure {

@@ -1,10 +1,11 @@
 //! The database itself, the processes that share it, and the reports of their workers.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use serde::Serialize;
 
-use super::driver::{Driver, Row, Store, with_store};
+use super::driver::{Row, Store, with_store};
 use super::{Result, StoreError};
 use tintype_domain::files_marker::FilesMarker;
 use tintype_domain::model::{Id, Surface};
@@ -157,16 +158,42 @@ impl Store {
 
     /// Reports from other processes' workers whose engines are available. `own` are this process's workers.
     pub async fn other_workers(&self, own: &[Id]) -> Result<Vec<WorkerReport>> {
-        match &self.driver {
+        if !self.is_shared() {
             // Only one server uses the file, and its workers are all there are.
-            Driver::Sqlite(_) => Ok(Vec::new()),
-            Driver::Postgres(store) => store.reports_of_others(own).await,
+            return Ok(Vec::new());
         }
+        let workers = self.workers().await?.into_iter();
+        let others = workers.filter(|(worker, seen_at)| self.is_live(worker, *seen_at) && !own.contains(&worker.id));
+        let mut others: Vec<WorkerReport> = others.map(|(worker, _)| worker).collect();
+        others.sort_by_key(|worker| worker.id);
+        Ok(others)
     }
 
     /// This installation's engines, sorted by name, from all reports within [`ENGINE_SILENCE`].
     pub async fn engines(&self) -> Result<Vec<EngineState>> {
-        with_store!(self.driver, store => store.seen_engines().await)
+        let mut engines: BTreeMap<String, EngineState> = BTreeMap::new();
+        for (worker, seen_at) in self.workers().await? {
+            let name = worker.engine.clone();
+            let unseen = EngineState { name: name.clone(), max_references: 0, masks: true, workers: 0, seen_at };
+            let engine = engines.entry(name).or_insert(unseen);
+            engine.max_references = engine.max_references.max(worker.max_references);
+            engine.masks &= worker.masks;
+            engine.workers += u64::from(self.is_live(&worker, seen_at));
+            engine.seen_at = engine.seen_at.max(seen_at);
+        }
+        Ok(engines.into_values().collect())
+    }
+
+    /// The last report of each worker that has not been forgotten, with its time, the latest first.
+    pub async fn workers(&self) -> Result<Vec<(WorkerReport, Timestamp)>> {
+        with_store!(self.driver, store => store.seen_workers().await)
+    }
+
+    /// Whether a worker takes work. Reports in a shared database may be of processes that are gone; one from the future
+    /// was written before the clock was set back, and does not count either.
+    fn is_live(&self, worker: &WorkerReport, seen_at: Timestamp) -> bool {
+        let silence = self.now().as_millis().abs_diff(seen_at.as_millis());
+        worker.is_available && (!self.is_shared() || u128::from(silence) < WORKER_SILENCE.as_millis())
     }
 
     /// The random secret for signing cursors, which all processes on this database share.

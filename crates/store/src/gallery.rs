@@ -1,6 +1,6 @@
 //! The gallery: the tasks of the studio, searched, marked, put on boards and deleted. The API sees none of it.
 
-use super::driver::{Driver, Row, Store, Transaction, from_row, list, with_store};
+use super::driver::{Driver, List, Parameter, Row, Store, Transaction, from_row, with_store};
 use super::failure::Done;
 use super::tasks::{completed, record, record_columns, upper};
 use super::{Action, AuditedChange, CompletedTask, Result, TaskRecord, ledger};
@@ -119,7 +119,7 @@ pub(super) fn cut(mut found: Vec<Id>, unseen: Option<Id>, limit: u32) -> (Vec<Id
 /// A page with these tasks.
 async fn page(driver: &Driver, (found, older): (Vec<Id>, Option<Id>)) -> Result<GalleryPage> {
     let sql = format!("SELECT {} FROM tasks WHERE id {} ORDER BY id DESC", record_columns(), driver.in_list(1));
-    Ok(GalleryPage { records: driver.list(&sql, &[&list(&found)], record).await?, older })
+    Ok(GalleryPage { records: driver.list(&sql, &[&List(&found)], record).await?, older })
 }
 
 from_row! { fn board(row) -> Board { id, name, owner: row.get("person_id")?, images } }
@@ -165,12 +165,12 @@ async fn in_bin(tx: &Transaction<'_>, account_id: Id, tasks: &[Id], author: Opti
         tx.in_list(1),
         tx.locking("FOR UPDATE OF d")
     );
-    tx.list(&sql, &[&list(tasks), &account_id, &author], |row| row.get("task_id")).await
+    tx.list(&sql, &[&List(tasks), &account_id, &author], |row| row.get("task_id")).await
 }
 
 /// Deletes the rows of these tasks from a table.
 pub(super) async fn delete_of(tx: &Transaction<'_>, table: &str, tasks: &[Id]) -> Done {
-    tx.execute(&format!("DELETE FROM {table} WHERE task_id {}", tx.in_list(1)), &[&list(tasks)]).await?;
+    tx.execute(&format!("DELETE FROM {table} WHERE task_id {}", tx.in_list(1)), &[&List(tasks)]).await?;
     Ok(())
 }
 
@@ -252,14 +252,14 @@ impl Store {
         let sql = format!(
             "SELECT id FROM tasks WHERE id {among} AND account_id = $2 AND surface = 'web' AND removed_at IS NULL"
         );
-        self.driver.list(&sql, &[&list(tasks), &account_id], |row| row.get("id")).await
+        self.driver.list(&sql, &[&List(tasks), &account_id], |row| row.get("id")).await
     }
 
     /// The tasks among these that a person has starred.
     pub async fn starred(&self, person_id: Id, tasks: &[Id]) -> Result<Vec<Id>> {
         let among = self.driver.in_list(1);
         let sql = format!("SELECT task_id FROM stars WHERE task_id {among} AND person_id = $2");
-        self.driver.list(&sql, &[&list(tasks), &person_id], |row| row.get("task_id")).await
+        self.driver.list(&sql, &[&List(tasks), &person_id], |row| row.get("task_id")).await
     }
 
     /// Gives stars of a person of the account to tasks, or takes them away.
@@ -283,7 +283,7 @@ impl Store {
                  AND EXISTS (SELECT 1 FROM people WHERE id = $3 AND account_id = $2)"
             )
         };
-        self.statement(Effect::MarkTasks, sql, &[&list(tasks), &account_id, &person_id]).await.map(drop)
+        self.statement(Effect::MarkTasks, sql, &[&List(tasks), &account_id, &person_id]).await.map(drop)
     }
 
     /// The boards of an account that a person sees, by name.
@@ -294,7 +294,7 @@ impl Store {
                     FROM board_tasks o JOIN tasks t ON t.id = o.task_id
                     WHERE o.board_id = b.id AND t.removed_at IS NULL LIMIT $3) counted) AS images
             FROM boards b WHERE b.account_id = $1 AND (b.person_id IS NULL OR b.person_id = $2) ORDER BY b.name, b.id";
-        self.driver.list(sql, &[&account_id, &person_id, &i64::from(MOST_COUNTED)], board).await
+        self.driver.list(sql, &[&account_id, &person_id, &MOST_COUNTED], board).await
     }
 
     /// Whether a person sees a board.
@@ -391,10 +391,10 @@ impl Store {
                      INSERT INTO board_tasks (board_id, task_id) SELECT $1, id FROM own WHERE TRUE ORDER BY id
                      ON CONFLICT DO NOTHING"
                 );
-                tx.execute(&sql, &[&board, &list(&tasks), &account_id]).await?;
+                tx.execute(&sql, &[&board, &List(&tasks), &account_id]).await?;
             } else {
                 let sql = format!("DELETE FROM board_tasks WHERE board_id = $1 AND task_id {among}");
-                tx.execute(&sql, &[&board, &list(&tasks)]).await?;
+                tx.execute(&sql, &[&board, &List(&tasks)]).await?;
             }
             Ok(true)
         })
@@ -414,15 +414,15 @@ impl Store {
                 tx.locking("FOR NO KEY UPDATE")
             );
             let task = |row: &Row| Ok((row.get("id")?, row.get("person_id")?));
-            let ended: Vec<(Id, Option<Id>)> = tx.list(&ended, &[&list(&tasks), &account_id, &author], task).await?;
+            let ended: Vec<(Id, Option<Id>)> = tx.list(&ended, &[&List(&tasks), &account_id, &author], task).await?;
             let (deleted, now): (Vec<Id>, _) = (ended.iter().map(|(id, _)| *id).collect(), tx.now());
             let hide = format!("UPDATE tasks SET removed_at = $2 WHERE id {among}");
-            tx.execute(&hide, &[&list(&deleted), &now]).await?;
+            tx.execute(&hide, &[&List(&deleted), &now]).await?;
             let note = format!(
                 "INSERT INTO deletions (task_id, account_id, deleted_at)
                  SELECT id, account_id, $2 FROM tasks WHERE id {among} ORDER BY id"
             );
-            tx.execute(&note, &[&list(&deleted), &now]).await?;
+            tx.execute(&note, &[&List(&deleted), &now]).await?;
             for (id, author) in ended {
                 if tx.is_of_another(author) {
                     tx.audit(AuditedChange::of(Action::DeleteTask, account_id).about(id)).await?;
@@ -445,8 +445,7 @@ impl Store {
             FROM newest CROSS JOIN tasks WHERE id = task_id ORDER BY id DESC";
         let most = if author.is_none() { limit + 1 } else { SCAN };
         let seen = |row: &Row| Ok((row.get("id")?, row.get("fits")?));
-        let seen: Vec<(Id, bool)> =
-            self.driver.list(sql, &[&account_id, &author, &upper(before), &i64::from(most)], seen).await?;
+        let seen: Vec<(Id, bool)> = self.driver.list(sql, &[&account_id, &author, &upper(before), &most], seen).await?;
         let last = seen.last().map(|(id, _)| *id).filter(|_| seen.len() == most as usize);
         let found = seen.into_iter().filter_map(|(id, fits)| fits.then_some(id)).collect();
         page(&self.driver, cut(found, last, limit)).await
@@ -460,7 +459,7 @@ impl Store {
             let back = in_bin(tx, account_id, &tasks, author).await?;
             delete_of(tx, "deletions", &back).await?;
             let sql = format!("UPDATE tasks SET removed_at = NULL WHERE id {}", tx.in_list(1));
-            tx.execute(&sql, &[&list(&back)]).await?;
+            tx.execute(&sql, &[&List(&back)]).await?;
             Ok(back)
         })
         .await
@@ -473,7 +472,7 @@ impl Store {
         self.write(Effect::DeleteTasks, async move |tx| {
             let purged = in_bin(tx, account_id, &tasks, author).await?;
             let sql = format!("UPDATE deletions SET is_final = TRUE WHERE task_id {}", tx.in_list(1));
-            tx.execute(&sql, &[&list(&purged)]).await?;
+            tx.execute(&sql, &[&List(&purged)]).await?;
             Ok(purged.len())
         })
         .await
@@ -493,15 +492,14 @@ impl Store {
                 tx.in_subquery(DUE),
                 tx.locking("FOR UPDATE SKIP LOCKED")
             );
-            let most = i64::from(GALLERY_BATCH);
-            let due: Vec<Id> =
-                tx.list(&sql, &[&deleted_before, &ended_before, &floor, &most], |row| row.get("task_id")).await?;
+            let parameters: [&dyn Parameter; 4] = [&deleted_before, &ended_before, &floor, &GALLERY_BATCH];
+            let due: Vec<Id> = tx.list(&sql, &parameters, |row| row.get("task_id")).await?;
             let erased = forget(tx, &due).await?;
             for sql in [
                 "UPDATE tasks SET prompt = '', reference_images = '[]', settings = NULL, request_id = NULL WHERE id",
                 "UPDATE deletions SET erased = TRUE WHERE task_id",
             ] {
-                tx.execute(&format!("{sql} {}", tx.in_list(1)), &[&list(erased)]).await?;
+                tx.execute(&format!("{sql} {}", tx.in_list(1)), &[&List(erased)]).await?;
             }
             Ok(erased.len())
         })
@@ -513,7 +511,7 @@ impl Store {
         let sql = "SELECT t.id, t.account_id, coalesce(t.images, '[]') AS images FROM deletions d
             CROSS JOIN tasks t WHERE t.id = d.task_id AND d.erased = TRUE AND d.deleted_at < $1
             ORDER BY d.deleted_at LIMIT $2";
-        self.driver.list(sql, &[&cutoff, &i64::from(limit)], completed).await
+        self.driver.list(sql, &[&cutoff, &limit], completed).await
     }
 
     /// Forgets that an erased task was deleted; its files are gone.

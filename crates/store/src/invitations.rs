@@ -95,9 +95,9 @@ impl Store {
             let sql = "INSERT INTO invitations (id, account_id, person_id, hash, role, places, expires_at)
                 SELECT $1, $2, id, $4, $5, $6, $7 FROM people WHERE id = $3 AND account_id = $2
                 AND (SELECT count(*) FROM invitations WHERE account_id = $2 AND expires_at > $8) < $9";
-            let (id, hash, now, most) = (tx.new_id(), &hash[..], tx.now(), i64::from(most));
+            let (id, now) = (tx.new_id(), tx.now());
             let parameters: [&dyn Parameter; 9] =
-                [&id, account_id, person_id, &hash, &role.as_str(), places, expires_at, &now, &most];
+                [&id, account_id, person_id, hash, role, places, expires_at, &now, &most];
             if tx.execute(sql, &parameters).await? == 0 {
                 return Ok(None);
             }
@@ -111,7 +111,7 @@ impl Store {
     /// The invitation with a token, if it works.
     pub async fn find_invitation(&self, hash: TokenHash) -> Result<Option<Invitation>> {
         let sql = format!("{OPEN} AND i.hash = $2");
-        let found = self.driver.find(&sql, &[&self.driver.now(), &&hash[..]], invitation).await?;
+        let found = self.driver.find(&sql, &[&self.driver.now(), &hash], invitation).await?;
         Ok(found.filter(|invitation| invitation.works))
     }
 
@@ -145,7 +145,7 @@ impl Store {
                  WHERE i.hash = $1 AND i.expires_at > $2 AND p.role = 'owner' AND p.suspended_at IS NULL {}",
                 tx.locking("FOR SHARE OF p")
             );
-            let Some(row) = tx.query_opt(&working, &[&&new.hash[..], &tx.now()]).await? else {
+            let Some(row) = tx.query_opt(&working, &[&new.hash, &tx.now()]).await? else {
                 return Ok(Accepting::Gone);
             };
             let (invitation, account_id): (Id, Id) = (row.get("id")?, row.get("account_id")?);

@@ -106,7 +106,7 @@ async fn refusal(tx: &Transaction<'_>, account_id: Id, most: Option<u32>) -> Don
     let Some(most) = most else { return Ok(None) };
     let full = "SELECT count(*) FROM api_keys WHERE account_id = $1 AND revoked_at IS NULL
         AND (expires_at IS NULL OR expires_at > $2) HAVING count(*) >= $3";
-    let full = tx.query_opt(full, &[&account_id, &tx.now(), &i64::from(most)]).await?;
+    let full = tx.query_opt(full, &[&account_id, &tx.now(), &most]).await?;
     Ok(full.map(|_| KeyCreation::TooMany))
 }
 
@@ -127,17 +127,16 @@ pub(crate) async fn create(
                                budget_period, made_by, operator_budget)
          SELECT $1, $1, id, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12 FROM accounts WHERE id = $2 RETURNING {KEY}"
     );
-    let (budget, period) = key.budget.map(|budget| (budget.credits, budget.period.as_str())).unzip();
-    let (submit_rate, read_rate) = (key.submit_rate.map(i64::from), key.read_rate.map(i64::from));
+    let (budget, period) = key.budget.map(|budget| (budget.credits, budget.period)).unzip();
     let (id, of_operator) = (tx.new_id(), by_operator && budget.is_some());
     let parameters: [&dyn Parameter; 12] = [
         &id,
         &account_id,
-        &&key.hash[..],
+        &key.hash,
         &key.name,
         &key.hint,
-        &submit_rate,
-        &read_rate,
+        &key.submit_rate,
+        &key.read_rate,
         &key.expires_at,
         &budget,
         &period,
@@ -182,7 +181,7 @@ async fn rotate(
          FROM api_keys old WHERE id = $2 AND revoked_at IS NULL RETURNING {KEY}"
     );
     let new_id = tx.new_id();
-    let Some(added) = tx.find(&sql, &[&new_id, &id, &&hash[..], &hint], api_key).await? else {
+    let Some(added) = tx.find(&sql, &[&new_id, &id, &hash, &hint], api_key).await? else {
         return Ok(KeyCreation::NotPossible);
     };
     tx.execute("UPDATE strikes SET key_id = $1 WHERE key_id = $2", &[&new_id, &id]).await?;
@@ -254,7 +253,7 @@ impl Store {
     /// The key with this hash, in any state.
     pub async fn find_key_by_hash(&self, hash: KeyHash) -> Result<Option<ApiKey>> {
         let sql = format!("SELECT {KEY} FROM api_keys WHERE hash = $1");
-        self.driver.find(&sql, &[&&hash[..]], api_key).await
+        self.driver.find(&sql, &[&hash], api_key).await
     }
 
     /// The keys of one account, or of all, oldest first.

@@ -6,7 +6,7 @@
 
 use tokio::try_join;
 
-use super::driver::{Parameter, Store, Transaction, from_row, list};
+use super::driver::{List, Parameter, Store, Transaction, from_row};
 use super::{Result, StoreError, deliveries};
 use crate::failure::Done;
 use tintype_domain::event::{self, EventType};
@@ -75,8 +75,7 @@ pub(crate) async fn holding(tx: &Transaction<'_>, account_id: Id, most: u32) -> 
         match tx {
             Transaction::Sqlite(..) => tx.query_opt(ACCOUNT_ON_SQLITE, &[&account_id]).await,
             Transaction::Postgres(database, ..) => {
-                let (horizon, most) = (database.horizon(), i64::from(most));
-                tx.query_opt(ACCOUNT_ON_POSTGRES, &[&account_id, &horizon, &most]).await
+                tx.query_opt(ACCOUNT_ON_POSTGRES, &[&account_id, &database.horizon(), &most]).await
             }
         }
     };
@@ -114,8 +113,7 @@ pub(crate) async fn record(
     }
     let sql = "INSERT INTO ledger (account_id, kind, amount, balance, created_at, task_id, note, key_id, grant_id)
         VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9) RETURNING id";
-    let kind = kind.as_str();
-    let parameters: [&dyn Parameter; 9] = [&account_id, &kind, amount, &balance, &now, task_id, note, key_id, grant_id];
+    let parameters: [&dyn Parameter; 9] = [&account_id, kind, amount, &balance, &now, task_id, note, key_id, grant_id];
     let added = tx.find(sql, &parameters, |row| row.get("id")).await?;
     Ok(added.ok_or_else(|| StoreError::other("the ledger took no entry"))?)
 }
@@ -210,7 +208,7 @@ async fn give_back(
     let invalid = |error| StoreError::other(format!("queue.taken: {error}"));
     let parts: Vec<(i64, i64)> = serde_json::from_str(taken).map_err(invalid)?;
     let grants: Vec<i64> = parts.iter().map(|(grant, _)| *grant).collect();
-    let rows = tx.query(&state(tx), &[&account_id, &list(&grants), &now]).await?;
+    let rows = tx.query(&state(tx), &[&account_id, &List(&grants), &now]).await?;
     // In the order of the parts.
     let returned = parts.into_iter().zip(&rows).map(|((grant, credits), row)| {
         let part = Part { grant, credits };
@@ -274,6 +272,6 @@ impl Store {
         let sql = "SELECT g.entry_id, g.amount, g.remaining, g.lapsed, g.expires_at, l.note
             FROM expiring_grants g LEFT JOIN ledger l ON l.account_id = g.account_id AND l.id = g.entry_id
             WHERE g.account_id = $1 ORDER BY g.remaining = 0, g.expires_at, g.entry_id LIMIT $2";
-        self.driver.list(sql, &[&account_id, &i64::from(limit)], expiring_grant).await
+        self.driver.list(sql, &[&account_id, &limit], expiring_grant).await
     }
 }

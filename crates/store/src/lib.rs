@@ -50,9 +50,11 @@ mod sign_up;
 pub mod sqlite;
 mod strikes;
 mod submit;
+mod sweep;
 mod tasks;
 mod upkeep;
 mod uploads;
+mod values;
 
 pub use self::accounts::{AccountChange, AccountCreation, GrantOutcome, Rank, TakeOutcome};
 pub use self::audit::{Audit, Drift};

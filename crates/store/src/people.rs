@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::driver::{Parameter, PerDatabase, Row, Store, Transaction, from_row, json, of_account};
+use super::driver::{List, Parameter, Row, Store, Transaction, from_row, of_account};
 use super::{Action, AuditedChange, Result, audit_log, ledger, second_factor};
 use crate::failure::Done;
 use tintype_domain::identity::Identity;
@@ -10,7 +10,7 @@ use tintype_domain::key::Suspension;
 use tintype_domain::model::Id;
 use tintype_domain::person::{MAX_PEOPLE, Person, Role, Session, TokenHash};
 use tintype_domain::second_factor::FactorCode;
-use tintype_domain::text::{MAX_NAME_CHARS, hex};
+use tintype_domain::text::MAX_NAME_CHARS;
 use tintype_system::clock::Timestamp;
 use tintype_system::fault::Effect;
 
@@ -223,7 +223,7 @@ from_row! { fn session(row) -> Session {
 pub(crate) const LIVE: &str = "s.hash = $1 AND s.expires_at > $2";
 
 async fn begun_session(tx: &Transaction<'_>, new: &NewSession) -> Done<Option<Session>> {
-    tx.find(&sessions(LIVE), &[&&new.hash[..], &tx.now()], session).await
+    tx.find(&sessions(LIVE), &[&new.hash, &tx.now()], session).await
 }
 
 /// Adds a person to an account, with the hash of a password if there is one. The unique name decides between concurrent
@@ -243,8 +243,7 @@ pub(crate) async fn create(
         AND NOT EXISTS (SELECT 1 FROM people WHERE id = $3)
         AND (SELECT count(*) FROM people WHERE account_id = $2) < $5
         ON CONFLICT DO NOTHING";
-    let most = i64::from(MAX_PEOPLE);
-    if tx.execute(sql, &[&id, &account_id, &name, &role.as_str(), &most, &password]).await? == 0 {
+    if tx.execute(sql, &[&id, &account_id, &name, &role, &MAX_PEOPLE, &password]).await? == 0 {
         let taken = tx.query_opt("SELECT 1 FROM people WHERE name = $1 OR id = $1", &[&name]).await?;
         return Ok(taken.map_or(PersonCreation::NotPossible, |_| PersonCreation::NameTaken));
     }
@@ -266,7 +265,7 @@ async fn change(tx: &Transaction<'_>, id: Id, change: &PersonChange) -> Done<Opt
     let changed = match change {
         PersonChange::Role(role) => {
             let sql = format!("UPDATE people SET role = $2 WHERE id = $1 RETURNING {PERSON}");
-            tx.find(&sql, &[&id, &role.as_str()], person).await?
+            tx.find(&sql, &[&id, &role], person).await?
         }
         PersonChange::RoleByRule(role) => {
             let found = tx.lock("SELECT account_id FROM people WHERE id = $1", &[&id]).await?;
@@ -278,7 +277,7 @@ async fn change(tx: &Transaction<'_>, id: Id, change: &PersonChange) -> Done<Opt
                      SELECT 1 FROM people o WHERE o.account_id = people.account_id AND o.role = 'owner' AND o.id <> $1))
                  RETURNING {PERSON}"
             );
-            tx.find(&sql, &[&id, &role.as_str()], person).await?
+            tx.find(&sql, &[&id, &role], person).await?
         }
         PersonChange::Password(_) | PersonChange::ShutOut => {
             let password = if let PersonChange::Password(hash) = change { Some(hash) } else { None };
@@ -366,7 +365,7 @@ impl Store {
         self.write(Effect::SignIn, async move |tx| {
             let sql =
                 "INSERT INTO sign_in_links (hash, person_id, expires_at) SELECT $1, id, $3 FROM people WHERE id = $2";
-            tx.execute(sql, &[&&hash[..], &person_id, &expires_at]).await?;
+            tx.execute(sql, &[&hash, &person_id, &expires_at]).await?;
             let sql = format!("SELECT {PERSON} FROM people WHERE id = $1");
             audit_log::of_person(tx, Action::MakeLink, tx.find(&sql, &[&person_id], person).await?).await
         })
@@ -379,7 +378,7 @@ impl Store {
             "SELECT {PERSON} FROM {ENABLED} JOIN sign_in_links l ON l.person_id = people.id
              WHERE l.hash = $1 AND l.expires_at > $2"
         );
-        self.driver.find(&sql, &[&&hash[..], &self.driver.now()], person).await
+        self.driver.find(&sql, &[&hash, &self.driver.now()], person).await
     }
 
     /// Uses up a link and begins a session for its person. `None` if the link doesn't exist, was used or has expired,
@@ -410,7 +409,7 @@ impl Store {
             let Some(person_id) = used else { return Ok(None) };
             let sql = "INSERT INTO sessions (hash, id, person_id, seen_at, expires_at, agent)
                 VALUES ($1, $2, $3, $4, $5, $6)";
-            tx.execute(sql, &[&&new.hash[..], &tx.new_id(), &person_id, &now, &new.expires_at, &new.agent]).await?;
+            tx.execute(sql, &[&new.hash, &tx.new_id(), &person_id, &now, &new.expires_at, &new.agent]).await?;
             begun_session(tx, &new).await
         })
         .await
@@ -476,7 +475,7 @@ impl Store {
 
     /// The session with this hash, unless it has ended or its account is disabled.
     pub async fn find_session(&self, hash: TokenHash) -> Result<Option<Session>> {
-        self.driver.find(&sessions(LIVE), &[&&hash[..], &self.driver.now()], session).await
+        self.driver.find(&sessions(LIVE), &[&hash, &self.driver.now()], session).await
     }
 
     /// The sessions among these that [`Store::find_session`] would find, in any order.
@@ -486,11 +485,8 @@ impl Store {
              WHERE s.hash {} AND s.expires_at > $2",
             self.driver.either("IN (SELECT unhex(value) FROM json_each($1))", "= ANY ($1)")
         );
-        let sought = PerDatabase {
-            sqlite: json(&hashes.iter().map(|hash| hex(hash)).collect::<Vec<_>>()),
-            postgres: hashes.iter().map(<[u8; 32]>::as_slice).collect::<Vec<_>>(),
-        };
-        let found: Vec<Vec<u8>> = self.driver.list(&sql, &[&sought, &self.driver.now()], |row| row.get("hash")).await?;
+        let parameters: [&dyn Parameter; 2] = [&List(hashes), &self.driver.now()];
+        let found: Vec<Vec<u8>> = self.driver.list(&sql, &parameters, |row| row.get("hash")).await?;
         Ok(hashes.iter().filter(|hash| found.iter().any(|found| found == *hash)).copied().collect())
     }
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use tintype_engine::Stage;
 
-use super::driver::{Driver, Row, Store, Transaction, from_row, json, list};
+use super::driver::{Driver, List, Row, Store, Transaction, from_row, json};
 use super::{AttemptProgress, FoundPreview, Lease, Result, SoughtPreview, Unfinished};
 use crate::failure::Done;
 use tintype_domain::model::{Id, Surface};
@@ -92,9 +92,9 @@ impl Store {
                  WHERE p.lease_epoch <= excluded.lease_epoch"
             );
             for (Lease { task_id, epoch }, AttemptProgress { running, stage }) in &attempts {
-                let (step, steps, fraction) = match stage {
-                    Some(Stage::Step { done, of }) => (Some(i64::from(*done)), Some(i64::from(*of)), None),
-                    Some(Stage::Fraction(fraction)) => (None, None, Some(*fraction)),
+                let (step, steps, fraction) = match *stage {
+                    Some(Stage::Step { done, of }) => (Some(done), Some(of), None),
+                    Some(Stage::Fraction(fraction)) => (None, None, Some(fraction)),
                     None => (None, None, None),
                 };
                 let started_at = tx.now().saturating_sub(*running);
@@ -124,21 +124,9 @@ impl Store {
         .await
     }
 
-    /// The leases among these that are lost, without writing anything.
-    pub async fn lost(&self, leases: Vec<Lease>) -> Result<Vec<Lease>> {
-        let sql = format!(
-            "SELECT task_id, lease_epoch FROM queue WHERE task_id {} AND lease_until IS NOT NULL",
-            self.driver.in_list(1)
-        );
-        let tasks: Vec<Id> = leases.iter().map(|lease| lease.task_id).collect();
-        let lease = |row: &Row| Ok(Lease { task_id: row.get("task_id")?, epoch: row.get("lease_epoch")? });
-        let held = self.driver.list(&sql, &[&list(&tasks)], lease).await?;
-        Ok(leases.into_iter().filter(|lease| !held.contains(lease)).collect())
-    }
-
     /// The unfinished tasks of some accounts on one surface, in any order.
     pub async fn unfinished(&self, accounts: &[Id], surface: Surface) -> Result<Vec<Unfinished>> {
-        let (surface, time) = (surface.as_str(), self.driver.time());
+        let time = self.driver.time();
         let rows = match &self.driver {
             Driver::Sqlite(_) => {
                 // Waiting tasks are ranges of indexes; leased ones are as few as the workers have slots.
@@ -153,7 +141,7 @@ impl Store {
             }
             Driver::Postgres(_) => {
                 let sql = unfinished_where("q.account_id = ANY ($1)", "tintype_now($3)");
-                self.driver.read(&sql, &[&list(accounts), &surface, &time]).await?
+                self.driver.read(&sql, &[&List(accounts), &surface, &time]).await?
             }
         };
         rows.iter().map(unfinished).collect()
@@ -169,6 +157,6 @@ impl Store {
         ));
         let each = |SoughtPreview { task_id, account_id, shown, from }: &_| (*task_id, *account_id, *shown, *from);
         let sought = json(&sought.iter().map(each).collect::<Vec<_>>());
-        self.driver.list(&sql, &[&surface.as_str(), &sought], found_preview).await
+        self.driver.list(&sql, &[&surface, &sought], found_preview).await
     }
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::driver::{Driver, Row, Store, Transaction, from_row, with_store};
+use super::driver::{Driver, List, Row, Store, Transaction, from_row, with_store};
 use super::endings::{LEASED, Loss, ready_after};
 use super::tasks::request;
 use super::{
@@ -38,7 +38,7 @@ pub(super) fn depth(rows: &[Row]) -> Result<QueueDepth> {
 
 // A row of the queue with the columns of the request.
 from_row! { pub(super) fn claim(row) -> Claim {
-    lease: Lease { task_id: row.get("task_id")?, epoch: row.get("lease_epoch")? }, account_id, surface,
+    lease: a_lease(row)?, account_id, surface,
     request: request(row)?, wants_previews,
 } }
 
@@ -46,12 +46,11 @@ from_row! { fn waiting_for_engine(row) -> WaitingForEngine { engine, tasks, refe
 
 from_row! { fn waiting_task(row) -> WaitingTask { id: row.get("task_id")?, account_id, surface, engine } }
 
-/// The lowest id from which a scan of the queue finds all tasks.
-fn horizon(driver: &Driver) -> String {
-    match driver {
-        Driver::Sqlite(_) => String::new(),
-        Driver::Postgres(store) => store.database.horizon().to_string(),
-    }
+from_row! { fn a_lease(row) -> Lease { task_id, epoch: row.get("lease_epoch")? } }
+
+/// The leases on the tasks that the condition `among` names.
+fn held(among: &str) -> String {
+    format!("SELECT task_id, lease_epoch FROM queue WHERE task_id {among} AND lease_until IS NOT NULL")
 }
 
 fn done_if(done: bool) -> LeaseWrite {
@@ -82,7 +81,30 @@ impl Store {
 
     /// Extends leases to `lease` from now; returns the leases that had been lost.
     pub async fn renew(&self, leases: Vec<Lease>, lease: Duration) -> Result<Vec<Lease>> {
-        with_store!(self.driver, store => store.renew_leases(leases, lease).await)
+        let time = self.driver.time();
+        self.write(Effect::Renew, async move |tx| {
+            let tasks: Vec<Id> = leases.iter().map(|lease| lease.task_id).collect();
+            // A transaction that has locked a row is about to end its task or to take its lease away, and may have to
+            // wait for an account. A renewal does not wait for it: it leaves such a lease unchanged, and reports it as
+            // lost only if the row says so.
+            let free = format!("{} {}", held(&tx.in_list(1)), tx.locking("FOR UPDATE SKIP LOCKED"));
+            let free = tx.list(&free, &[&List(&tasks)], a_lease).await?;
+            let renewed: Vec<Id> =
+                free.iter().filter(|lease| leases.contains(lease)).map(|lease| lease.task_id).collect();
+            let now = tx.either("$2", "tintype_now($2)");
+            let renew = format!("UPDATE queue SET lease_until = {now} + $3 WHERE task_id {}", tx.in_list(1));
+            tx.execute(&renew, &[&List(&renewed), &time, &lease]).await?;
+            let held = tx.list(&held(&tx.in_list(1)), &[&List(&tasks)], a_lease).await?;
+            Ok(leases.iter().filter(|lease| !held.contains(lease)).copied().collect())
+        })
+        .await
+    }
+
+    /// The leases among these that are lost, without writing anything.
+    pub async fn lost(&self, leases: Vec<Lease>) -> Result<Vec<Lease>> {
+        let tasks: Vec<Id> = leases.iter().map(|lease| lease.task_id).collect();
+        let held = self.driver.list(&held(&self.driver.in_list(1)), &[&List(&tasks)], a_lease).await?;
+        Ok(leases.into_iter().filter(|lease| !held.contains(lease)).collect())
     }
 
     /// Returns a task to the queue, claimable after `delay`. The attempt does not count as lost.
@@ -139,7 +161,7 @@ impl Store {
 
     /// Number of unfinished tasks.
     pub async fn queue_depth(&self) -> Result<QueueDepth> {
-        depth(&self.driver.read(DEPTH, &[&horizon(&self.driver)]).await?)
+        depth(&self.driver.read(DEPTH, &[&self.driver.horizon()]).await?)
     }
 
     /// The waiting tasks that name an engine, by engine.
@@ -149,7 +171,7 @@ impl Store {
              WHERE engine > '' AND task_id >= $1 AND lease_until IS NULL GROUP BY engine ORDER BY engine",
             self.driver.either("INDEXED BY queue_named", "")
         );
-        self.driver.list(&sql, &[&horizon(&self.driver)], waiting_for_engine).await
+        self.driver.list(&sql, &[&self.driver.horizon()], waiting_for_engine).await
     }
 
     /// The oldest waiting tasks, in order, at most `limit`.
@@ -157,7 +179,7 @@ impl Store {
         let sql = "SELECT q.task_id, q.account_id, t.surface, nullif(q.engine, '') AS engine
             FROM queue q JOIN tasks t ON t.id = q.task_id
             WHERE q.task_id >= $1 AND q.lease_until IS NULL ORDER BY q.task_id LIMIT $2";
-        let rows = self.driver.read_apart(sql.into(), &[&horizon(&self.driver), &i64::from(limit)]).await?;
+        let rows = self.driver.read_apart(sql.into(), &[&self.driver.horizon(), &limit]).await?;
         rows.iter().map(waiting_task).collect()
     }
 

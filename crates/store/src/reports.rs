@@ -4,12 +4,12 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use super::Result;
 use super::accounts::{self, account, entry};
-use super::driver::{Driver, Store, from_row, of_account, with_store};
+use super::driver::{Driver, Store, from_row, of_account};
 use super::keys::{KEY, api_key};
 use super::people::{PERSON, person};
 use super::tasks::cause;
-use super::{Result, WorkerReport};
 use tintype_domain::key::ApiKey;
 use tintype_domain::model::{Account, CREDITS_PER_IMAGE, EntryKind, Id, LedgerEntry, Surface, TaskFailure};
 use tintype_domain::person::Person;
@@ -287,7 +287,7 @@ impl Store {
             self.driver.either(accounts::ON_SQLITE, accounts::ON_POSTGRES),
             position(&self.driver)
         );
-        self.driver.list(&sql, &[&text, &after, &i64::from(limit)], summary).await
+        self.driver.list(&sql, &[&text, &after, &limit], summary).await
     }
 
     /// People of one account, or of all, with `text` in their name, sorted by name, after the name `after`. Names have
@@ -308,7 +308,7 @@ impl Store {
             of_account(account_id),
             position(&self.driver)
         );
-        self.driver.list(&sql, &[&account_id, &text.to_lowercase(), &after, &i64::from(limit)], found).await
+        self.driver.list(&sql, &[&account_id, &text.to_lowercase(), &after, &limit], found).await
     }
 
     /// Ledger entries of an account that pass a filter, newest first, older than the entry `before`.
@@ -325,7 +325,7 @@ impl Store {
             ORDER BY id DESC LIMIT $6";
         let EntryFilter { kind, from, until } = filter;
         let (kind, before) = (kind.map(EntryKind::as_str), before.unwrap_or(i64::MAX));
-        self.driver.list(sql, &[&account_id, &before, &kind, &from, &until, &i64::from(limit)], entry).await
+        self.driver.list(sql, &[&account_id, &before, &kind, &from, &until, &limit], entry).await
     }
 
     /// The use of credits by an account, on each day since `since` on which it was charged or refunded, in order.
@@ -363,11 +363,6 @@ impl Store {
         Ok(hour)
     }
 
-    /// The last report of each worker that has not been forgotten, with its time, the latest first.
-    pub async fn workers(&self) -> Result<Vec<(WorkerReport, Timestamp)>> {
-        with_store!(self.driver, store => store.seen_workers().await)
-    }
-
     /// Keys with strikes or a suspension that are not revoked, the latest suspension first.
     pub async fn struck_keys(&self, limit: u32) -> Result<Vec<StruckKey>> {
         let sql = format!(
@@ -379,7 +374,7 @@ impl Store {
                   OR first_id IN (SELECT k.first_id FROM strikes s JOIN api_keys k ON k.id = s.key_id))
              ORDER BY suspended_at DESC NULLS LAST, id DESC LIMIT $1"
         );
-        self.driver.list(&sql, &[&i64::from(limit)], struck_key).await
+        self.driver.list(&sql, &[&limit], struck_key).await
     }
 
     /// People with strikes or a suspension, the latest suspension first.
@@ -391,6 +386,6 @@ impl Store {
              WHERE people.suspended_at IS NOT NULL OR people.id IN (SELECT person_id FROM person_strikes)
              ORDER BY people.suspended_at DESC NULLS LAST, people.id DESC LIMIT $1"
         );
-        self.driver.list(&sql, &[&i64::from(limit)], struck_person).await
+        self.driver.list(&sql, &[&limit], struck_person).await
     }
 }

@@ -43,12 +43,11 @@ impl Right {
         match self {
             Self::Key(hash) => {
                 let sql = format!("SELECT {KEY} FROM api_keys WHERE hash = $1 {}", locking("FOR SHARE"));
-                Ok(tx.find(&sql, &[&&hash[..]], api_key).await?.is_some_and(|key| key.is_valid(now)))
+                Ok(tx.find(&sql, &[&hash], api_key).await?.is_some_and(|key| key.is_valid(now)))
             }
             Self::Session(right) => {
                 let locking = locking("FOR NO KEY UPDATE OF people FOR KEY SHARE OF s");
-                let found =
-                    tx.query_opt(&format!("{} {locking}", sessions(LIVE)), &[&&right.session[..], &now]).await?;
+                let found = tx.query_opt(&format!("{} {locking}", sessions(LIVE)), &[&right.session, &now]).await?;
                 let Some(row) = found else { return Ok(false) };
                 let (person, admin): (_, bool) = (person(&row)?, row.get("admin")?);
                 let is_suspended = person.suspension.is_some() && !right.suspended;

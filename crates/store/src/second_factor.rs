@@ -19,7 +19,7 @@ pub(crate) async fn use_code(tx: &Transaction<'_>, person_id: Id, code: &FactorC
         }
         FactorCode::Recovery(hash) => {
             let sql = "DELETE FROM recovery_codes WHERE person_id = $1 AND hash = $2";
-            tx.execute(sql, &[&person_id, &&hash[..]]).await?
+            tx.execute(sql, &[&person_id, &hash]).await?
         }
     };
     Ok(used > 0)
@@ -28,7 +28,7 @@ pub(crate) async fn use_code(tx: &Transaction<'_>, person_id: Id, code: &FactorC
 async fn insert_codes(tx: &Transaction<'_>, person_id: Id, codes: &[TokenHash]) -> Done {
     for hash in codes {
         let sql = "INSERT INTO recovery_codes (person_id, hash) VALUES ($1, $2)";
-        tx.execute(sql, &[&person_id, &&hash[..]]).await?;
+        tx.execute(sql, &[&person_id, &hash]).await?;
     }
     Ok(())
 }

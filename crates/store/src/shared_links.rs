@@ -98,7 +98,7 @@ impl Store {
             }
             let full = "SELECT count(*) FROM shared_links
                 WHERE account_id = $1 AND (expires_at IS NULL OR expires_at > $2) HAVING count(*) >= $3";
-            if tx.query_opt(full, &[&account_id, &tx.now(), &i64::from(most)]).await?.is_some() {
+            if tx.query_opt(full, &[&account_id, &tx.now(), &most]).await?.is_some() {
                 return Ok(SharedLinkCreation::TooMany);
             }
             // Locks what it shows, so that it cannot be removed meanwhile.
@@ -165,7 +165,7 @@ impl Store {
              ORDER BY l.id DESC LIMIT $5"
         );
         let now = self.driver.now();
-        self.driver.list(&sql, &[&now, &account_id, &maker, &upper(before), &i64::from(limit)], link).await
+        self.driver.list(&sql, &[&now, &account_id, &maker, &upper(before), &limit], link).await
     }
 
     /// Counts a view of a link.

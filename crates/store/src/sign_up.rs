@@ -46,7 +46,7 @@ impl Store {
                 }
             }
             let now = tx.now();
-            if tx.execute(COUNT, &[&new.source, &now.day(), &i64::from(new.limit)]).await? == 0 {
+            if tx.execute(COUNT, &[&new.source, &now.day(), &new.limit]).await? == 0 {
                 return Ok(SigningUp::TooMany);
             }
             let (account_id, id) = (tx.new_id(), tx.new_id());

@@ -99,5 +99,5 @@ async fn add(tx: &Transaction<'_>, task_id: Id, struck: &Struck<'_>, rule: Strik
         "UPDATE {table} SET suspended_at = $2, suspended_for = $3 WHERE id = $1 AND suspended_at IS NULL
          AND (SELECT count(*) FROM {strikes} WHERE {counts}) >= $4 RETURNING {columns}"
     );
-    tx.query_opt(&suspend, &[id, &now, &rule.to_string(), &i64::from(rule.limit)]).await
+    tx.query_opt(&suspend, &[id, &now, &rule.to_string(), &rule.limit]).await
 }

@@ -118,18 +118,17 @@ impl Order {
     async fn insert(&self, tx: &Transaction<'_>, task: &Task) -> Done<u64> {
         let sql = "INSERT INTO tasks (id, account_id, surface, image_to_image, updated_at, n, aspect_ratio,
             reference_images, prompt, request_id, settings, person_id)
-            VALUES ($1, $2, $3, $4, $5, CAST($6 AS bigint), $7, $8, $9, $10, $11, $12)";
+            VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)";
         let request = &self.request;
-        let references = json(&request.reference_images);
-        let (n, ratio, settings) = (i64::from(request.n), request.aspect_ratio.as_str(), request.settings.to_json());
+        let (references, settings) = (json(&request.reference_images), request.settings.to_json());
         let parameters: [&dyn Parameter; 12] = [
             &task.id,
             &task.account_id,
-            &task.surface.as_str(),
+            &task.surface,
             &task.image_to_image,
             &task.updated_at,
-            &n,
-            &ratio,
+            &request.n,
+            &request.aspect_ratio,
             &references,
             &request.prompt,
             &request.request_id,
@@ -142,9 +141,9 @@ impl Order {
     /// Queues the task with the parts of grants that it took, as JSON pairs of grant and credits; NULL if it took none.
     async fn queue(&self, tx: &Transaction<'_>, id: Id, parts: &[Part]) -> Done<u64> {
         let sql = "INSERT INTO queue (task_id, account_id, key_id, person_id, reference_count, taken, wants_previews,
-            engine) VALUES ($1, $2, $3, $4, CAST($5 AS bigint), $6, $7, $8)";
+            engine) VALUES ($1, $2, $3, $4, $5, $6, $7, $8)";
         let Origin { key_id, person_id, call, engine, .. } = &self.origin;
-        let references = self.request.reference_images.len() as i64;
+        let references = self.request.reference_images.len();
         let taken: Vec<(i64, i64)> = parts.iter().map(|part| (part.grant, part.credits)).collect();
         let taken = (!taken.is_empty()).then(|| json(&taken));
         let wants_previews = call.is_some_and(|call| call.wants_previews);

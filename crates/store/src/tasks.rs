@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 
 use bytes::Bytes;
 
-use super::driver::{Driver, Row, Store, Transaction, from_row, list, on_sqlite};
+use super::driver::{Driver, List, Row, Store, Transaction, between_faults, from_row, on_sqlite};
 use super::submit::Order;
 use super::{
     AttemptProgress, CompletedTask, Origin, Result, StartLimit, Submission, TaskFiles, TaskRecord, progress, sqlite,
@@ -86,7 +86,7 @@ async fn page<T>(
     of_row: impl Fn(&Row) -> Result<T>,
 ) -> Result<Vec<T>> {
     let sql = format!("SELECT {columns} {}", driver.either(PAGE_ON_SQLITE, PAGE_ON_POSTGRES));
-    driver.list(&sql, &[&account_id, &surface.as_str(), &upper(before), &i64::from(limit)], of_row).await
+    driver.list(&sql, &[&account_id, &surface, &upper(before), &limit], of_row).await
 }
 
 /// Counts the unfinished tasks of the account $1 on the surface $2. Each part reads an index of the queue; leased tasks
@@ -153,7 +153,7 @@ impl Store {
                 store.write(Effect::Submit, right, submit).await
             }
             Driver::Postgres(store) => {
-                let submission = store.write(Effect::Submit, store.submit(order)).await?;
+                let submission = between_faults(&store.faults, Effect::Submit, store.submit(order)).await?;
                 if matches!(submission, Submission::Accepted(_)) {
                     store.notifier.shared.queued_here.notify_one();
                 }
@@ -192,7 +192,7 @@ impl Store {
         );
         let time = self.driver.time();
         let polled = |row: &Row| Ok((task(row)?, progress::of_attempt(row)?));
-        self.driver.find(&sql, &[&id, &account_id, &surface.as_str(), &time], polled).await
+        self.driver.find(&sql, &[&id, &account_id, &surface, &time], polled).await
     }
 
     /// The task of [`Store::poll_task`] alone.
@@ -241,13 +241,13 @@ impl Store {
             "SELECT {} FROM tasks WHERE id = $1 AND account_id = $2 AND surface = $3 AND removed_at IS NULL",
             record_columns()
         );
-        self.driver.find(&sql, &[&id, &account_id, &surface.as_str()], record).await
+        self.driver.find(&sql, &[&id, &account_id, &surface], record).await
     }
 
     /// The number of an account's tasks on one surface that have not ended.
     pub async fn count_unfinished(&self, account_id: Id, surface: Surface) -> Result<u64> {
         let sql = self.driver.either(UNFINISHED_ON_SQLITE, UNFINISHED_ON_POSTGRES);
-        let counted = self.driver.find(sql, &[&account_id, &surface.as_str()], |row| row.get("unfinished")).await?;
+        let counted = self.driver.find(sql, &[&account_id, &surface], |row| row.get("unfinished")).await?;
         Ok(counted.unwrap_or(0))
     }
 
@@ -257,7 +257,7 @@ impl Store {
             JOIN queue q ON q.task_id = p.task_id AND q.lease_epoch = p.lease_epoch AND q.lease_until IS NOT NULL
             JOIN tasks t ON t.id = p.task_id
             WHERE p.task_id = $1 AND t.account_id = $2 AND t.surface = $3 AND t.removed_at IS NULL";
-        let png = self.driver.find(sql, &[&id, &account_id, &surface.as_str()], |row| row.get("png")).await?;
+        let png = self.driver.find(sql, &[&id, &account_id, &surface], |row| row.get("png")).await?;
         Ok(png.map(|png: Vec<u8>| png.into()))
     }
 
@@ -271,7 +271,7 @@ impl Store {
     pub async fn recent_tasks(&self, account_id: Option<Id>, limit: u32) -> Result<Vec<Task>> {
         let Some(account_id) = account_id else {
             let sql = format!("SELECT {TASK} FROM tasks WHERE removed_at IS NULL ORDER BY id DESC LIMIT $1");
-            return self.driver.list(&sql, &[&i64::from(limit)], task).await;
+            return self.driver.list(&sql, &[&limit], task).await;
         };
         let mut tasks = self.list_tasks(account_id, Surface::Api, None, limit).await?;
         tasks.extend(self.list_tasks(account_id, Surface::Web, None, limit).await?);
@@ -285,7 +285,7 @@ impl Store {
     pub async fn completed_tasks(&self, after: Option<Id>, limit: u32) -> Result<Vec<CompletedTask>> {
         let after = after.map_or_else(String::new, |id| id.to_string());
         let sql = completed_after(self.driver.either(NAME_ON_SQLITE, NAME_ON_POSTGRES));
-        self.driver.list(&sql, &[&after, &i64::from(limit)], completed).await
+        self.driver.list(&sql, &[&after, &limit], completed).await
     }
 
     /// The state of the existing tasks and uploads among `ids`, in any order, including removed ones.
@@ -300,7 +300,7 @@ impl Store {
                  CASE WHEN name IS NULL THEN '[]' ELSE {} END, updated_at, removed_at FROM uploads WHERE id {among}",
             self.driver.either(NAME_ON_SQLITE, NAME_ON_POSTGRES)
         );
-        self.driver.list(&sql, &[&list(tasks)], task_files).await
+        self.driver.list(&sql, &[&List(tasks)], task_files).await
     }
 }
 

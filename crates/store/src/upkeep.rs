@@ -1,15 +1,12 @@
-//! Upkeep, which no request waits for: ends overdue tasks, removes old ones, erases prompts and audits the ledger.
+//! Upkeep, which no request waits for: removes old tasks, erases prompts and audits the ledger.
 
 use std::time::Duration;
 
-#[cfg(doc)]
-use super::MAX_LOST_LEASES;
-use super::driver::{Parameter, Store, Transaction, list, millis, with_store};
-use super::endings::Loss;
+use super::driver::{List, Parameter, Store, Transaction, with_store};
 use super::failure::Done;
 use super::gallery::{delete_of, forget, unsearch};
-use super::{Audit, Ended, LONGEST_PAUSE, Reclaim, Reclaimed, Result};
-use tintype_domain::model::{FailureCause, Id};
+use super::{Audit, LONGEST_PAUSE, Result};
+use tintype_domain::model::Id;
 use tintype_system::clock::Timestamp;
 use tintype_system::fault::Effect;
 
@@ -49,7 +46,7 @@ async fn remove(tx: &Transaction<'_>, account_id: Id, cutoff: Timestamp) -> Done
          WHERE id {}",
         tx.in_list(1)
     );
-    tx.execute(&sql, &[&list(removed), &tx.now()]).await?;
+    tx.execute(&sql, &[&List(removed), &tx.now()]).await?;
     Ok((removed.len(), due.len() as i64 == most || removed.len() < due.len()))
 }
 
@@ -69,7 +66,7 @@ async fn erase(tx: &Transaction<'_>, account_id: Id, latest: Id) -> Done<usize> 
     let due: Vec<Id> = tx.list(&due, &[&account_id, &latest, &batch(tx)], |row| row.get("task_id")).await?;
     let erased = unsearch(tx, &due).await?;
     let blank = "UPDATE tasks SET prompt = '', reference_images = '[]', settings = NULL WHERE id";
-    tx.execute(&format!("{blank} {}", tx.in_list(1)), &[&list(erased)]).await?;
+    tx.execute(&format!("{blank} {}", tx.in_list(1)), &[&List(erased)]).await?;
     delete_of(tx, "failed_prompts", erased).await?;
     Ok(erased.len())
 }
@@ -88,65 +85,7 @@ fn take(sweeps: &str, now: &str) -> String {
     )
 }
 
-/// A sweep of the queue, which ends tasks or queues them again.
-#[derive(Debug, Clone)]
-pub(crate) enum Sweep {
-    /// Tasks whose leases are reclaimed.
-    Leases(Reclaim),
-    /// Tasks with an id below this one.
-    Before(Id),
-    /// Waiting tasks with more references than this.
-    Beyond(u32),
-    /// Waiting tasks whose engine isn't in this JSON object, or takes fewer references than they have. The object maps
-    /// engines to their most references.
-    Unmatched(String),
-}
-
 impl Store {
-    /// Reclaims leases. Their tasks are queued again, or failed with `last_error` after [`MAX_LOST_LEASES`] lost
-    /// leases. Also deletes the progress of attempts that have ended.
-    pub async fn reclaim(&self, which: Reclaim, last_error: &str) -> Result<Reclaimed> {
-        let loss = Loss::attempt(last_error, Duration::ZERO);
-        self.sweep(Effect::Reclaim, Sweep::Leases(which), loss).await
-    }
-
-    /// Fails and refunds every unfinished task created at or before `cutoff` of [`Store::now`]; returns them in any
-    /// order.
-    pub async fn expire(&self, cutoff: Timestamp, error: &str) -> Result<Vec<Ended>> {
-        // Ids begin with the creation time, so the first id after the cutoff bounds a range of them.
-        let end = Id::floor(Timestamp::from_millis(cutoff.as_millis().saturating_add(1)));
-        let loss = Loss::now(FailureCause::Expired, error);
-        Ok(self.sweep(Effect::Expire, Sweep::Before(end), loss).await?.failed)
-    }
-
-    /// Fails and refunds every waiting task with more than `max_references` reference images; returns them in any
-    /// order.
-    pub async fn fail_over_reference_limit(&self, max_references: u32, error: &str) -> Result<Vec<Ended>> {
-        let loss = Loss::now(FailureCause::TooManyReferences(max_references), error);
-        Ok(self.sweep(Effect::FailBeyond, Sweep::Beyond(max_references), loss).await?.failed)
-    }
-
-    /// Ends the grants that have expired by [`Store::now`]: an entry of kind `expiry` takes each grant's remaining
-    /// credits from its account. Returns the number of grants.
-    pub async fn expire_grants(&self) -> Result<usize> {
-        with_store!(self.driver, store => store.lapse_all_grants().await)
-    }
-
-    /// Fails and refunds every waiting task that names an engine which is not among these, or has more reference images
-    /// than its engine takes; returns them in any order. Each of `engines` is a name and the most reference images that
-    /// it takes.
-    pub async fn fail_without_engine(&self, engines: &[(String, u32)], error: &str) -> Result<Vec<Ended>> {
-        let engines: serde_json::Map<String, serde_json::Value> =
-            engines.iter().map(|(name, most)| (name.clone(), (*most).into())).collect();
-        let engines = serde_json::Value::from(engines).to_string();
-        let loss = Loss::now(FailureCause::NoEngine, error);
-        Ok(self.sweep(Effect::FailUnmatched, Sweep::Unmatched(engines), loss).await?.failed)
-    }
-
-    async fn sweep(&self, effect: Effect, sweep: Sweep, loss: Loss) -> Result<Reclaimed> {
-        with_store!(self.driver, store => store.sweep(effect, &sweep, &loss).await)
-    }
-
     /// Removes every task that ended before `cutoff` of [`Store::now`]: erases its request and hides it from every
     /// lookup except [`Store::inspect_task`] and [`Store::task_files`]. Its ledger entries and the names of its files
     /// stay. Returns the number of tasks.
@@ -191,8 +130,8 @@ impl Store {
             "unnest(CAST($1 AS text[])) WITH ORDINALITY AS wanted (name, place)",
         );
         let sql = take(wanted, self.driver.either("$2", "tintype_now($2)"));
-        let (time, hold, longest) = (self.driver.time(), millis(hold), millis(LONGEST_PAUSE));
-        let taken = self.statement(None, sql, &[&list(sweeps), &time, &hold, &longest]).await?;
+        let parameters: [&dyn Parameter; 4] = [&List(sweeps), &self.driver.time(), &hold, &LONGEST_PAUSE];
+        let taken = self.statement(None, sql, &parameters).await?;
         taken.first().map(|row| row.get("name")).transpose()
     }
 
@@ -231,7 +170,7 @@ impl Store {
              ORDER BY l.account_id DESC, l.created_at DESC LIMIT 1 OFFSET CAST($3 AS bigint) - 1",
             self.driver.either("INDEXED BY refunds_of_account", "")
         );
-        let parameters: [&dyn Parameter; 4] = [&account_id, &since, &i64::from(nth), &until];
+        let parameters: [&dyn Parameter; 4] = [&account_id, &since, &nth, &until];
         self.driver.find(&sql, &parameters, |row| row.get("created_at")).await
     }
 

@@ -1,6 +1,6 @@
 //! Uploaded pictures, which tasks use as references.
 
-use super::driver::{Store, from_row};
+use super::driver::{Parameter, Store, from_row};
 use super::tasks::upper;
 use super::{Action, AuditedChange, Result};
 use tintype_domain::model::{Id, Surface};
@@ -77,7 +77,7 @@ impl Store {
             let sql = "INSERT INTO uploads (id, account_id, surface, updated_at, person_id, is_mask)
                 SELECT $1, id, $3, $4, $6, $7 FROM accounts WHERE id = $2 AND disabled_at IS NULL
                 AND (SELECT count(*) FROM uploads WHERE account_id = $2 AND removed_at IS NULL) < $5";
-            let (id, surface, now, most) = (tx.new_id(), surface.as_str(), tx.now(), i64::from(most));
+            let (id, now) = (tx.new_id(), tx.now());
             let added = tx.execute(sql, &[&id, &account_id, &surface, &now, &most, &person_id, &is_mask]).await?;
             Ok((added > 0).then_some(id))
         })
@@ -90,8 +90,8 @@ impl Store {
         let sql = "UPDATE uploads SET name = $2, width = $3, height = $4, updated_at = $5
             WHERE id = $1 AND name IS NULL AND removed_at IS NULL RETURNING id";
         let UploadedPicture { name, width, height } = picture;
-        let (width, height, now) = (i64::from(width), i64::from(height), self.driver.now());
-        let finished = self.statement(Effect::FinishUpload, sql, &[&id, &name, &width, &height, &now]).await?;
+        let parameters: [&dyn Parameter; 5] = [&id, &name, &width, &height, &self.driver.now()];
+        let finished = self.statement(Effect::FinishUpload, sql, &parameters).await?;
         Ok(!finished.is_empty())
     }
 
@@ -106,7 +106,7 @@ impl Store {
         let sql = format!(
             "SELECT {COLUMNS} FROM uploads WHERE id = $1 AND account_id = $2 AND surface = $3 AND name IS NOT NULL"
         );
-        self.driver.find(&sql, &[&id, &account_id, &surface.as_str()], upload).await
+        self.driver.find(&sql, &[&id, &account_id, &surface], upload).await
     }
 
     /// The finished upload of this account and surface, unless it was removed.
@@ -126,7 +126,7 @@ impl Store {
             "SELECT {COLUMNS} FROM uploads WHERE account_id = $1 AND surface = $2 AND id < $3
              AND removed_at IS NULL AND name IS NOT NULL ORDER BY id DESC LIMIT $4"
         );
-        self.driver.list(&sql, &[&account_id, &surface.as_str(), &upper(before), &i64::from(limit)], upload).await
+        self.driver.list(&sql, &[&account_id, &surface, &upper(before), &limit], upload).await
     }
 
     /// Removes the upload of this account and surface, if it is `author`'s; anyone's without an author. Returns whether
@@ -138,8 +138,7 @@ impl Store {
                  AND name IS NOT NULL AND removed_at IS NULL AND (person_id = $5 OR CAST($5 AS text) IS NULL)
                  RETURNING {COLUMNS}"
             );
-            let (surface, now) = (surface.as_str(), tx.now());
-            let removed = tx.find(&sql, &[&id, &account_id, &surface, &now, &author], upload).await?;
+            let removed = tx.find(&sql, &[&id, &account_id, &surface, &tx.now(), &author], upload).await?;
             if removed.as_ref().is_some_and(|upload| tx.is_of_another(upload.person_id)) {
                 tx.audit(AuditedChange::of(Action::RemoveUpload, account_id).about(id)).await?;
             }
@@ -163,7 +162,7 @@ impl Store {
         let sql = format!(
             "SELECT {COLUMNS} FROM uploads WHERE removed_at < $1 AND name IS NOT NULL ORDER BY removed_at LIMIT $2"
         );
-        self.driver.list(&sql, &[&cutoff, &i64::from(limit)], upload).await
+        self.driver.list(&sql, &[&cutoff, &limit], upload).await
     }
 
     /// Records that the file of a removed upload is gone.

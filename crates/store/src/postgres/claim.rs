@@ -5,8 +5,7 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 use super::PostgresStore;
-use super::connection::Parameter;
-use crate::driver::{self, Row, millis};
+use crate::driver::{List, Parameter, Row, between_faults};
 use crate::queue::claim;
 use crate::tasks::REQUEST;
 use crate::{Claim, LONGEST_DELAY, Result, StoreError};
@@ -132,31 +131,31 @@ impl PostgresStore {
     ) -> Result<Vec<Claim>> {
         let statement = statement();
         let turns = (engine.to_owned(), max_references);
-        let (lease, references, longest) = (millis(lease), i64::from(max_references), millis(LONGEST_DELAY));
         let claim = async {
             let mut claims = Vec::new();
             // Accounts with less than their share leave a rest to the others.
             while claims.len() < max {
-                let most = (max - claims.len()) as i64;
+                let most = max - claims.len();
                 let served = self.served_last.locked().get(&turns).cloned().unwrap_or_default();
                 let (horizon, given) = (self.database.horizon(), self.database.given_time());
-                let parameters: [Parameter<'_>; 9] =
-                    [&served, &horizon, &given, &most, &passed_over, &lease, &references, &engine, &longest];
-                let rows = driver::rows(match self.database.write(&statement, &parameters).await {
+                let (passed_over, longest) = (List(passed_over), LONGEST_DELAY);
+                let parameters: [&dyn Parameter; 9] =
+                    [&served, &horizon, &given, &most, &passed_over, &lease, &max_references, &engine, &longest];
+                let rows = match self.database.write(&statement, &parameters).await {
                     // Tasks that are already claimed are returned, so that they are worked on.
                     Err(failure) if !claims.is_empty() => {
                         tracing::warn!(error = %StoreError::from(failure), "could not claim more tasks");
                         break;
                     }
                     rows => rows?,
-                });
+                };
                 let Some(row) = rows.last() else { break };
                 self.served_last.locked().insert(turns.clone(), row.get("account_id")?);
                 claims.extend(rows.iter().filter_map(readable));
             }
             Ok(claims)
         };
-        self.write(Effect::Claim, claim).await
+        between_faults(&self.faults, Effect::Claim, claim).await
     }
 }
 

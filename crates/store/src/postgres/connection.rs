@@ -9,15 +9,15 @@ use deadpool_postgres::{
     Client, ClientWrapper, Hook, HookError, Manager, ManagerConfig, Pool, PoolError, RecyclingMethod, Runtime,
 };
 use tokio::runtime::Handle;
-use tokio_postgres::types::ToSql;
-use tokio_postgres::{Config, Row};
+use tokio_postgres::Config;
 use tokio_postgres_rustls::MakeRustlsConnect;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::connect::{BY_INDEX, describe, session};
 use super::hosts::{EncryptedConnection, Hosts};
+use crate::driver::{self, Parameter, Row, references, rows, values};
 use crate::failure::{Done, Failure};
-use crate::{Actor, Result, StoreError, driver};
+use crate::{Actor, Result, StoreError};
 use tintype_domain::model::{Id, IdSource};
 use tintype_system::clock::{Clock, Timestamp};
 use tintype_system::locked::Locked as _;
@@ -39,8 +39,6 @@ const TRANSACTION_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Begins a transaction without changing anything, to find a connection that responds and whose server isn't read-only.
 const BEGIN: &str = "BEGIN; UPDATE tintype SET version = version WHERE false";
-
-pub(crate) type Parameter<'a> = &'a (dyn ToSql + Sync);
 
 /// The server of a store, with its clock and the source of ids.
 pub(crate) struct Database {
@@ -166,11 +164,11 @@ impl Database {
     }
 
     /// Runs one writing statement in a separate transaction.
-    pub(crate) async fn write(&self, sql: &str, parameters: &[Parameter<'_>]) -> Done<Vec<Row>> {
+    pub(crate) async fn write(&self, sql: &str, parameters: &[&dyn Parameter]) -> Done<Vec<Row>> {
         Box::pin(self.query(&self.writers, sql, Some(parameters), |failure| failure)).await.map(|(_, rows)| rows)
     }
 
-    pub(crate) async fn read(&self, sql: &str, parameters: &[Parameter<'_>]) -> Result<Vec<Row>> {
+    pub(crate) async fn read(&self, sql: &str, parameters: &[&dyn Parameter]) -> Result<Vec<Row>> {
         Ok(Box::pin(self.query(&self.readers, sql, Some(parameters), Failure::without_effect)).await?.1)
     }
 
@@ -181,7 +179,7 @@ impl Database {
         &self,
         pool: &Pool,
         sql: &str,
-        parameters: Option<&[Parameter<'_>]>,
+        parameters: Option<&[&dyn Parameter]>,
         of_statement: fn(Failure) -> Failure,
     ) -> Done<(PooledConnection, Vec<Row>)> {
         let started = self.clock.elapsed();
@@ -202,7 +200,7 @@ impl Database {
                     };
                     let prepared = client.prepare_cached(sql).await;
                     let statement = prepared.map_err(|error| Failure::from(error).without_effect())?;
-                    Ok(client.query(&statement, parameters).await?)
+                    Ok(rows(client.query(&statement, &references(&values(parameters))).await?))
                 };
                 self.answered(ANSWER_TIMEOUT, query).await.map_err(of_statement)
             };
@@ -216,7 +214,7 @@ impl Database {
     }
 
     /// Runs `work` in one transaction, for an actor, and commits it. An error of `work` rolls it back.
-    pub(super) async fn transaction<T>(
+    pub(crate) async fn transaction<T>(
         &self,
         actor: Option<&Actor>,
         work: impl AsyncFnOnce(&driver::Transaction<'_>) -> Done<T>,
@@ -296,20 +294,20 @@ impl Transaction<'_> {
     pub(crate) async fn query(
         &self,
         sql: &str,
-        parameters: &[Parameter<'_>],
+        parameters: &[&dyn Parameter],
     ) -> std::result::Result<Vec<Row>, tokio_postgres::Error> {
         let statement = self.0.prepare_cached(sql).await?;
-        self.0.query(&statement, parameters).await
+        Ok(rows(self.0.query(&statement, &references(&values(parameters))).await?))
     }
 
     /// Returns the number of rows that were changed.
     pub(crate) async fn execute(
         &self,
         sql: &str,
-        parameters: &[Parameter<'_>],
+        parameters: &[&dyn Parameter],
     ) -> std::result::Result<u64, tokio_postgres::Error> {
         let statement = self.0.prepare_cached(sql).await?;
-        self.0.execute(&statement, parameters).await
+        self.0.execute(&statement, &references(&values(parameters))).await
     }
 }
 

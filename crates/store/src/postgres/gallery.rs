@@ -1,7 +1,7 @@
 //! The search in the gallery, and its index of words.
 
 use super::PostgresStore;
-use super::connection::Parameter;
+use crate::driver::{List, Parameter, between_faults};
 use crate::gallery::{FITS, GALLERY_BATCH, SCAN, cut};
 use crate::tasks::upper;
 use crate::{GalleryFilter, Result};
@@ -46,7 +46,8 @@ fn scan(filter: &GalleryFilter) -> String {
              FROM newest n JOIN tasks t ON t.id = n.id
          )
          SELECT count(*) AS seen, count(*) FILTER (WHERE has_words) AS with_words, min(id) AS last,
-             coalesce((array_agg(id ORDER BY id DESC) FILTER (WHERE fits AND has_words))[1:$11::bigint], '{{}}') AS ids
+             coalesce(array_to_json((array_agg(id ORDER BY id DESC)
+                 FILTER (WHERE fits AND has_words))[1:$11::bigint])::text, '[]') AS ids
          FROM seen",
         source(filter)
     )
@@ -71,7 +72,7 @@ fn find() -> String {
              ) h CROSS JOIN LATERAL (SELECT t.id FROM tasks t WHERE t.id = h.task_id AND {FITS} OFFSET 0) fit
              ORDER BY h.task_id DESC LIMIT $11::bigint
          )
-         SELECT are_all, (SELECT coalesce(array_agg(id ORDER BY id DESC), '{{}}') FROM found) AS ids FROM counted"
+         SELECT are_all, (SELECT coalesce(json_agg(id ORDER BY id DESC)::text, '[]') FROM found) AS ids FROM counted"
     )
 }
 
@@ -93,20 +94,21 @@ impl PostgresStore {
     ) -> Result<(Vec<Id>, Option<Id>)> {
         let upper = upper(before);
         let lower = filter.from.map_or_else(String::new, |from| Id::floor(from).to_string());
-        let (state, ratio) =
-            (filter.state.map(|state| state.as_str()), filter.aspect_ratio.map(|ratio| ratio.as_str()));
         let query = (!words.is_empty()).then(|| matching(words));
-        let fits_all = words.is_empty() && state.is_none() && filter.image_to_image.is_none() && ratio.is_none();
+        let fits_all = words.is_empty()
+            && filter.state.is_none()
+            && filter.image_to_image.is_none()
+            && filter.aspect_ratio.is_none();
         let wanted = i64::from(limit) + 1;
         let most =
             if fits_all && filter.starred_by.is_none() && filter.board.is_none() { wanted } else { i64::from(SCAN) };
-        let parameters: [Parameter<'_>; 12] = [
+        let parameters: [&dyn Parameter; 12] = [
             &account_id,
             &lower,
             &upper,
-            &state,
+            &filter.state,
             &filter.image_to_image,
-            &ratio,
+            &filter.aspect_ratio,
             &filter.starred_by,
             &filter.board,
             &query,
@@ -115,17 +117,17 @@ impl PostgresStore {
             &filter.person,
         ];
         let rows = self.database.read(&scan(filter), &parameters).await?;
-        let (seen, with_words): (i64, i64) = (rows[0].try_get("seen")?, rows[0].try_get("with_words")?);
-        let last: Option<Id> = rows[0].try_get("last")?;
-        let mut found: Vec<Id> = rows[0].try_get("ids")?;
+        let (seen, with_words): (i64, i64) = (rows[0].get("seen")?, rows[0].get("with_words")?);
+        let last: Option<Id> = rows[0].get("last")?;
+        let mut found: Vec<Id> = rows[0].get("ids")?;
         let mut all = seen < most;
         if found.len() < limit as usize && !all && with_words * COMMON < seen {
             let hits = i64::from(SCAN) * HITS;
             let mut parameters = parameters;
             parameters[9] = &hits;
             let rows = self.database.read(&find(), &parameters).await?;
-            if rows[0].try_get("are_all")? {
-                (found, all) = (rows[0].try_get("ids")?, true);
+            if rows[0].get("are_all")? {
+                (found, all) = (rows[0].get("ids")?, true);
             }
         }
         Ok(cut(found, last.filter(|_| !all), limit))
@@ -134,14 +136,14 @@ impl PostgresStore {
     pub(crate) async fn index_prompts(&self) -> Result<usize> {
         let due = "SELECT t.id, t.account_id, t.prompt FROM unindexed u JOIN tasks t ON t.id = u.task_id
             ORDER BY u.task_id LIMIT $1";
-        let due = self.database.read(due, &[&i64::from(GALLERY_BATCH)]).await?;
+        let due = self.database.read(due, &[&GALLERY_BATCH]).await?;
         if due.is_empty() {
             return Ok(0);
         }
         let (mut tasks, mut words) = (Vec::<Id>::new(), Vec::new());
         for row in &due {
-            tasks.push(row.try_get("id")?);
-            words.push(terms(row.try_get("account_id")?, row.try_get("prompt")?).join(" "));
+            tasks.push(row.get("id")?);
+            words.push(terms(row.get("account_id")?, &row.get::<String>("prompt")?).join(" "));
         }
         // Of two processes, one takes a task. One that was erased meanwhile is not there any more.
         let sql = "WITH free AS MATERIALIZED (
@@ -152,7 +154,8 @@ impl PostgresStore {
             SELECT task_id, array_to_tsvector(string_to_array(words, ' '))
             FROM unnest($1::text[], $2::text[]) AS read (task_id, words) JOIN taken USING (task_id)
             RETURNING task_id";
+        let (tasks, words) = (List(&tasks), List(&words));
         let index = async { Ok(self.database.write(sql, &[&tasks, &words]).await?.len()) };
-        self.write(Effect::IndexPrompts, index).await
+        between_faults(&self.faults, Effect::IndexPrompts, index).await
     }
 }

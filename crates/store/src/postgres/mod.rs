@@ -11,14 +11,14 @@ use std::sync::Arc;
 use tokio_util::task::AbortOnDropHandle;
 
 use self::claim::ServedLast;
-pub(crate) use self::connection::{Database, Parameter, Transaction};
+pub(crate) use self::connection::{Database, Transaction};
 use self::listen_notify::Notifier;
 use self::submit::Gates;
-use super::driver::{self, Driver, between_faults};
-use super::{Actor, OpenError, Result, Right, Schema, Store, StoreError};
+use super::driver::{self, Driver};
+use super::{Actor, OpenError, Right, Schema, Store, StoreError};
 use crate::failure::Done;
 use tintype_system::clock::Clock;
-use tintype_system::fault::{Effect, Faults};
+use tintype_system::fault::Faults;
 
 mod claim;
 mod connect;
@@ -28,10 +28,8 @@ mod hosts;
 mod import;
 mod listen_notify;
 mod pooler;
-mod queue;
 mod schema;
 mod submit;
-mod sweep;
 mod upkeep;
 mod url;
 mod workers;
@@ -44,7 +42,7 @@ pub use self::schema::SCHEMA;
 #[derive(Debug)]
 pub(crate) struct PostgresStore {
     pub(crate) database: Arc<Database>,
-    faults: Faults,
+    pub(crate) faults: Faults,
     pub(crate) notifier: Notifier,
     _upkeep: AbortOnDropHandle<()>,
     /// The accounts with a submit in progress.
@@ -114,21 +112,12 @@ pub async fn open_current(url: &str, ca: Option<&Path>) -> std::result::Result<O
 
 impl PostgresStore {
     pub(crate) async fn check_durability(&self) -> std::result::Result<(), String> {
-        let settings = "SELECT current_setting('fsync') = 'on' AND current_setting('full_page_writes') = 'on'";
+        let settings = "SELECT current_setting('fsync') = 'on' AND current_setting('full_page_writes') = 'on' AS syncs";
         let rows = self.database.read(settings, &[]).await.map_err(|error| error.to_string())?;
-        match rows.first().map(|row| row.try_get(0)) {
+        match rows.first().map(|row| row.get("syncs")) {
             Some(Ok(true)) => Ok(()),
             _ => Err("PostgreSQL runs with fsync or full_page_writes off: a power cut loses accepted tasks".into()),
         }
-    }
-
-    /// Does `write` between the two fault points of `effect`, if there is one.
-    pub(crate) async fn write<T>(
-        &self,
-        effect: impl Into<Option<Effect>>,
-        write: impl Future<Output = Result<T>>,
-    ) -> Result<T> {
-        between_faults(&self.faults, effect, write).await
     }
 
     /// Runs `work` in one transaction, for an actor, if `right` still holds.
@@ -157,7 +146,7 @@ impl PostgresStore {
         parameters: &[&dyn driver::Parameter],
     ) -> Done<Vec<driver::Row>> {
         if right.is_none() {
-            return Ok(driver::rows(self.database.write(sql, &driver::for_postgres(parameters)).await?));
+            return self.database.write(sql, parameters).await;
         }
         let work = async |tx: &driver::Transaction<'_>| tx.query(sql, parameters).await;
         self.transaction(right, None, work).await

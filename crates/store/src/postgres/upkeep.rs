@@ -68,9 +68,9 @@ impl Database {
             return Ok(0);
         }
         let sent = self.clock.elapsed();
-        let rows = self.read("SELECT tintype_now(NULL)", &[]).await?;
+        let rows = self.read("SELECT tintype_now(NULL) AS now", &[]).await?;
         let took = self.clock.elapsed().saturating_sub(sent);
-        let theirs: Timestamp = rows[0].try_get(0)?;
+        let theirs: Timestamp = rows[0].get("now")?;
         // As if the server had read its clock half-way through the request.
         let origin = theirs.saturating_sub(sent + took / 2).as_millis();
         let off = Duration::from_millis(origin.abs_diff(self.origin.load(Ordering::Relaxed)));
@@ -95,7 +95,7 @@ impl Database {
             return Ok(());
         }
         let now = self.now();
-        let oldest: Option<Id> = self.read("SELECT min(task_id) FROM queue", &[]).await?[0].try_get(0)?;
+        let oldest: Option<Id> = self.read("SELECT min(task_id) AS oldest FROM queue", &[]).await?[0].get("oldest")?;
         let oldest = oldest.map_or(now, |id| id.timestamp().min(now));
         self.horizon_ms.store(oldest.saturating_sub(MARGIN).as_millis(), Ordering::Relaxed);
         Ok(())

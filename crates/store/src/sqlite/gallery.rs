@@ -1,9 +1,10 @@
 //! The search in the gallery, and its index of words.
 
-use rusqlite::{Connection, ToSql};
+use rusqlite::Connection;
+use rusqlite::types::FromSqlError;
 
 use super::SqliteStore;
-use crate::driver::{Transaction, prepare};
+use crate::driver::{Parameter, Transaction, prepare, values};
 use crate::failure::Done;
 use crate::gallery::{FITS, GALLERY_BATCH, SCAN};
 use crate::tasks::upper;
@@ -52,13 +53,13 @@ fn search(
     limit: u32,
 ) -> rusqlite::Result<(Vec<Id>, Option<Id>)> {
     let sql = format!("SELECT t.id, {FITS} FROM {}", source(filter, !words.is_empty()));
-    let parameters: [&dyn ToSql; 12] = [
+    let parameters: [&dyn Parameter; 12] = [
         &account_id,
         &filter.from.map_or_else(String::new, |from| Id::floor(from).to_string()),
         &upper(before),
-        &filter.state.map(|state| state.as_str()),
+        &filter.state,
         &filter.image_to_image,
-        &filter.aspect_ratio.map(|ratio| ratio.as_str()),
+        &filter.aspect_ratio,
         &filter.starred_by,
         &filter.board,
         &(!words.is_empty()).then(|| matching(words)),
@@ -66,7 +67,7 @@ fn search(
         &before.map_or(i64::MAX, Id::rank_after),
         &filter.person,
     ];
-    let mut statement = prepare(connection, &sql, parameters)?;
+    let mut statement = prepare(connection, &sql, values(&parameters))?;
     let mut rows = statement.raw_query();
     let (mut found, mut seen, mut last, mut older) = (Vec::new(), 0, None, None);
     while let Some(row) = rows.next()? {
@@ -75,7 +76,7 @@ fn search(
             break;
         }
         seen += 1;
-        let id: Id = row.get(0)?;
+        let id = row.get_ref(0)?.as_str()?.parse().map_err(FromSqlError::other)?;
         last = Some(id);
         if row.get(1)? {
             found.push(id);
@@ -122,7 +123,7 @@ async fn free_number(tx: &Transaction<'_>, first: i64) -> Done<i64> {
 pub(crate) async fn index_prompts(tx: &Transaction<'_>) -> Done<usize> {
     let due = "SELECT t.id, t.account_id, t.prompt FROM unindexed u CROSS JOIN tasks t ON t.id = u.task_id
         ORDER BY u.task_id LIMIT $1";
-    let due = tx.query(due, &[&i64::from(GALLERY_BATCH)]).await?;
+    let due = tx.query(due, &[&GALLERY_BATCH]).await?;
     // The number of a task is its rank, or the next free one, so that a search reads the newest tasks first, also after
     // the clock was set back. From the rank of a task to its number all are taken.
     let (mut free, mut indexed, mut done) = (0, 0, 0);

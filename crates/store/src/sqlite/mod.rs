@@ -20,7 +20,6 @@ use tintype_system::locked::Locked as _;
 
 mod connection;
 mod gallery;
-mod ledger;
 mod moved;
 #[cfg(test)]
 pub(crate) mod plans;
@@ -52,7 +51,7 @@ pub(crate) struct SqliteStore {
     /// Held while a long read runs.
     long_reads: Arc<tokio::sync::Semaphore>,
     pub(crate) clock: Clock,
-    faults: Faults,
+    pub(crate) faults: Faults,
     /// The last report of each worker of this process, and its time.
     workers: Mutex<BTreeMap<Id, (WorkerReport, Timestamp)>>,
     /// What SQLite counts up when another process has written, at the last look.

@@ -1,10 +1,8 @@
 //! The workers of this process: all there are, as only one server uses the file.
 
-use std::collections::BTreeMap;
-
 use super::SqliteStore;
 use super::writer::Writing;
-use crate::{EngineState, Result, WorkerReport};
+use crate::{Result, WorkerReport};
 use tintype_domain::model::Id;
 use tintype_system::clock::Timestamp;
 use tintype_system::locked::Locked as _;
@@ -25,21 +23,6 @@ impl SqliteStore {
         let mut workers: Vec<_> = self.workers.locked().values().cloned().collect();
         workers.sort_by_key(|(_, seen_at)| std::cmp::Reverse(*seen_at));
         Ok(workers)
-    }
-
-    pub(crate) async fn seen_engines(&self) -> Result<Vec<EngineState>> {
-        let mut engines: BTreeMap<String, EngineState> = BTreeMap::new();
-        for (report, seen_at) in self.workers.locked().values() {
-            let name = report.engine.clone();
-            let unseen =
-                EngineState { name: name.clone(), max_references: 0, masks: true, workers: 0, seen_at: *seen_at };
-            let engine = engines.entry(name).or_insert(unseen);
-            engine.max_references = engine.max_references.max(report.max_references);
-            engine.masks &= report.masks;
-            engine.workers += u64::from(report.is_available);
-            engine.seen_at = engine.seen_at.max(*seen_at);
-        }
-        Ok(engines.into_values().collect())
     }
 
     pub(crate) async fn check_writes(&self) -> Result<()> {

@@ -193,9 +193,9 @@ fn older_sqlite(fx: &Fixture, ada: Id, refused: Id) {
                          CREATE INDEX stars_of_account ON stars (account_id, task_id)",
         )
         .expect("SQL");
-    database.execute("INSERT INTO stars VALUES (?1, ?2)", [&refused, &ada]).expect("SQL");
-    database.execute("INSERT INTO boards VALUES (?1, ?2, 'boats')", [&refused, &ada]).expect("SQL");
-    database.execute("INSERT INTO board_tasks VALUES (?1, ?1)", [&refused]).expect("SQL");
+    database.execute("INSERT INTO stars VALUES (?1, ?2)", [refused.as_str(), ada.as_str()]).expect("SQL");
+    database.execute("INSERT INTO boards VALUES (?1, ?2, 'boats')", [refused.as_str(), ada.as_str()]).expect("SQL");
+    database.execute("INSERT INTO board_tasks VALUES (?1, ?1)", [refused.as_str()]).expect("SQL");
     database.execute("DROP INDEX tasks_of_person", []).expect("SQL");
     database.execute("DROP INDEX deletions_of_account", []).expect("SQL");
     database.execute("DROP INDEX deletions_final", []).expect("SQL");

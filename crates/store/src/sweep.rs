@@ -1,0 +1,232 @@
+//! Sweeps: reclaiming lost leases, failing overdue tasks, and ending expired grants. They go account by account, so
+//! that an account with damaged or locked rows doesn't delay others.
+
+use std::time::Duration;
+
+#[cfg(doc)]
+use super::MAX_LOST_LEASES;
+use super::driver::{Driver, Store, Transaction, between_faults, on_sqlite};
+use super::endings::{Loss, select_lost};
+use super::{Ended, LONGEST_LEASE, Reclaim, Reclaimed, Result, StoreError, ledger, progress};
+use crate::failure::Done;
+use crate::sqlite::Writing;
+use crate::values::Value;
+use tintype_domain::model::{FailureCause, Id};
+use tintype_system::clock::Timestamp;
+use tintype_system::fault::Effect;
+
+/// A sweep of the queue, which ends tasks or queues them again.
+#[derive(Debug, Clone)]
+enum Sweep {
+    /// Tasks whose leases are reclaimed.
+    Leases(Reclaim),
+    /// Tasks with an id below this one.
+    Before(Id),
+    /// Waiting tasks with more references than this.
+    Beyond(u32),
+    /// Waiting tasks whose engine isn't in this JSON object, or takes fewer references than they have. The object maps
+    /// engines to their most references.
+    Unmatched(String),
+}
+
+impl Sweep {
+    /// The parameter $1 of its condition.
+    fn bound(&self, time: Option<Timestamp>) -> Value<'static> {
+        match self {
+            Self::Leases(Reclaim::Expired) => time.map_or(Value::Null, |time| Value::Integer(time.as_millis())),
+            Self::Leases(Reclaim::All) => Value::Integer(Timestamp::MAX.saturating_sub(LONGEST_LEASE).as_millis()),
+            Self::Before(end) => Value::Text(end.to_string().into()),
+            Self::Beyond(most) => Value::Integer((*most).into()),
+            Self::Unmatched(engines) => Value::Text(engines.clone().into()),
+        }
+    }
+
+    /// The condition for the rows `q` of the queue that it looks for, and the index of SQLite that finds them.
+    fn sought(&self, driver: &Driver) -> (String, &'static str) {
+        match self {
+            // Leases that have ended, or last longer than any lease: the clock was set back since.
+            Self::Leases(_) => {
+                let (now, longest) = (driver.either("$1", "tintype_now($1)"), LONGEST_LEASE.as_millis());
+                let ended = format!("(q.lease_until <= {now} OR q.lease_until > {now} + {longest})");
+                (format!("q.lease_until IS NOT NULL AND {ended}"), "queue_leased")
+            }
+            Self::Before(_) => ("q.task_id < $1".into(), ""),
+            Self::Beyond(_) => {
+                let beyond = "q.reference_count > 0 AND q.reference_count > CAST($1 AS bigint)";
+                (format!("q.lease_until IS NULL AND {beyond}"), "queue_with_references")
+            }
+            Self::Unmatched(_) => {
+                let engines = driver.either("json_each($1)", "json_each_text(CAST(CAST($1 AS text) AS json))");
+                let unmatched = format!(
+                    "q.engine > '' AND q.lease_until IS NULL AND q.reference_count > coalesce(
+                         (SELECT CAST(e.value AS bigint) FROM {engines} e WHERE e.key = q.engine), -1)"
+                );
+                (unmatched, "queue_named")
+            }
+        }
+    }
+}
+
+/// Some tasks of one account that a sweep looks for.
+struct SomeTasks {
+    /// Selects them.
+    lost: String,
+    bound: Value<'static>,
+    horizon: String,
+    account_id: Id,
+    loss: Loss,
+}
+
+impl SomeTasks {
+    /// Gives them up; returns how many were found, too.
+    async fn give_up(&self, tx: &Transaction<'_>) -> Done<(usize, Reclaimed)> {
+        let rows = tx.query(&self.lost, &[&self.bound, &self.horizon, &self.account_id]).await?;
+        Ok((rows.len(), self.loss.give_up_rows(tx, &rows).await?))
+    }
+}
+
+/// What a sweep did with one account; `None` if its rows are damaged, or locked for too long.
+fn unless_damaged<T>(account_id: Id, swept: Result<T>) -> Result<Option<T>> {
+    match swept {
+        Ok(swept) => Ok(Some(swept)),
+        Err(StoreError::Other(error)) => {
+            let account = account_id.as_str();
+            tracing::error!(account, %error, "could not sweep an account; see `tintype credits audit`");
+            Ok(None)
+        }
+        Err(error) => Err(error),
+    }
+}
+
+impl Store {
+    /// Queues the tasks that a sweep looks for again, or fails and refunds them, in one or more transactions for each
+    /// account.
+    async fn give_up(&self, sweep: &Sweep, loss: &Loss) -> Result<Reclaimed> {
+        let ((condition, index), horizon) = (sweep.sought(&self.driver), self.driver.horizon());
+        let hint = if index.is_empty() {
+            String::new()
+        } else {
+            self.driver.either(format!("INDEXED BY {index}"), String::new())
+        };
+        let accounts =
+            format!("SELECT DISTINCT q.account_id FROM queue q {hint} WHERE {condition} AND q.task_id >= $2");
+        let (by_id, most) = self.driver.either(("", 256), ("COLLATE \"POSIX\"", 32));
+        let of_account = format!(
+            "{condition} AND q.task_id {by_id} >= $2 AND q.account_id = $3 ORDER BY q.task_id {by_id} LIMIT {most}"
+        );
+        // Skips tasks that another transaction is about to end, and an account that another one has locked, so that it
+        // never waits.
+        let locking = self.driver.either("", "FOR UPDATE OF q SKIP LOCKED FOR NO KEY UPDATE OF a SKIP LOCKED");
+        let lost = select_lost(&of_account, locking);
+        let mut all = Reclaimed::default();
+        let bound = sweep.bound(self.driver.time());
+        let due = self.driver.look_up(&accounts, &[&bound, &horizon]).await?;
+        for row in due {
+            let account_id: Id = row.get("account_id")?;
+            loop {
+                let some = SomeTasks {
+                    lost: lost.clone(),
+                    bound: sweep.bound(self.driver.time()),
+                    horizon: horizon.clone(),
+                    account_id,
+                    loss: loss.clone(),
+                };
+                let swept = match &self.driver {
+                    Driver::Sqlite(store) => {
+                        let write = move |writing: &mut Writing| {
+                            on_sqlite(writing, async |tx: &Transaction<'_>| some.give_up(tx).await)
+                        };
+                        store.write(None, None, write).await
+                    }
+                    Driver::Postgres(store) => {
+                        let swept =
+                            store.database.transaction(None, async |tx: &Transaction<'_>| some.give_up(tx).await);
+                        swept.await.map_err(StoreError::from)
+                    }
+                };
+                let Some((found, reclaimed)) = unless_damaged(account_id, swept)? else { break };
+                let ended = reclaimed.queued + reclaimed.failed.len();
+                all.add(reclaimed);
+                if found > ended {
+                    let (account, tasks) = (account_id.as_str(), found - ended);
+                    tracing::error!(account, tasks, "could not end or requeue tasks; see `tintype credits audit`");
+                }
+                if found < most || ended == 0 {
+                    break;
+                }
+            }
+        }
+        Ok(all)
+    }
+
+    async fn sweep(&self, effect: Effect, sweep: Sweep, loss: Loss) -> Result<Reclaimed> {
+        between_faults(self.driver.faults(), effect, self.give_up(&sweep, &loss)).await
+    }
+
+    /// Reclaims leases. Their tasks are queued again, or failed with `last_error` after [`MAX_LOST_LEASES`] lost
+    /// leases. Also deletes the progress of attempts that have ended.
+    pub async fn reclaim(&self, which: Reclaim, last_error: &str) -> Result<Reclaimed> {
+        let loss = Loss::attempt(last_error, Duration::ZERO);
+        let reclaimed = self.sweep(Effect::Reclaim, Sweep::Leases(which), loss).await?;
+        // The tasks are reclaimed all the same.
+        if let Err(error) = self.write(None, async |tx| progress::forget_ended(tx).await).await {
+            tracing::debug!(%error, "could not delete the progress of attempts that have ended; \
+                the next sweep tries again");
+        }
+        Ok(reclaimed)
+    }
+
+    /// Fails and refunds every unfinished task created at or before `cutoff` of [`Store::now`]; returns them in any
+    /// order.
+    pub async fn expire(&self, cutoff: Timestamp, error: &str) -> Result<Vec<Ended>> {
+        // Ids begin with the creation time, so the first id after the cutoff bounds a range of them.
+        let end = Id::floor(Timestamp::from_millis(cutoff.as_millis().saturating_add(1)));
+        let loss = Loss::now(FailureCause::Expired, error);
+        Ok(self.sweep(Effect::Expire, Sweep::Before(end), loss).await?.failed)
+    }
+
+    /// Fails and refunds every waiting task with more than `max_references` reference images; returns them in any
+    /// order.
+    pub async fn fail_over_reference_limit(&self, max_references: u32, error: &str) -> Result<Vec<Ended>> {
+        let loss = Loss::now(FailureCause::TooManyReferences(max_references), error);
+        Ok(self.sweep(Effect::FailBeyond, Sweep::Beyond(max_references), loss).await?.failed)
+    }
+
+    /// Fails and refunds every waiting task that names an engine which is not among these, or has more reference images
+    /// than its engine takes; returns them in any order. Each of `engines` is a name and the most reference images that
+    /// it takes.
+    pub async fn fail_without_engine(&self, engines: &[(String, u32)], error: &str) -> Result<Vec<Ended>> {
+        let engines: serde_json::Map<String, serde_json::Value> =
+            engines.iter().map(|(name, most)| (name.clone(), (*most).into())).collect();
+        let engines = serde_json::Value::from(engines).to_string();
+        let loss = Loss::now(FailureCause::NoEngine, error);
+        Ok(self.sweep(Effect::FailUnmatched, Sweep::Unmatched(engines), loss).await?.failed)
+    }
+
+    /// Ends the grants that have expired by [`Store::now`]: an entry of kind `expiry` takes each grant's remaining
+    /// credits from its account. Returns the number of grants. Skips an account that another transaction has locked.
+    pub async fn expire_grants(&self) -> Result<usize> {
+        let due = "SELECT DISTINCT account_id FROM expiring_grants WHERE lapsed IS NULL AND expires_at <= $1";
+        let lapse = async {
+            let (now, mut all) = (self.now(), 0);
+            let due = self.driver.look_up(due, &[&now]).await?;
+            for row in due {
+                let account_id: Id = row.get("account_id")?;
+                let end = async move |tx: &Transaction<'_>| {
+                    let locking = tx.locking("FOR NO KEY UPDATE SKIP LOCKED");
+                    let lock = format!("SELECT 1 FROM accounts WHERE id = $1 {locking}");
+                    if tx.query_opt(&lock, &[&account_id]).await?.is_none() {
+                        return Ok(0);
+                    }
+                    let expired = "SELECT entry_id, remaining, expires_at FROM expiring_grants
+                        WHERE account_id = $1 AND lapsed IS NULL AND expires_at <= $2 ORDER BY expires_at, entry_id";
+                    let grants = tx.list(expired, &[&account_id, &now], ledger::grant).await?;
+                    ledger::end_grants(tx, account_id, grants, now).await
+                };
+                all += unless_damaged(account_id, self.write(None, end).await)?.unwrap_or(0);
+            }
+            Ok(all)
+        };
+        between_faults(self.driver.faults(), Effect::LapseGrants, lapse).await
+    }
+}
