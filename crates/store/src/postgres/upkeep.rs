@@ -107,6 +107,7 @@ impl PostgresStore {
         let mut client = self.database.reader().await?;
         let snapshot = client.build_transaction().isolation_level(IsolationLevel::RepeatableRead).read_only(true);
         let snapshot = snapshot.start().await?;
+        snapshot.batch_execute("SET LOCAL statement_timeout = 0").await?;
         let audit = audit::of(&*snapshot).await?;
         snapshot.rollback().await?;
         Ok(audit)

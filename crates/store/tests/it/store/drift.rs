@@ -136,7 +136,7 @@ damages! {
         => "$ada $completed", "is in the queue although it is completed",
     a_wrong_count_of_unfinished_tasks_is_found:
         "UPDATE accounts SET unfinished = 3 WHERE id = '$ada'"
-        => "$ada", "the account counts 3 unfinished tasks but has 1",
+        => "$ada", "unfinished tasks: the account counts 3, the queue has 1",
     a_second_refund_is_found:
         "DROP INDEX ledger_once;
          INSERT INTO ledger (account_id, kind, amount, balance, created_at, task_id)

@@ -310,24 +310,24 @@ case!(the_audit_finds_damaged_grants, async |fx| {
             format!("UPDATE expiring_grants SET amount = 9, remaining = 9 WHERE entry_id = {second}"),
             format!("UPDATE expiring_grants SET amount = 4, remaining = 4 WHERE entry_id = {second}"),
             vec![
-                format!("entry {second} did not bring the 9 credits of its grant"),
-                "9 credits of grants are left, but the balance is 4".to_owned(),
+                format!("entry {second} brought less than the 9 of its grant"),
+                "its grants have 9 left, but the balance is 4".to_owned(),
             ],
         ),
         (
             format!("UPDATE expiring_grants SET lapsed = 3 WHERE entry_id = {first}"),
             format!("UPDATE expiring_grants SET lapsed = 2 WHERE entry_id = {first}"),
             vec![
-                format!("of the 4 credits granted by entry {first}, 0 are left, 3 lapsed and unfinished tasks took 2"),
-                format!("of the grant of entry {first} 3 credits lapsed, but its entry says 2"),
+                format!("3 of the grant of entry {first} lapsed, but its entry says 2"),
+                format!("of the 4 granted by entry {first}, 0 are left, 3 lapsed and unfinished tasks took 2"),
             ],
         ),
         (
             format!("UPDATE queue SET taken = '[[{first},3]]'"),
             format!("UPDATE queue SET taken = '[[{first},2]]'"),
             vec![
-                "took 3 credits of grants, but costs 2".to_owned(),
-                format!("of the 4 credits granted by entry {first}, 0 are left, 2 lapsed and unfinished tasks took 3"),
+                "took 3 of grants, but costs 2".to_owned(),
+                format!("of the 4 granted by entry {first}, 0 are left, 2 lapsed and unfinished tasks took 3"),
             ],
         ),
         (
@@ -338,7 +338,7 @@ case!(the_audit_finds_damaged_grants, async |fx| {
         (
             "UPDATE ledger SET grant_id = 999 WHERE kind = 'expiry'".to_owned(),
             format!("UPDATE ledger SET grant_id = {first} WHERE kind = 'expiry'"),
-            vec![format!("of the grant of entry {first} 2 credits lapsed, but its entry says 0"), String::new()],
+            vec![format!("2 of the grant of entry {first} lapsed, but its entry says 0"), String::new()],
         ),
     ] {
         fx.execute(&damage);
