@@ -7,7 +7,7 @@
 //! 2. Write the statements that bring an existing database there into `NNNN_title.sql` in
 //!    `crates/store/migrations/sqlite` and `crates/store/migrations/postgres`. NNNN is the version that they lead to:
 //!    0101 is the first. Processes of the release before run beside it, so it only adds.
-//! 3. List them in `changes` of `SCHEMA`, in `schema.rs` of each driver.
+//! 3. List their name below.
 //!
 //! `crates/store/tests/it/store/schema.rs` makes databases from `0100_first.sql` and all changes, and compares them
 //! with the schema in force.
@@ -16,6 +16,21 @@ use crate::OpenError;
 
 /// The version of a database without any change. Unreleased versions of Tintype counted from 1 to 38.
 pub const FIRST_VERSION: i64 = 100;
+
+/// The schema of a kind of database, from the files in its folders.
+macro_rules! schema {
+    ($kind:literal) => {
+        schema!($kind: "0101_cause" "0102_settings" "0103_masks" "0104_authors" "0105_stars" "0106_private_boards"
+            "0107_shared_links" "0108_symbols" "0109_invitations" "0110_uploaders" "0111_primary_key")
+    };
+    ($kind:literal: $($change:literal)+) => {
+        Schema {
+            in_force: include_str!(concat!("../../schema/", $kind, ".sql")),
+            changes: &[$(include_str!(concat!("../../migrations/", $kind, "/", $change, ".sql"))),+],
+        }
+    };
+}
+pub(crate) use schema;
 
 /// The schema of one kind of database.
 #[derive(Debug, Clone, Copy)]

@@ -102,23 +102,16 @@ const UNFINISHED_ON_SQLITE: &str = "
 const UNFINISHED_ON_POSTGRES: &str = "SELECT count(*) AS unfinished FROM tasks
     WHERE id = ANY (ARRAY (SELECT task_id FROM queue WHERE account_id = $1)) AND surface = $2";
 
-/// Completed tasks and uploads after $1, up to $2, whose files still exist; `array` turns a name into a JSON array.
-pub(super) fn completed_after(array: &str) -> String {
-    format!(
-        "SELECT id, account_id, images FROM (
-             SELECT id, account_id, images FROM tasks
-             WHERE id > $1 AND status = 'completed' AND images IS NOT NULL AND (removed_at IS NULL
-                 OR EXISTS (SELECT 1 FROM deletions WHERE task_id = id AND NOT erased)) ORDER BY id LIMIT $2) AS done
-         UNION ALL SELECT id, account_id, {array} AS images FROM (
-             SELECT id, account_id, name FROM uploads
-             WHERE id > $1 AND name IS NOT NULL AND removed_at IS NULL ORDER BY id LIMIT $2) AS brought
-         ORDER BY id LIMIT $2"
-    )
-}
-
-/// The function of each database that makes a name an array in JSON.
-pub(super) const NAME_ON_SQLITE: &str = "json_array(name)";
-const NAME_ON_POSTGRES: &str = "CAST(json_build_array(name) AS text)";
+/// Completed tasks and uploads after $1, up to $2, whose files still exist. No name of a file needs escapes in JSON.
+pub(super) const COMPLETED_AFTER: &str = "
+    SELECT id, account_id, images FROM (
+        SELECT id, account_id, images FROM tasks
+        WHERE id > $1 AND status = 'completed' AND images IS NOT NULL AND (removed_at IS NULL
+            OR EXISTS (SELECT 1 FROM deletions WHERE task_id = id AND NOT erased)) ORDER BY id LIMIT $2) AS done
+    UNION ALL SELECT id, account_id, '[\"' || name || '\"]' AS images FROM (
+        SELECT id, account_id, name FROM uploads
+        WHERE id > $1 AND name IS NOT NULL AND removed_at IS NULL ORDER BY id LIMIT $2) AS brought
+    ORDER BY id LIMIT $2";
 
 from_row! { pub(super) fn completed(row) -> CompletedTask { id, account_id, images } }
 
@@ -284,8 +277,7 @@ impl Store {
     /// task or upload `after`, for the operator.
     pub async fn completed_tasks(&self, after: Option<Id>, limit: u32) -> Result<Vec<CompletedTask>> {
         let after = after.map_or_else(String::new, |id| id.to_string());
-        let sql = completed_after(self.driver.either(NAME_ON_SQLITE, NAME_ON_POSTGRES));
-        self.driver.list(&sql, &[&after, &limit], completed).await
+        self.driver.list(COMPLETED_AFTER, &[&after, &limit], completed).await
     }
 
     /// The state of the existing tasks and uploads among `ids`, in any order, including removed ones.
@@ -297,8 +289,7 @@ impl Store {
                      THEN NULL ELSE removed_at END AS removed_at
              FROM tasks WHERE id {among}
              UNION ALL SELECT id, name IS NULL AND removed_at IS NULL,
-                 CASE WHEN name IS NULL THEN '[]' ELSE {} END, updated_at, removed_at FROM uploads WHERE id {among}",
-            self.driver.either(NAME_ON_SQLITE, NAME_ON_POSTGRES)
+                 coalesce('[\"' || name || '\"]', '[]'), updated_at, removed_at FROM uploads WHERE id {among}"
         );
         self.driver.list(&sql, &[&List(tasks)], task_files).await
     }

@@ -12,37 +12,6 @@ use tintype_domain::text::hex;
 /// Rows per batch.
 const PIECE: u32 = 1_000;
 
-/// The tables that both databases have, except `progress` and `previews`, which workers report again, sessions, sign-in
-/// links and invitations, which people create again, and the prompt index, which is rebuilt. Their first columns are
-/// their key: one column unless stated otherwise.
-const TABLES: [&str; 25] = [
-    "secrets",
-    "accounts",
-    "people",
-    "person_identities",
-    "recovery_codes",
-    "api_keys",
-    "uploads",
-    "tasks",
-    "calls",
-    "queue",
-    "ledger",
-    "failed_prompts",
-    "expiring_grants",
-    "stars",
-    "boards",
-    "board_tasks",
-    "shared_links",
-    "deletions",
-    "queue_pause",
-    "strikes",
-    "person_strikes",
-    "audit_log",
-    "sign_ups",
-    "endpoints",
-    "deliveries",
-];
-
 /// Outcome of an import.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Import {
@@ -66,8 +35,9 @@ impl PostgresStore {
         }
         // Cursors from the source stay valid.
         tx.batch_execute("DELETE FROM secrets").await?;
-        for table in TABLES {
-            self.copy(&tx, source, table, &progress).await?;
+        let tables = source.tables()?;
+        for (table, keys) in &tables {
+            self.copy(&tx, source, table, *keys, &progress).await?;
         }
         tx.batch_execute(
             "SELECT setval(pg_get_serial_sequence('ledger', 'id'), (SELECT coalesce(max(id), 1) FROM ledger))",
@@ -81,13 +51,21 @@ impl PostgresStore {
         }
         // Without statistics the first queries would be slow. ANALYZE is part of the transaction, so that its failure
         // leaves nothing behind.
-        tx.batch_execute(&format!("ANALYZE {}", TABLES.join(", "))).await?;
+        let names: Vec<_> = tables.iter().map(|(table, _)| table.as_str()).collect();
+        tx.batch_execute(&format!("ANALYZE {}", names.join(", "))).await?;
         tx.commit().await.map_err(|error| StoreError::from(Failure::Unknown(error.into())))?;
         Ok(Import::Done(audit))
     }
 
     /// Copies the columns that this database has.
-    async fn copy(&self, tx: &Transaction<'_>, source: &Snapshot, table: &str, progress: &impl Fn(u64)) -> Result<()> {
+    async fn copy(
+        &self,
+        tx: &Transaction<'_>,
+        source: &Snapshot,
+        table: &str,
+        keys: usize,
+        progress: &impl Fn(u64),
+    ) -> Result<()> {
         let target = tx.prepare(&format!("SELECT * FROM {table}")).await?;
         let names: Vec<&str> = target.columns().iter().map(|column| column.name()).collect();
         // The rows of a batch as one JSON text. The server converts each value for its column.
@@ -95,11 +73,6 @@ impl PostgresStore {
             "INSERT INTO {table} OVERRIDING SYSTEM VALUE
              SELECT * FROM json_populate_recordset(NULL::{table}, $1::text::json)"
         );
-        let keys = if ["board_tasks", "person_identities", "recovery_codes", "sign_ups", "stars"].contains(&table) {
-            2
-        } else {
-            1
-        };
         let mut last = Vec::new();
         loop {
             let rows = source.rows(table, &names, keys, &last, PIECE)?;

@@ -7,25 +7,11 @@ use tokio_postgres::Transaction;
 
 use super::connection::Database;
 use crate::failure::{Done, Failure, cause_of};
+use crate::schema::schema;
 use crate::{OpenError, Schema};
 
 /// The schema in force, and the changes since the first release.
-pub const SCHEMA: Schema = Schema {
-    in_force: include_str!("../../schema/postgres.sql"),
-    changes: &[
-        include_str!("../../migrations/postgres/0101_cause.sql"),
-        include_str!("../../migrations/postgres/0102_settings.sql"),
-        include_str!("../../migrations/postgres/0103_masks.sql"),
-        include_str!("../../migrations/postgres/0104_authors.sql"),
-        include_str!("../../migrations/postgres/0105_stars.sql"),
-        include_str!("../../migrations/postgres/0106_private_boards.sql"),
-        include_str!("../../migrations/postgres/0107_shared_links.sql"),
-        include_str!("../../migrations/postgres/0108_symbols.sql"),
-        include_str!("../../migrations/postgres/0109_invitations.sql"),
-        include_str!("../../migrations/postgres/0110_uploaders.sql"),
-        include_str!("../../migrations/postgres/0111_primary_key.sql"),
-    ],
-};
+pub const SCHEMA: Schema = schema!("postgres");
 /// Key of the advisory lock for changes to the schema and for the first account: "tint" in ASCII.
 pub(crate) const LOCK: i64 = 0x7469_6E74;
 /// Time limit and interval of the attempts to lock a busy table.

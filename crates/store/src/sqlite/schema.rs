@@ -11,26 +11,12 @@ use rustix::io::Errno;
 use super::connection::BUSY_TIMEOUT;
 use super::moved::{self, MOVED_ID};
 use super::{companions, writer};
+use crate::schema::schema;
 use crate::{OpenError, Schema};
 use tintype_system::owner;
 
 /// The schema in force, and the changes since the first release.
-pub const SCHEMA: Schema = Schema {
-    in_force: include_str!("../../schema/sqlite.sql"),
-    changes: &[
-        include_str!("../../migrations/sqlite/0101_cause.sql"),
-        include_str!("../../migrations/sqlite/0102_settings.sql"),
-        include_str!("../../migrations/sqlite/0103_masks.sql"),
-        include_str!("../../migrations/sqlite/0104_authors.sql"),
-        include_str!("../../migrations/sqlite/0105_stars.sql"),
-        include_str!("../../migrations/sqlite/0106_private_boards.sql"),
-        include_str!("../../migrations/sqlite/0107_shared_links.sql"),
-        include_str!("../../migrations/sqlite/0108_symbols.sql"),
-        include_str!("../../migrations/sqlite/0109_invitations.sql"),
-        include_str!("../../migrations/sqlite/0110_uploaders.sql"),
-        include_str!("../../migrations/sqlite/0111_primary_key.sql"),
-    ],
-};
+pub const SCHEMA: Schema = schema!("sqlite");
 /// Application id of our SQLite files: "tint" in ASCII.
 pub(super) const APPLICATION_ID: i32 = 0x7469_6E74;
 /// Length of the shortest non-empty SQLite file: its smallest page size.

@@ -12,7 +12,7 @@ use super::moved::{open, take_back};
 use super::schema::{SCHEMA, SchemaState, check_current, check_file, name, state, unusable};
 use super::{companions, integrity};
 use crate::driver::query;
-use crate::tasks::{NAME_ON_SQLITE, completed, completed_after};
+use crate::tasks::{COMPLETED_AFTER, completed};
 use crate::{Audit, CompletedTask, OpenError, QueueDepth, Result, audit, fleet, queue};
 use tintype_domain::files_marker::FilesMarker;
 use tintype_domain::model::Id;
@@ -102,6 +102,19 @@ impl Snapshot {
         query(&self.connection, fleet::MARKER, no_parameters)?.first().map(fleet::marker).transpose()
     }
 
+    /// The tables to move to another database, in the order of their creation, each with the number of columns of its
+    /// key, which come first. Not among them are `progress` and `previews`, which workers report again, sessions,
+    /// sign-in links and invitations, which people create again, `sweeps`, and the prompt index, which is rebuilt.
+    pub(crate) fn tables(&self) -> Result<Vec<(String, usize)>> {
+        let sql = "SELECT s.name, count(*) FROM sqlite_schema s, pragma_table_info(s.name) c
+            WHERE s.type = 'table' AND c.pk > 0 AND s.name NOT LIKE 'prompt%' AND s.name NOT IN (
+                'progress', 'previews', 'sessions', 'sign_in_links', 'invitations', 'sweeps', 'unindexed')
+            GROUP BY s.name ORDER BY s.rowid";
+        let mut statement = self.connection.prepare(sql)?;
+        let tables = statement.query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?;
+        Ok(tables.collect::<rusqlite::Result<_>>()?)
+    }
+
     /// Rows of a table in the order of its first columns, the key, starting after the key `after`, or with the first
     /// row if that is empty.
     pub(crate) fn rows(
@@ -127,7 +140,7 @@ impl Snapshot {
     pub fn completed_tasks(&self, after: Option<Id>, limit: u32) -> Result<Vec<CompletedTask>> {
         let after = after.map_or_else(String::new, |id| id.to_string());
         let parameters: [&dyn ToSql; 2] = [&after, &limit];
-        let rows = query(&self.connection, &completed_after(NAME_ON_SQLITE), parameters)?;
+        let rows = query(&self.connection, COMPLETED_AFTER, parameters)?;
         rows.iter().map(completed).collect()
     }
 }
