@@ -11,7 +11,7 @@ use tintype::service::webhooks::Deliverer;
 use tintype_domain::endpoint::{AddedBy, SigningSecret};
 use tintype_domain::event::Subscription;
 use tintype_outbound::receivers::{ReceiverOptions, Receivers};
-use tintype_store::{EndpointCreation, NewEndpoint};
+use tintype_store::{Addition, NewEndpoint};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_util::sync::CancellationToken;
@@ -76,7 +76,7 @@ pub async fn measure(directory: &TempDir, count: usize, report: &mut Report) -> 
         let (events, added_by) = (Subscription::to_all(), AddedBy::Operator);
         let new = NewEndpoint { url: url.parse()?, events, added_by, secret: SigningSecret::random() };
         let added = shared.store.add_endpoint(caller.account_id, new, 1).await?;
-        assert!(matches!(added, EndpointCreation::Created(_)), "{added:?}");
+        assert!(matches!(added, Addition::Created(_)), "{added:?}");
     }
     eprintln!("webhooks, {count} that wait");
     fixture::queue(&shared.store, &callers, count).await?;

@@ -16,9 +16,9 @@ use tintype_domain::request::{GenerateRequest, TaskSettings};
 use tintype_domain::second_factor::{FactorSecret, NewFactor};
 use tintype_store::sqlite;
 use tintype_store::{
-    AccountCreation, Actor, AttemptProgress, BoardWrite, Credential, EndpointChange, EndpointCreation, GalleryFilter,
-    KeyChange, NewEndpoint, NewKey, NewSharedLink, Origin, PersonCreation, SharedLinkCreation, SignUp, SigningUp,
-    StartLimit, Store, StrikeRule, Submission, Target, UsageBy, UsageFilter, Via,
+    AccountCreation, Actor, Addition, AttemptProgress, BoardWrite, Credential, EndpointChange, GalleryFilter,
+    KeyChange, NewEndpoint, NewKey, NewSharedLink, Origin, PersonCreation, SignUp, SigningUp, StartLimit, Store,
+    StrikeRule, Submission, Target, UsageBy, UsageFilter, Via,
 };
 use tintype_system::clock::Clock;
 use tintype_system::fault::Faults;
@@ -105,7 +105,7 @@ async fn add_endpoint(store: &Store, account: Id) {
     let (events, added_by) = (Subscription::to_all(), AddedBy::Owner);
     let url = "https://10.0.0.1/hooks".parse().expect("a URL");
     let new = NewEndpoint { url, events, added_by, secret: SigningSecret::random() };
-    let EndpointCreation::Created(endpoint) = store.add_endpoint(account, new, 20).await.expect("a store") else {
+    let Addition::Created(endpoint) = store.add_endpoint(account, new, 20).await.expect("a store") else {
         panic!("room")
     };
     let rotate = EndpointChange::Rotate { secret: SigningSecret::random(), overlap: LEASE };
@@ -216,9 +216,7 @@ async fn the_gallery_is_migrated_and_its_prompts_are_indexed_anew() {
     };
     let target = Target::Board(own);
     let link = NewSharedLink { account_id: ada.id, person_id: fan.id, target, with_prompts: true, expires_at: None };
-    let SharedLinkCreation::Created(link) = source.create_shared_link(link, 10).await.unwrap() else {
-        panic!("it has a target")
-    };
+    let Addition::Created(link) = source.create_shared_link(link, 10).await.unwrap() else { panic!("it has a target") };
     source.put_on_board(ada.id, fan.id, board, &[red, blue], true).await.unwrap();
     source.delete_tasks(ada.id, &[old], None).await.unwrap();
     // Long enough ago to be erased.

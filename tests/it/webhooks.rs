@@ -6,7 +6,7 @@ use serde_json::Value;
 use tintype_domain::endpoint::{AddedBy, Delivery, Endpoint, SigningSecret};
 use tintype_domain::event::Subscription;
 use tintype_domain::model::Id;
-use tintype_store::{EndpointCreation, NewEndpoint, Result, Store};
+use tintype_store::{Addition, NewEndpoint, Result, Store};
 
 use crate::rigs::service::Service;
 
@@ -30,7 +30,7 @@ pub async fn add(store: &Store, account: Id, url: &str, added_by: AddedBy) -> Re
         secret: secret.clone(),
     };
     match store.add_endpoint(account, new, 20).await? {
-        EndpointCreation::Created(endpoint) => Ok((*endpoint, secret)),
+        Addition::Created(endpoint) => Ok((endpoint, secret)),
         refused => panic!("{refused:?}"),
     }
 }

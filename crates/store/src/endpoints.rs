@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::driver::{Parameter, Store, Transaction, from_row, of_account};
-use super::{Action, AuditedChange, Result, ledger};
+use super::{Action, Addition, AuditedChange, Result, ledger};
 use crate::failure::Done;
 use tintype_domain::endpoint::{AddedBy, DisabledFor, Endpoint, EndpointUrl, SigningSecret};
 use tintype_domain::event::Subscription;
@@ -21,17 +21,6 @@ pub struct NewEndpoint {
     pub added_by: AddedBy,
     /// The secret that signs.
     pub secret: SigningSecret,
-}
-
-/// Outcome of adding an endpoint.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum EndpointCreation {
-    /// It was added.
-    Created(Box<Endpoint>),
-    /// The account has reached its limit.
-    TooMany,
-    /// The account doesn't exist or is deleted.
-    NoAccount,
 }
 
 /// A change to an endpoint.
@@ -94,10 +83,10 @@ async fn give_up(tx: &Transaction<'_>, id: Id) -> Done {
 
 impl Store {
     /// Adds an endpoint to an account that has fewer than `most`.
-    pub async fn add_endpoint(&self, account_id: Id, new: NewEndpoint, most: u32) -> Result<EndpointCreation> {
+    pub async fn add_endpoint(&self, account_id: Id, new: NewEndpoint, most: u32) -> Result<Addition<Endpoint>> {
         self.write(Effect::ChangeEndpoint, async move |tx| {
             if !ledger::lock(tx, account_id).await? {
-                return Ok(EndpointCreation::NoAccount);
+                return Ok(Addition::NotPossible);
             }
             let sql = format!(
                 "INSERT INTO endpoints (id, account_id, url, events, added_by, secret) SELECT $2, $1, $3, $4, $5, $6
@@ -107,10 +96,10 @@ impl Store {
             let parameters: [&dyn Parameter; 7] =
                 [&account_id, &tx.new_id(), url, events, added_by, &secret.reveal(), &most];
             let Some(added) = tx.find(&sql, &parameters, endpoint).await? else {
-                return Ok(EndpointCreation::TooMany);
+                return Ok(Addition::TooMany);
             };
             tx.audit(AuditedChange::of_endpoint(Action::AddEndpoint, &added)).await?;
-            Ok(EndpointCreation::Created(Box::new(added)))
+            Ok(Addition::Created(added))
         })
         .await
     }

@@ -7,7 +7,7 @@ use super::budgets::{self, budget};
 use super::driver::{Parameter, Store, Transaction, from_row, json, of_account};
 use super::people::suspension;
 use super::strikes::{OF_LINE, lock_line};
-use super::{Action, AuditedChange, Result, ledger};
+use super::{Action, Addition, AuditedChange, Result, ledger};
 use crate::failure::Done;
 use tintype_domain::budget::Budget;
 use tintype_domain::key::{ApiKey, KeyHash, KeySecret};
@@ -49,24 +49,6 @@ impl NewKey {
     }
 }
 
-/// Outcome of adding a key.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum KeyCreation {
-    /// The key was added.
-    Created(Box<ApiKey>),
-    /// The account already has as many keys that are neither revoked nor expired as the caller can give it.
-    TooMany,
-    /// The account doesn't exist or is deleted; or the key to rotate doesn't exist or is revoked.
-    NotPossible,
-}
-
-impl KeyCreation {
-    /// The key, if it was added.
-    pub fn created(self) -> Option<ApiKey> {
-        if let Self::Created(key) = self { Some(*key) } else { None }
-    }
-}
-
 /// A change to a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum KeyChange {
@@ -99,15 +81,15 @@ from_row! { pub(crate) fn api_key(row) -> ApiKey {
 } }
 
 /// Locks an account and counts its keys. Returns why none can be added, if so.
-async fn refusal(tx: &Transaction<'_>, account_id: Id, most: Option<u32>) -> Done<Option<KeyCreation>> {
+async fn refusal(tx: &Transaction<'_>, account_id: Id, most: Option<u32>) -> Done<Option<Addition<ApiKey>>> {
     if !ledger::lock(tx, account_id).await? {
-        return Ok(Some(KeyCreation::NotPossible));
+        return Ok(Some(Addition::NotPossible));
     }
     let Some(most) = most else { return Ok(None) };
     let full = "SELECT count(*) FROM api_keys WHERE account_id = $1 AND revoked_at IS NULL
         AND (expires_at IS NULL OR expires_at > $2) HAVING count(*) >= $3";
     let full = tx.query_opt(full, &[&account_id, &tx.now(), &most]).await?;
-    Ok(full.map(|_| KeyCreation::TooMany))
+    Ok(full.map(|_| Addition::TooMany))
 }
 
 /// Adds a key to an account. The audit log records it.
@@ -118,7 +100,7 @@ pub(crate) async fn create(
     made_by: Option<Id>,
     by_operator: bool,
     most: Option<u32>,
-) -> Done<KeyCreation> {
+) -> Done<Addition<ApiKey>> {
     if let Some(refusal) = refusal(tx, account_id, most).await? {
         return Ok(refusal);
     }
@@ -143,11 +125,11 @@ pub(crate) async fn create(
         &made_by,
         &of_operator,
     ];
-    let Some(added) = tx.find(&sql, &parameters, api_key).await? else { return Ok(KeyCreation::NotPossible) };
+    let Some(added) = tx.find(&sql, &parameters, api_key).await? else { return Ok(Addition::NotPossible) };
     let budget = added.budget.map(|budget| budget.to_string()).unwrap_or_default();
     let detail = format!("{} {budget}", added.name);
     tx.audit(AuditedChange::of_key(Action::CreateKey, &added).with(detail.trim())).await?;
-    Ok(KeyCreation::Created(Box::new(added)))
+    Ok(Addition::Created(added))
 }
 
 /// The expiry of a key that replaces `old`. A key that was rotated before has only the end of its overlap left; the key
@@ -162,10 +144,10 @@ async fn rotate(
     (hash, hint): (&KeyHash, &str),
     overlap: Duration,
     most: Option<u32>,
-) -> Done<KeyCreation> {
+) -> Done<Addition<ApiKey>> {
     // Accounts are locked before keys.
     let sql = "SELECT account_id FROM api_keys WHERE id = $1 AND revoked_at IS NULL";
-    let Some(row) = tx.query_opt(sql, &[&id]).await? else { return Ok(KeyCreation::NotPossible) };
+    let Some(row) = tx.query_opt(sql, &[&id]).await? else { return Ok(Addition::NotPossible) };
     if let Some(refusal) = refusal(tx, row.get("account_id")?, most).await? {
         return Ok(refusal);
     }
@@ -182,14 +164,14 @@ async fn rotate(
     );
     let new_id = tx.new_id();
     let Some(added) = tx.find(&sql, &[&new_id, &id, &hash, &hint], api_key).await? else {
-        return Ok(KeyCreation::NotPossible);
+        return Ok(Addition::NotPossible);
     };
     tx.execute("UPDATE strikes SET key_id = $1 WHERE key_id = $2", &[&new_id, &id]).await?;
     let sql = "UPDATE api_keys SET expires_at = $2 WHERE id = $1 AND (expires_at IS NULL OR expires_at > $2)";
     tx.execute(sql, &[&id, &tx.now().saturating_add(overlap)]).await?;
     let detail = format!("{new_id}, {} h", overlap.as_secs() / 3_600);
     tx.audit(AuditedChange::of(Action::RotateKey, added.account_id).about(id).with(detail)).await?;
-    Ok(KeyCreation::Created(Box::new(added)))
+    Ok(Addition::Created(added))
 }
 
 /// The key after a change, and whether the change made a difference.
@@ -235,7 +217,7 @@ impl Store {
     }
 
     /// [`Store::create_key`], unless the account has `most` keys that are neither revoked nor expired.
-    pub async fn create_key_within(&self, account_id: Id, key: NewKey, most: Option<u32>) -> Result<KeyCreation> {
+    pub async fn create_key_within(&self, account_id: Id, key: NewKey, most: Option<u32>) -> Result<Addition<ApiKey>> {
         let by_operator = self.right.is_none();
         self.write(Effect::CreateKey, async move |tx| {
             let made_by = tx.actor().and_then(|actor| actor.person_id);
@@ -305,7 +287,7 @@ impl Store {
         hint: &str,
         overlap: Duration,
         most: Option<u32>,
-    ) -> Result<KeyCreation> {
+    ) -> Result<Addition<ApiKey>> {
         let hint = hint.to_owned();
         self.write(Effect::RotateKey, async move |tx| rotate(tx, id, (&hash, &hint), overlap, most).await).await
     }

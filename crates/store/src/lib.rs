@@ -64,7 +64,7 @@ pub use self::deliveries::{
     AttemptEnd, AttemptFailure, AttemptWrite, DeliveryClaim, DueEndpoint, LONGEST_WAIT, Verdict,
 };
 pub use self::driver::Store;
-pub use self::endpoints::{EndpointChange, EndpointCreation, NewEndpoint};
+pub use self::endpoints::{EndpointChange, NewEndpoint};
 pub use self::error::{Cause, OpenError, StoreError};
 pub use self::fleet::{
     ANY_REFERENCES, Abilities, ENGINE_SILENCE, EndingsElsewhere, EngineState, WORKER_SILENCE, WaitingForEngine,
@@ -73,7 +73,7 @@ pub use self::fleet::{
 pub use self::gallery::{Board, BoardWrite, GalleryFilter, GalleryPage, MOST_COUNTED, TaskState};
 pub use self::identities::Linking;
 pub use self::invitations::{Acceptance, Accepting, Invitation, NewInvitation};
-pub use self::keys::{KeyChange, KeyCreation, NewKey};
+pub use self::keys::{KeyChange, NewKey};
 pub use self::leases::{
     AttemptProgress, Cancellation, Claim, Ended, LONGEST_DELAY, LONGEST_LEASE, Lease, LeaseWrite, MAX_LOST_LEASES,
     Reclaim, Reclaimed, Refusal, Retry, StrikeRule,
@@ -87,7 +87,7 @@ pub use self::reports::{
 };
 pub use self::rights::{Right, SessionRight};
 pub use self::schema::{FIRST_VERSION, Schema};
-pub use self::shared_links::{NewSharedLink, SharedLink, SharedLinkCreation, Target};
+pub use self::shared_links::{NewSharedLink, SharedLink, Target};
 pub use self::uploads::{NewUpload, Upload, UploadedPicture};
 
 /// The longest that a sweep can be postponed. A sweep due later than that was postponed before the clock was set back,
@@ -99,6 +99,24 @@ pub const START_WITHIN: Duration = Duration::from_secs(5);
 
 /// Result of a store method.
 pub type Result<T> = std::result::Result<T, StoreError>;
+
+/// Outcome of adding something of which an account may have a limited number.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Addition<T> {
+    /// It was added.
+    Created(T),
+    /// The account has as many as it may have.
+    TooMany,
+    /// The account, or what else it belongs to, doesn't exist or is deleted, or is a revoked key.
+    NotPossible,
+}
+
+impl<T> Addition<T> {
+    /// What was added, if it was.
+    pub fn created(self) -> Option<T> {
+        if let Self::Created(added) = self { Some(added) } else { None }
+    }
+}
 
 /// Deadline for starting a submit's transaction. A transaction that has begun always runs to its end.
 #[derive(Debug, Clone)]

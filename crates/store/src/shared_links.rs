@@ -2,7 +2,7 @@
 
 use super::driver::{Row, Store, from_row};
 use super::tasks::upper;
-use super::{Action, AuditedChange, Result, StoreError, TaskRecord, ledger};
+use super::{Action, Addition, AuditedChange, Result, StoreError, TaskRecord, ledger};
 use tintype_domain::model::Id;
 use tintype_system::clock::Timestamp;
 use tintype_system::fault::Effect;
@@ -54,17 +54,6 @@ pub struct SharedLink {
     pub views: i64,
 }
 
-/// Outcome of making a shared link.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum SharedLinkCreation {
-    /// The link was made.
-    Created(Id),
-    /// The account has no such board, and no such task in the studio, or the maker is not one of its people.
-    NoTarget,
-    /// The account has reached its limit of links.
-    TooMany,
-}
-
 /// The links that work at the time $1.
 const WORKING: &str = "SELECT l.id, l.account_id, l.person_id, l.task_id, l.board_id, l.with_prompts, l.expires_at,
         l.views, coalesce(b.name, t.prompt) AS title, b.person_id IS NOT NULL AS is_private FROM shared_links l
@@ -90,16 +79,16 @@ from_row! { fn link(row) -> SharedLink {
 /// is disabled, or its target is deleted; while its task is in the bin, it shows nothing.
 impl Store {
     /// Makes a link, unless the account has `most`. The audit log records it.
-    pub async fn create_shared_link(&self, new: NewSharedLink, most: u32) -> Result<SharedLinkCreation> {
+    pub async fn create_shared_link(&self, new: NewSharedLink, most: u32) -> Result<Addition<Id>> {
         self.write(Effect::ChangeSharedLink, async move |tx| {
             let NewSharedLink { account_id, person_id, target, with_prompts, expires_at } = new;
             if !ledger::lock(tx, account_id).await? {
-                return Ok(SharedLinkCreation::NoTarget);
+                return Ok(Addition::NotPossible);
             }
             let full = "SELECT count(*) FROM shared_links
                 WHERE account_id = $1 AND (expires_at IS NULL OR expires_at > $2) HAVING count(*) >= $3";
             if tx.query_opt(full, &[&account_id, &tx.now(), &most]).await?.is_some() {
-                return Ok(SharedLinkCreation::TooMany);
+                return Ok(Addition::TooMany);
             }
             // Locks what it shows, so that it cannot be removed meanwhile.
             let sql = format!(
@@ -125,11 +114,11 @@ impl Store {
             let made =
                 tx.execute(&sql, &[&id, &account_id, &person_id, &task, &board, &with_prompts, &expires_at]).await?;
             if made == 0 {
-                return Ok(SharedLinkCreation::NoTarget);
+                return Ok(Addition::NotPossible);
             }
             let end = expires_at.map(|end| end.to_string()).unwrap_or_default();
             tx.audit(AuditedChange::of(Action::Share, account_id).about(shown).with(end)).await?;
-            Ok(SharedLinkCreation::Created(id))
+            Ok(Addition::Created(id))
         })
         .await
     }

@@ -3,7 +3,7 @@
 use tintype_domain::endpoint::{AddedBy, Endpoint, EndpointState, EndpointUrl, MAX_ENDPOINTS, SigningSecret};
 use tintype_domain::event::Subscription;
 use tintype_domain::model::Id;
-use tintype_store::{EndpointChange, EndpointCreation, NewEndpoint, Result, Store};
+use tintype_store::{Addition, EndpointChange, NewEndpoint, Result, Store};
 
 /// Why an endpoint was not added.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -33,9 +33,9 @@ pub async fn add(
     let secret = SigningSecret::random();
     let new = NewEndpoint { url, events, added_by, secret: secret.clone() };
     Ok(match store.add_endpoint(account_id, new, MAX_ENDPOINTS).await? {
-        EndpointCreation::Created(endpoint) => Ok((*endpoint, secret)),
-        EndpointCreation::TooMany => Err(EndpointRefusal::TooMany),
-        EndpointCreation::NoAccount => Err(EndpointRefusal::NoAccount),
+        Addition::Created(endpoint) => Ok((endpoint, secret)),
+        Addition::TooMany => Err(EndpointRefusal::TooMany),
+        Addition::NotPossible => Err(EndpointRefusal::NoAccount),
     })
 }
 

@@ -19,7 +19,7 @@ use tintype_domain::key::{ApiKey, KeySecret, KeyState};
 use tintype_domain::model::Id;
 use tintype_domain::person::Role;
 use tintype_domain::text;
-use tintype_store::{KeyChange, KeyCreation, NewKey};
+use tintype_store::{Addition, KeyChange, NewKey};
 use tintype_system::clock::Timestamp;
 
 const KEYS: &str = "/studio/keys";
@@ -131,9 +131,9 @@ pub async fn create(State(studio): State<Arc<Studio>>, form: Form) -> PageResult
     }
     let account_id = visitor.account_id();
     let key = match visitor.store().create_key_within(account_id, new, Some(MAX_KEYS)).await? {
-        KeyCreation::Created(key) => key,
-        KeyCreation::TooMany => return page(&visitor, Draft::refused(TOO_MANY, fields)).await,
-        KeyCreation::NotPossible => return Err(PageError::not_found()),
+        Addition::Created(key) => key,
+        Addition::TooMany => return page(&visitor, Draft::refused(TOO_MANY, fields)).await,
+        Addition::NotPossible => return Err(PageError::not_found()),
     };
     tracing::info!(key = %key.id, person = %visitor.person_id(), "a key was created in the studio");
     let lead = visitor.texts.get("key-created");
@@ -219,9 +219,9 @@ pub async fn change(
             let store = visitor.store();
             let (hash, hint, most) = (secret.hash(), secret.hint(), Some(MAX_KEYS));
             let new = match store.rotate_key_within(id, hash, &hint, overlap.duration(), most).await? {
-                KeyCreation::Created(new) => new,
-                KeyCreation::TooMany => return refused(&visitor, TOO_MANY).await,
-                KeyCreation::NotPossible => return Err(PageError::not_found()),
+                Addition::Created(new) => new,
+                Addition::TooMany => return refused(&visitor, TOO_MANY).await,
+                Addition::NotPossible => return Err(PageError::not_found()),
             };
             tracing::info!(key = %id, new = %new.id, %person, "a key was rotated in the studio");
             let lead = visitor.texts.count("key-rotated", overlap.hours);

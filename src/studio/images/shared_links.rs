@@ -23,7 +23,7 @@ use crate::studio::session::{Form, Visitor};
 use crate::studio::texts::Texts;
 use tintype_config::MAX_SHARED_LINKS;
 use tintype_domain::model::{Id, Status};
-use tintype_store::{GalleryFilter, NewSharedLink, SharedLink, SharedLinkCreation, Target, TaskRecord, TaskState};
+use tintype_store::{Addition, GalleryFilter, NewSharedLink, SharedLink, Target, TaskRecord, TaskState};
 
 const LINKS: &str = "/studio/links";
 const PAGE: u32 = 48;
@@ -110,12 +110,12 @@ pub async fn share(form: Form) -> PageResult {
         expires_at,
     };
     match store.create_shared_link(new, MAX_SHARED_LINKS).await? {
-        SharedLinkCreation::Created(id) => {
+        Addition::Created(id) => {
             tracing::info!(link = %id, ?target, account = %new.account_id, person = %new.person_id, "a shared link was created");
             Ok(redirect(&format!("{LINKS}?made={id}")))
         }
-        SharedLinkCreation::NoTarget => Err(PageError::not_found()),
-        SharedLinkCreation::TooMany => Err(PageError::new(StatusCode::UNPROCESSABLE_ENTITY, "share-full")),
+        Addition::NotPossible => Err(PageError::not_found()),
+        Addition::TooMany => Err(PageError::new(StatusCode::UNPROCESSABLE_ENTITY, "share-full")),
     }
 }
 

@@ -12,8 +12,8 @@ use tintype_domain::endpoint::AddedBy;
 use tintype_domain::model::{Id, Surface};
 use tintype_domain::person::{Role, Token};
 use tintype_store::{
-    AccountChange, EndSessions, KeyChange, NewInvitation, NewSession, NewSharedLink, NewUpload, PersonChange, Rank,
-    SharedLinkCreation, Target, UploadedPicture,
+    AccountChange, Addition, EndSessions, KeyChange, NewInvitation, NewSession, NewSharedLink, NewUpload, PersonChange,
+    Rank, Target, UploadedPicture,
 };
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
@@ -158,7 +158,7 @@ impl Scene {
         let expires_at = Some(store.now().saturating_add(Duration::from_secs(86_400)));
         let (account_id, person_id, target) = (owner.account, owner.person.id, Target::Board(board));
         let link = NewSharedLink { account_id, person_id, target, with_prompts: false, expires_at };
-        let SharedLinkCreation::Created(link) = store.create_shared_link(link, 9).await.expect("a store") else {
+        let Addition::Created(link) = store.create_shared_link(link, 9).await.expect("a store") else {
             panic!("refused");
         };
         let hash = Token::random().hash();

@@ -7,8 +7,8 @@ use tintype_domain::endpoint::{AddedBy, DeliveryState, DisabledFor, Endpoint, En
 use tintype_domain::event::{EventType, Subscription};
 use tintype_domain::model::{FailureCause, Id, Surface, TaskId};
 use tintype_store::{
-    AccountChange, Action, Actor, AttemptEnd, AttemptWrite, DeliveryClaim, EndpointChange, EndpointCreation,
-    NewEndpoint, Reclaim, Refusal, Result, StrikeRule, Via,
+    AccountChange, Action, Actor, Addition, AttemptEnd, AttemptWrite, DeliveryClaim, EndpointChange, NewEndpoint,
+    Reclaim, Refusal, Result, StrikeRule, Via,
 };
 
 use super::fixture::{DAY, Fixture, MILLISECOND, MINUTE, UNLIMITED, accepted, images, new_key, one_file};
@@ -24,7 +24,7 @@ pub fn new_endpoint(url: &str) -> NewEndpoint {
 
 pub async fn add(fx: &Fixture, account: Id, new: NewEndpoint) -> Result<Endpoint> {
     match fx.store.add_endpoint(account, new, 20).await? {
-        EndpointCreation::Created(endpoint) => Ok(*endpoint),
+        Addition::Created(endpoint) => Ok(endpoint),
         refused => panic!("{refused:?}"),
     }
 }
@@ -234,10 +234,10 @@ case!(an_account_has_a_limited_number_of_endpoints_and_a_deleted_one_none, async
     });
     let mut created = 0;
     for outcome in futures::future::join_all(adding).await {
-        created += u32::from(matches!(outcome?, EndpointCreation::Created(_)));
+        created += u32::from(matches!(outcome?, Addition::Created(_)));
     }
     assert_eq!(created, 3);
-    assert_eq!(fx.store.add_endpoint(ada, new(), 3).await?, EndpointCreation::TooMany);
+    assert_eq!(fx.store.add_endpoint(ada, new(), 3).await?, Addition::TooMany);
     let of_bob = endpoint(fx, bob).await?;
     let removed = fx.store.list_endpoints(Some(ada)).await?.remove(0);
     complete(fx, ada).await?;
@@ -249,8 +249,8 @@ case!(an_account_has_a_limited_number_of_endpoints_and_a_deleted_one_none, async
     assert_eq!(fx.count("endpoints"), 3);
     fx.store.change_account(ada, AccountChange::Delete).await?;
     assert_eq!((fx.count("deliveries"), fx.store.list_endpoints(None).await?), (0, vec![of_bob]));
-    assert_eq!(fx.store.add_endpoint(ada, new(), 3).await?, EndpointCreation::NoAccount);
-    assert_eq!(fx.store.add_endpoint(fx.clock_id(), new(), 3).await?, EndpointCreation::NoAccount);
+    assert_eq!(fx.store.add_endpoint(ada, new(), 3).await?, Addition::NotPossible);
+    assert_eq!(fx.store.add_endpoint(fx.clock_id(), new(), 3).await?, Addition::NotPossible);
     Ok(())
 });
 
@@ -259,7 +259,7 @@ case!(changes_to_endpoints_are_recorded_without_secrets, async |fx| {
     let actor = Actor { name: "grace".into(), person_id: None, via: Via::Command, source: None };
     let store = fx.store.acting(actor);
     let new = new_endpoint("https://a.example:8443/hooks/hunter2?token=hunter2");
-    let EndpointCreation::Created(endpoint) = store.add_endpoint(ada, new, 1).await? else { panic!("room") };
+    let Addition::Created(endpoint) = store.add_endpoint(ada, new, 1).await? else { panic!("room") };
     store.add_endpoint(ada, new_endpoint("https://b.example/"), 1).await?;
     let secret = SigningSecret::random();
     for change in [

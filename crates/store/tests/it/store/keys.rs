@@ -7,7 +7,7 @@ use futures::future::try_join_all;
 use tintype_domain::budget::{Budget, Period};
 use tintype_domain::key::{ApiKey, KeyHash, KeyState};
 use tintype_domain::model::Id;
-use tintype_store::{AccountChange, KeyChange, KeyCreation, NewKey, Result, Store};
+use tintype_store::{AccountChange, Addition, KeyChange, NewKey, Result, Store};
 
 use super::fixture::{Fixture, HOUR, MILLISECOND, new_key};
 use tintype_rigs::database::{Backend, NOON};
@@ -270,7 +270,7 @@ case!(a_deleted_account_is_given_no_key, async |fx| {
     // As an operation of an earlier release may have left it.
     fx.execute(&format!("UPDATE api_keys SET revoked_at = NULL WHERE id = '{}'", key.id));
     let found = fx.store.rotate_key_within(key.id, another_hash(), "", HOUR, Some(9)).await?;
-    assert_eq!(found, KeyCreation::NotPossible);
+    assert_eq!(found, Addition::NotPossible);
     fx.execute(&format!("UPDATE api_keys SET revoked_at = {} WHERE id = '{}'", NOON.as_millis(), key.id));
     assert_eq!(fx.state().await?, before);
     Ok(())
@@ -280,16 +280,16 @@ case!(revoked_and_expired_keys_make_room_for_others, async |fx| {
     let first = only_key(fx, NewKey { expires_at: Some(NOON.saturating_add(HOUR)), ..new_key("") }).await?;
     let add = async || fx.store.create_key_within(first.account_id, new_key(""), Some(2)).await;
     let second = add().await?.created().expect("a second one");
-    assert_eq!(add().await?, KeyCreation::TooMany);
+    assert_eq!(add().await?, Addition::TooMany);
     let rotated = fx.store.rotate_key_within(second.id, another_hash(), "", HOUR, Some(2)).await?;
-    assert_eq!(rotated, KeyCreation::TooMany);
+    assert_eq!(rotated, Addition::TooMany);
     assert_eq!(fx.store.find_key(second.id).await?, Some(second.clone()), "nothing has changed");
     change(fx, second.id, KeyChange::Revoke).await?;
     let third = add().await?.created().expect("one is revoked");
-    assert_eq!(add().await?, KeyCreation::TooMany);
+    assert_eq!(add().await?, Addition::TooMany);
     fx.clock.advance(HOUR);
     add().await?.created().expect("one has expired");
-    assert_eq!(add().await?, KeyCreation::TooMany);
+    assert_eq!(add().await?, Addition::TooMany);
     // The operator may go on.
     fx.store.create_key(first.account_id, new_key("")).await?.expect("no limit");
     fx.store.rotate_key(third.id, another_hash(), "", HOUR).await?.expect("no limit");
@@ -318,8 +318,8 @@ case!(keys_that_are_made_and_rotated_at_once_keep_to_the_limit, async |fx| {
         async { tokio::spawn(add).await.expect("no panic") }
     });
     let made = try_join_all(additions).await?;
-    assert_eq!(made.iter().filter(|made| matches!(made, KeyCreation::Created(_))).count(), 4);
-    assert_eq!(made.iter().filter(|made| **made == KeyCreation::TooMany).count(), 20);
+    assert_eq!(made.iter().filter(|made| matches!(made, Addition::Created(_))).count(), 4);
+    assert_eq!(made.iter().filter(|made| **made == Addition::TooMany).count(), 20);
     assert_eq!(fx.store.list_keys(Some(key.account_id)).await?.len(), 5);
     Ok(())
 });

@@ -2,7 +2,7 @@
 
 use tintype_domain::model::Id;
 use tintype_store::{
-    AccountChange, Action, Actor, BoardWrite, NewSharedLink, Result, SharedLink, SharedLinkCreation, Target, Via,
+    AccountChange, Action, Actor, Addition, BoardWrite, NewSharedLink, Result, SharedLink, Target, Via,
 };
 
 use super::fixture::{DAY, Fixture, MILLISECOND};
@@ -10,7 +10,7 @@ use super::fixture::{DAY, Fixture, MILLISECOND};
 const MOST: u32 = 3;
 
 impl Fixture {
-    async fn share(&self, account_id: Id, person_id: Id, target: Target) -> Result<SharedLinkCreation> {
+    async fn share(&self, account_id: Id, person_id: Id, target: Target) -> Result<Addition<Id>> {
         let expires_at = Some(self.clock.now().saturating_add(DAY));
         let new = NewSharedLink { account_id, person_id, target, with_prompts: true, expires_at };
         self.store.create_shared_link(new, MOST).await
@@ -18,7 +18,7 @@ impl Fixture {
 
     async fn link_to(&self, account: Id, maker: Id, target: Target) -> Result<Id> {
         match self.share(account, maker, target).await? {
-            SharedLinkCreation::Created(id) => Ok(id),
+            Addition::Created(id) => Ok(id),
             refused => panic!("{refused:?}"),
         }
     }
@@ -62,7 +62,7 @@ case!(a_shared_link_shows_its_task_or_what_is_on_its_board, async |fx| {
         (ada, Target::Board(board)),
         (grace, Target::Board(of_hedy)),
     ] {
-        assert_eq!(fx.share(ada, maker, target).await?, SharedLinkCreation::NoTarget, "{target:?}");
+        assert_eq!(fx.share(ada, maker, target).await?, Addition::NotPossible, "{target:?}");
     }
     assert!(fx.shows(of_task, first).await? && fx.shows(of_board, first).await?);
     assert!(!fx.shows(of_task, second).await? && !fx.shows(of_board, second).await?);
@@ -76,7 +76,7 @@ case!(a_shared_link_shows_its_task_or_what_is_on_its_board, async |fx| {
     assert_eq!((found.views, found.title.as_str(), found.account_id), (2, "boats", ada));
     assert_eq!(fx.store.find_shared_link(of_task).await?.expect("a link").title, "a boat");
     fx.link_to(ada, grace, Target::Task(second)).await?;
-    assert_eq!(fx.share(ada, grace, Target::Task(second)).await?, SharedLinkCreation::TooMany);
+    assert_eq!(fx.share(ada, grace, Target::Task(second)).await?, Addition::TooMany);
     Ok(())
 });
 
