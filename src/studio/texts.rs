@@ -98,8 +98,9 @@ impl Texts {
     }
 
     /// A number with its sign, also if it is above zero.
-    pub(super) fn change(&self, n: i64) -> String {
-        format!("{}{}", if n > 0 { "+" } else { "" }, self.number(n))
+    pub(super) fn change(&self, n: impl Into<FluentNumber>) -> String {
+        let number = self.number(n);
+        if number.starts_with(['-', '0']) { number } else { format!("+{number}") }
     }
 
     /// A time in seconds, with a decimal if it is short.
