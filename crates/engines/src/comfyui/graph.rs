@@ -24,7 +24,8 @@ pub(super) struct Link<'a> {
     pub(super) output: u64,
 }
 
-/// Reads a workflow or mapping file. Errors call it `name`.
+/// Reads a workflow or mapping file, without the byte order mark that editors of Windows begin it with. Errors call it
+/// `name`.
 pub(super) fn read(path: &Path, name: &str) -> Result<String, String> {
     let mut text = String::new();
     let mut file = File::open(path).map_err(|error| format!("cannot read {name}: {error}"))?.take(MAX_FILE_BYTES + 1);
@@ -32,7 +33,13 @@ pub(super) fn read(path: &Path, name: &str) -> Result<String, String> {
     if file.limit() == 0 {
         return Err(format!("{name} has more than {MAX_FILE_BYTES} bytes, the most that are read"));
     }
-    Ok(text)
+    Ok(text.strip_prefix('\u{feff}').map(str::to_owned).unwrap_or(text))
+}
+
+/// The node and the output that a value links to.
+fn linked(value: &Value) -> Option<(&str, u64)> {
+    let [to, output] = value.as_array()?.as_slice() else { return None };
+    Some((to.as_str()?, output.as_u64()?))
 }
 
 impl Graph {
@@ -80,10 +87,16 @@ impl Graph {
     /// A node's links, in the order of its inputs.
     pub(super) fn links(&self, id: &str) -> impl Iterator<Item = Link<'_>> {
         self.inputs(id).filter_map(|(key, value)| {
-            let [to, output] = value.as_array()?.as_slice() else { return None };
-            let (to, _) = self.0.get_key_value(to.as_str()?)?;
-            Some(Link { key, to, output: output.as_u64()? })
+            let (to, output) = linked(value)?;
+            let (to, _) = self.0.get_key_value(to)?;
+            Some(Link { key, to, output })
         })
+    }
+
+    /// A node's inputs that are linked to a node that the workflow lacks, and the ids of these.
+    pub(super) fn loose(&self, id: &str) -> impl Iterator<Item = (&str, &str)> {
+        let links = self.inputs(id).filter_map(|(key, value)| Some((key, linked(value)?.0)));
+        links.filter(|(_, to)| !self.0.contains_key(*to))
     }
 
     pub(super) fn link(&self, id: &str, key: &str) -> Option<Link<'_>> {

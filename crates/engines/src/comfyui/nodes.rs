@@ -134,6 +134,12 @@ pub fn find(path: &Path) -> Result<Found, String> {
 pub(super) fn of(graph: &Graph) -> Found {
     let mut finder = Finder { graph, live: live(graph), found: Vec::new(), notes: Vec::new() };
     finder.all();
+    for id in &finder.live {
+        let loose = graph.loose(id);
+        finder.notes.extend(loose.map(|(key, to)| {
+            format!("{key} of node {id} is linked to node {to}, which the workflow lacks, so ComfyUI refuses it")
+        }));
+    }
     let mut nodes: Vec<NodeInputs> = Vec::new();
     let order = |kind: &str| KINDS.iter().position(|(known, _)| *known == kind);
     finder.found.sort_by_key(|(kind, _)| order(kind));

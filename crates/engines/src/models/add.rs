@@ -7,9 +7,10 @@ use std::path::{Path, PathBuf};
 use super::catalogue::all_parts;
 use super::download::{Watch, sha256};
 use super::manifest::{MANIFEST, Manifest, ModelFile, read_operators_json, write};
-use super::pull::Index;
+use super::pull::{Index, page, repository_name};
 use super::selection::{RemoteFile, select};
 use super::{CACHE, INDEX, Installed, Single, directory, is_name, misplaced, way_to};
+use tintype_config::HUGGING_FACE;
 use tintype_system::data_dir;
 
 /// A model's name, derived from its folder or file; `None` if that gives no valid name.
@@ -83,7 +84,11 @@ pub fn add(data_dir: &Path, path: &Path, name: &str, hash: bool, watch: &dyn Wat
     let path = real(path).map_err(|error| match error.kind() {
         ErrorKind::NotFound => {
             let path = path.display().to_string();
-            let way = if path.contains("://") { "download the file yourself first".into() } else { way_to(&path) };
+            let page = page(&path, &[HUGGING_FACE]).filter(|page| repository_name(page).is_some());
+            let way = match page {
+                None if path.contains("://") => "download the file yourself first".into(),
+                _ => way_to(page.unwrap_or(&path)),
+            };
             format!("{path} is not on this machine: {way}")
         }
         _ => format!("{}: {error}", path.display()),
@@ -209,6 +214,8 @@ mod tests {
                 "if it is a repository of the hub, `tintype model pull someone/some-model` fetches it",
             ),
             ("https://example.com/a.safetensors", "is not on this machine: download the file yourself first"),
+            ("https://huggingface.co/a/b", "if it is a repository of the hub, `tintype model pull a/b` fetches it"),
+            ("https://huggingface.co/a/b/resolve/main/c.safetensors", "download the file yourself first"),
         ] {
             let added = add(data.path(), Path::new(path), "mine", false, &Unwatched).expect_err(path);
             assert!(added.starts_with(path) && added.contains(way), "{added}");

@@ -115,6 +115,12 @@ pub(super) fn repository_name(text: &str) -> Option<&str> {
     text.split_once('/').filter(|(owner, name)| part(owner) && part(name)).map(|(_, name)| name)
 }
 
+/// The path of the page of a repository: what follows one of the `endpoints` in its address.
+pub(super) fn page<'a>(address: &'a str, endpoints: &[&str]) -> Option<&'a str> {
+    let path = endpoints.iter().find_map(|endpoint| address.strip_prefix(endpoint))?;
+    Some(path.trim_end_matches("/tree/main").trim_matches('/'))
+}
+
 /// Prepares a pull of `model` (a catalogue name, `OWNER/NAME`, or a repository's address) at `revision`, or at the
 /// catalogue's. `watch` is told when the hub is asked.
 ///
@@ -127,9 +133,7 @@ pub async fn begin(
     revision: Option<&str>,
     watch: &dyn Watch,
 ) -> Result<Begun, String> {
-    let address = [hub.endpoint(), HUGGING_FACE].into_iter().find_map(|endpoint| model.strip_prefix(endpoint));
-    let address = address.map(|path| path.trim_end_matches("/tree/main").trim_matches('/'));
-    let (name, repository, entry) = name_of(address.unwrap_or(model))?;
+    let (name, repository, entry) = name_of(page(model, &[hub.endpoint(), HUGGING_FACE]).unwrap_or(model))?;
     let target = directory(data_dir).join(&name);
     if fs::symlink_metadata(&target).is_ok() {
         let installed = super::find(data_dir, &name);

@@ -21,17 +21,19 @@ use crate::rigs::wait::listen_again;
 
 pub const STEPS: u32 = 4;
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Age {
     /// Takes ids from clients, and cancels by id.
+    #[default]
     New,
     /// Chooses ids itself, and interrupts whatever is running.
     Old,
 }
 
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub enum Outcome {
     /// A picture of one colour, which the seed chooses.
+    #[default]
     Painted,
     /// This file.
     Saves(Vec<u8>),
@@ -64,6 +66,7 @@ struct Run {
     status: Status,
 }
 
+#[derive(Default)]
 struct State {
     age: Age,
     outcome: Outcome,
@@ -94,18 +97,7 @@ impl FakeComfyUi {
     pub async fn on(address: SocketAddr, age: Age) -> Self {
         let listener = listen_again(address).await;
         let address = listener.local_addr().expect("an address");
-        let state = Arc::new(Mutex::new(State {
-            age,
-            outcome: Outcome::Painted,
-            faults: Vec::new(),
-            loses_submits: false,
-            leaves_nodes_out: false,
-            lacks: None,
-            asked: Vec::new(),
-            runs: Vec::new(),
-            uploads: BTreeMap::new(),
-            sockets: BTreeMap::new(),
-        }));
+        let state = Arc::new(Mutex::new(State { age, ..State::default() }));
         let (takes_submits, stop) = (Arc::new(watch::Sender::new(true)), CancellationToken::new());
         let server = Self {
             address,

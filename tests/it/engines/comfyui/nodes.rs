@@ -61,6 +61,18 @@ fn the_command_prints_the_file_that_the_setting_takes_and_says_what_is_missing()
 }
 
 #[test]
+fn a_mark_of_windows_is_passed_over_and_a_link_that_leads_nowhere_is_named() {
+    let folder = TempDir::new().expect("a directory");
+    let mut graph = workflow();
+    graph["8"]["inputs"]["vae"] = json!(["10", 0]);
+    let file = saved(&folder, &graph);
+    std::fs::write(&file, format!("\u{feff}{graph}")).expect("a file");
+    let shown = printed(folder.path(), &["engine", "nodes", &file]);
+    let note = "vae of node 8 is linked to node 10, which the workflow lacks, so ComfyUI refuses it";
+    assert_eq!(shown["notes"], json!([note]));
+}
+
+#[test]
 fn a_workflow_without_a_prompt_and_a_file_that_is_none_are_refused() {
     let folder = TempDir::new().expect("a directory");
     let mut graph = workflow();
