@@ -2,6 +2,7 @@
 
 pub mod comfyui;
 pub mod compared;
+mod families;
 mod flux2_klein;
 mod generated;
 pub mod library;
@@ -11,7 +12,6 @@ mod other_vae;
 pub mod rig;
 mod single_file;
 mod stable_diffusion;
-mod stable_diffusion_xl;
 mod textual_inversion;
 mod weighted;
 pub mod whole_file;

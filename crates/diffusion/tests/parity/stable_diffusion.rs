@@ -1,90 +1,9 @@
 //! Stable Diffusion.
 
-use tintype_diffusion::models::clip::Clip;
-use tintype_diffusion::models::tiny_vae::TinyVae;
-use tintype_diffusion::models::unet::Unet;
-use tintype_diffusion::models::vae::Vae;
-use tintype_diffusion::pipelines::embed_guidance;
-use tintype_diffusion::runtime::Input;
 use tintype_diffusion::{Error, Order, Step};
 use tintype_engine::{CancellationToken, Picture};
 
 use crate::parity::rig::{Model, picture};
-
-fn models() -> [Model; 4] {
-    ["sd15", "lcm", "turbo", "sdxs"].map(Model::new)
-}
-
-#[test]
-fn prompts_have_the_same_tokens() {
-    for model in models() {
-        model.assert_tokens();
-    }
-}
-
-#[test]
-fn the_text_encoder_gives_the_same_numbers() {
-    for model in models() {
-        let ids = model.pipeline().tokens(model.prompt()).expect("tokens");
-        let clip = Clip::read(&model.config("text_encoder")).expect("a text encoder");
-        let graph = clip.graph(&model.weights("text_encoder")).expect("a graph");
-        model.assert_part("text.", graph, &[("ids", Input::Ids(&ids))]);
-    }
-}
-
-#[test]
-fn every_block_of_the_unet_gives_the_same_numbers() {
-    for model in models() {
-        let mut pipeline = model.pipeline();
-        let context = pipeline.embed(model.prompt()).expect("an embedding").states;
-        let unet = Unet::read(&model.config("unet")).expect("a UNet");
-        let ([_, _, height, width], latent) = model.latent(4, pipeline.traits().side_multiple);
-        let weights = model.weights("unet");
-        let tokens = context.len() / unet.context;
-        let graph = unet.graph(&weights, 1, [height, width], tokens).expect("a graph");
-        let time = unet.embed_time(801.0);
-        let (latents, times, contexts) = ([1, 4, height, width], [1, time.len()], [tokens, unet.context]);
-        let mut inputs = vec![
-            ("latent", Input::Floats(&latents, &latent)),
-            ("time", Input::Floats(&times, &time)),
-            ("context", Input::Floats(&contexts, &context)),
-        ];
-        let guidance = unet.guidance.map(|size| embed_guidance(8.5, size));
-        let guidances = [1, guidance.as_ref().map_or(0, Vec::len)];
-        if let Some(guidance) = &guidance {
-            inputs.push(("guidance", Input::Floats(&guidances, guidance)));
-        }
-        model.assert_part("unet.", graph, &inputs);
-    }
-}
-
-#[test]
-fn every_block_of_the_decoder_gives_the_same_numbers() {
-    for model in models() {
-        let ([_, _, height, width], latent) = model.latent(4, 8);
-        let (config, weights) = (model.config("vae"), model.weights("vae"));
-        let (graph, scaling) = if ["lcm", "sdxs"].contains(&model.name) {
-            let vae = TinyVae::read(&config).expect("an autoencoder");
-            (vae.graph(&weights, height, width).expect("a graph"), vae.scaling)
-        } else {
-            let vae = Vae::read(&config).expect("an autoencoder");
-            (vae.graph(&weights, height, width).expect("a graph"), vae.scaling)
-        };
-        let latent: Vec<_> = latent.into_iter().map(|x| x / scaling).collect();
-        model.assert_part("vae.", graph, &[("latent", Input::Floats(&[1, 4, height, width], &latent))]);
-    }
-}
-
-#[test]
-fn every_step_and_the_picture_are_the_same() {
-    for model in models() {
-        let (order, settings) = (model.order(), model.settings());
-        model.assert_run("", model.pipelines(), &order, &settings);
-        let references = [picture(order.width, order.height)];
-        let order = Order { references: &references, ..order };
-        model.assert_run("from.", model.pipelines(), &order, &settings);
-    }
-}
 
 #[test]
 fn a_reference_of_another_size_is_cut_to_the_size_of_the_picture() {
@@ -112,19 +31,6 @@ fn a_seed_decides_the_picture() {
     assert_ne!(render(2, "a fox"), first);
     assert_ne!(render(1, "a house"), first);
     assert_eq!(render(1, "a fox"), first);
-}
-
-#[test]
-fn a_model_says_how_it_is_used() {
-    let traits = |name| Model::new(name).pipeline().traits().clone();
-    let [usual, distilled] = [traits("sd15"), traits("lcm")];
-    assert_eq!((usual.steps, usual.guidance, usual.negative, usual.references), (25, 7.5, true, 1));
-    assert_eq!((distilled.steps, distilled.guidance, distilled.negative, distilled.references), (4, 8.5, false, 1));
-    for name in ["turbo", "sdxs"] {
-        let traits = traits(name);
-        assert_eq!((traits.steps, traits.guidance, traits.references), (1, 0.0, 1), "{name}");
-    }
-    assert_eq!((usual.side_multiple, distilled.side_multiple), (8, 8));
 }
 
 #[test]
