@@ -109,7 +109,7 @@ fn a_value_that_a_flag_cannot_have_is_refused_with_the_reason() {
     for (arguments, reason) in [
         (&["serve", "--renders", "-1"][..], "--renders"),
         (&["key", "create", "--account", "ada", "--read-rate", "-1"], "is not a number of requests per minute"),
-        (&["account", "create", "ada", "--credits", "-1"], "not a whole number from 0 to"),
+        (&["account", "create", "ada", "--credits", "-1"], "must be a whole number from 0 to"),
         (&["account", "low-balance", "ada", "-1"], "neither a number of credits from 1 to"),
         (&["health", "--timeout", "-1s"], "note: the value of a flag cannot be negative"),
         (&["health", "--timeout", "0s"], "it leaves no time"),

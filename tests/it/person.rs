@@ -70,7 +70,7 @@ async fn the_operator_lifts_strikes_on_the_command_line() {
     let account = key["account_id"].as_str().and_then(|id| id.parse().ok()).expect("an id");
     violate(&open(&data), account, origin, Surface::Web).await;
     let listed = json(path, &["person", "list"]);
-    assert_eq!(listed[0]["suspension"]["reason"], "1 violation of the content policy within 1 hour", "{listed}");
+    assert_eq!(listed[0]["suspension"]["reason"], "1 violation of the content policy within 2 hours", "{listed}");
     let shown = binary::run(path, ["person", "list"]).text();
     assert!(shown.contains("STATE") && shown.contains("suspended (1 violation "), "{shown}");
     let lifted = json(path, &["person", "lift", "bob"]);

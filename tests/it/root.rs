@@ -309,7 +309,7 @@ fn a_command_without_permission_says_so() {
     fs::set_permissions(&data, Permissions::from_mode(0o700)).expect("permissions");
     denied("a directory of root");
     let server = run_as_service(&data, &["doctor", "--json"]).check("server");
-    assert!(server["detail"].as_str().is_some_and(|text| text.contains("not known")), "{server}");
+    assert!(server["detail"].as_str().is_some_and(|text| text.contains("unknown: this user")), "{server}");
     other.stop();
 }
 

@@ -98,7 +98,7 @@ fn the_threshold_of_low_credits_is_set_and_ended() {
     run(data, &["account", "create", "ada", "--credits", "100"]);
     assert_eq!(run(data, &["account", "low-balance", "ada", "25"])["low_balance"], 25);
     assert_eq!(run(data, &["account", "list"])[0]["low_balance"], 25);
-    assert!(text(data, &["account", "low-balance", "ada", "none"]).contains("do not fire"));
+    assert!(text(data, &["account", "low-balance", "ada", "none"]).contains("are off"));
     assert_eq!(run(data, &["account", "list"])[0].get("low_balance"), None);
     for bad in ["0", "some", "1.5"] {
         assert!(

@@ -111,13 +111,13 @@ parameters! {
     // In milliseconds.
     Integer(Duration) |time| i64::try_from(time.as_millis()).unwrap_or(i64::MAX);
     Real(f32) |number| *number;
-    Text(str, String) |text| &text[..];
+    Text(str, String) |text| AsRef::<str>::as_ref(text);
     Text(Action, AddedBy, AspectRatio, DisabledFor, EntryKind, EventType, Period, Role, Surface, TaskState,
         Trouble, Via)
         |word| word.as_str();
     Text(EndpointUrl, Id) |text| text.as_str();
     Text(Subscription) |events| events.to_string();
-    Bytes([u8], [u8; 32], Vec<u8>) |bytes| &bytes[..];
+    Bytes([u8], [u8; 32], Vec<u8>) |bytes| AsRef::<[u8]>::as_ref(bytes);
 }
 
 impl Parameter for Value<'_> {
@@ -205,7 +205,8 @@ macro_rules! columns {
 
 columns! {
     Self as bool, f32, String, Vec<u8> => Ok::<Self, Infallible>;
-    Integer as i64, u8, u16, u32, u64, usize => |Integer(number)| Self::try_from(number);
+    Integer as i64 => |Integer(number)| Ok::<_, Infallible>(number);
+    Integer as u8, u16, u32, u64, usize => |Integer(number)| Self::try_from(number);
     Integer as Timestamp => |Integer(millis)| Ok::<_, Infallible>(Self::from_millis(millis));
     Integer as Duration => |Integer(millis)| Ok::<_, Infallible>(Self::from_millis(millis.unsigned_abs()));
     String as Action, AddedBy, AspectRatio, DisabledFor, EndpointUrl, EntryKind, EventType, Id, Period, Role,

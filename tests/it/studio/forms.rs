@@ -43,7 +43,7 @@ fn a_key_is_shown_once_rotated_disabled_and_revoked() {
     let mut person = Person::sign_in(&[]);
     person.open("/studio/keys");
     person.paste("document.querySelector('main input[name=name]')", "press");
-    person.press("Create key");
+    person.follow_words("Create key");
     let secret = "document.querySelector('.secret')?.textContent";
     let of_press = person.evaluate(secret);
     assert!(of_press.as_str().is_some_and(|key| key.starts_with("tt_")), "{of_press}");
@@ -57,7 +57,7 @@ fn a_key_is_shown_once_rotated_disabled_and_revoked() {
     let rotated = person.evaluate(secret);
     assert!(rotated.as_str().is_some_and(|key| key.starts_with("tt_")) && rotated != of_press, "{rotated}");
     person.open("/studio/keys");
-    person.press("Disable");
+    person.follow_words("Disable");
     assert!(person.text().contains("Disabled"), "{}", person.text());
     // One click asks and changes nothing.
     person.click(&Person::asks("Revoke"));
