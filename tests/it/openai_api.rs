@@ -163,6 +163,10 @@ async fn every_error_has_openais_shape() {
     let body = r#"{"prompt": "a boat"}"#;
     let bad_key = service.call("POST", GENERATIONS, &[("authorization", "Bearer tt_wrong")], body).await;
     assert_eq!(error(&bad_key, 401), ("invalid_request_error".into(), json!("invalid_api_key"), Value::Null));
+    let key = [("authorization", format!("Bearer {}", caller.key))];
+    let key = key.each_ref().map(|(name, value)| (*name, value.as_str()));
+    let in_query = service.call("POST", &format!("{GENERATIONS}?api_key={}", caller.key), &key, body).await;
+    assert_eq!(error(&in_query, 401).1, json!("invalid_api_key"));
     let poor = caller.generations(&[], r#"{"prompt": "a boat", "n": 2}"#).await;
     assert_eq!(error(&poor, 429), ("insufficient_quota".into(), json!("insufficient_quota"), Value::Null));
     assert_eq!(poor.header("x-should-retry"), "false");

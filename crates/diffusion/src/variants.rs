@@ -62,7 +62,7 @@ pub fn unread<'n>(stems: &[&str], names: impl Iterator<Item = &'n str>) -> Optio
     let sharded = |stem| VARIANTS.map(|variant| Layout { stem, variant, sharded: true });
     let without_index = stems.iter().flat_map(|stem| sharded(stem)).find(|layout| layout.is_shard(other));
     Some(match without_index {
-        Some(layout) => format!("{other:?} without their index: download {} too", layout.file()),
+        Some(layout) => format!("{other:?} without their index: {} is missing", layout.file()),
         None => format!("{other:?} alone, which is not read: use a model with its usual weights as safetensors"),
     })
 }

@@ -137,7 +137,7 @@ fn weights_that_are_not_read_are_named() {
     }
     let model = Model::copy("klein");
     std::fs::remove_file(model.path("text_encoder/model.safetensors.index.json")).expect("a file");
-    assert!(unusable(&model).contains("without their index: download model.safetensors.index.json too"));
+    assert!(unusable(&model).contains("without their index: model.safetensors.index.json is missing"));
     for (part, method) in [("unet", "bitsandbytes"), ("text_encoder", "torchao"), ("vae", "quanto")] {
         let model = Model::copy("sd15");
         model.set(&format!("{part}/config.json"), "quantization_config", json!({"quant_method": method}));

@@ -465,7 +465,7 @@ CREATE INDEX deletions_of_account ON deletions (account_id, task_id);
 -- ---- Uploads ----
 
 -- Pictures that people bring as references. The row is written before the file, so that a sweep knows the owner of the
--- file. A removed upload keeps its row until its file is gone.
+-- file. A removed upload keeps its row for some days.
 CREATE TABLE uploads (
     id         TEXT PRIMARY KEY,
     account_id TEXT NOT NULL REFERENCES accounts (id),

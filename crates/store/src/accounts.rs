@@ -209,21 +209,22 @@ impl Store {
     pub async fn change_account(&self, id: Id, new: AccountChange) -> Result<Option<Account>> {
         self.write(Effect::ChangeAccount, async move |tx| {
             let sql = format!("SELECT {} FROM accounts WHERE id = $1", tx.either(ON_SQLITE, ON_POSTGRES));
-            let before = tx.find(&sql, &[&id], account).await?;
-            if let AccountChange::LowBalance(threshold) = new {
-                let set = "UPDATE accounts SET low_balance = $2 WHERE id = $1 AND deleted_at IS NULL";
-                tx.execute(set, &[&id, &threshold]).await?;
-            } else {
+            if !matches!(new, AccountChange::LowBalance(_)) {
                 // Waits for what people of the account are about to write, who lock themselves before any account.
                 tx.lock("SELECT 1 FROM people WHERE account_id = $1 ORDER BY id", &[&id]).await?;
-                // Waits for submits.
-                let exists = ledger::lock(tx, id).await?;
-                match new {
-                    AccountChange::Delete if exists => delete(tx, id).await?,
-                    AccountChange::Disable if exists => disable(tx, id).await?,
-                    AccountChange::Enable if exists => enable(tx, id).await?,
-                    _ => {}
+            }
+            // Waits for submits.
+            let exists = ledger::lock(tx, id).await?;
+            let before = tx.find(&sql, &[&id], account).await?;
+            match new {
+                AccountChange::LowBalance(threshold) if exists => {
+                    let set = "UPDATE accounts SET low_balance = $2 WHERE id = $1";
+                    tx.execute(set, &[&id, &threshold]).await?;
                 }
+                AccountChange::Delete if exists => delete(tx, id).await?,
+                AccountChange::Disable if exists => disable(tx, id).await?,
+                AccountChange::Enable if exists => enable(tx, id).await?,
+                _ => {}
             }
             let account = tx.find(&sql, &[&id], account).await?;
             let state = |account: &Account| (account.low_balance, account.disabled_at, account.deleted_at);

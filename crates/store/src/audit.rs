@@ -90,7 +90,8 @@ const INVARIANTS: [&str; 16] = [
      FROM expiring_grants g LEFT JOIN ledger l ON l.grant_id = g.entry_id
      WHERE coalesce(g.lapsed, 0) <> coalesce(-l.amount, 0) OR l.account_id <> g.account_id",
     "SELECT account_id, NULL AS task_id, 'entry ' || id || ' is about a grant that does not exist' AS fault
-     FROM ledger WHERE grant_id IS NOT NULL AND grant_id NOT IN (SELECT entry_id FROM expiring_grants)",
+     FROM ledger l WHERE grant_id IS NOT NULL
+         AND NOT EXISTS (SELECT 1 FROM expiring_grants g WHERE g.entry_id = l.grant_id)",
     "SELECT account_id, NULL AS task_id,
          'its grants have ' || remaining || ' left, but the balance is ' || balance AS fault
      FROM (SELECT account_id, sum(remaining) AS remaining, coalesce((
@@ -99,13 +100,13 @@ const INVARIANTS: [&str; 16] = [
     "SELECT DISTINCT account_id, NULL AS task_id,
          'entries or queued tasks name this account, but it does not exist' AS fault
      FROM (SELECT account_id FROM ledger UNION ALL SELECT account_id FROM queue) AS named
-     WHERE account_id NOT IN (SELECT id FROM accounts)",
+     WHERE NOT EXISTS (SELECT 1 FROM accounts a WHERE a.id = named.account_id)",
 ];
 
 /// What must be true of the sums that accounts keep. The newest entry has the balance.
 const SUMS: [&str; 2] = [
     "SELECT id AS account_id, NULL AS task_id,
-         'the balance is ' || balance || ' but its entries add up to ' || credits AS fault
+         'the balance is ' || balance || ', but its newest entry says ' || credits AS fault
      FROM (SELECT id, balance, coalesce((
                SELECT balance FROM ledger l WHERE l.account_id = a.id ORDER BY l.id DESC LIMIT 1), 0) AS credits
            FROM accounts a) WHERE balance <> credits",

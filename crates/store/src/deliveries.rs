@@ -265,9 +265,13 @@ async fn claims(driver: &Driver, rows: &[Row]) -> Result<Vec<DeliveryClaim>> {
     );
     let ids = rows.iter().map(|row| row.get("endpoint_id")).collect::<Result<Vec<Id>>>()?;
     let found = driver.read(&sql, &[&List(&ids), &driver.now()]).await?;
-    let endpoints = found.iter().map(|row| Ok((row.get("id")?, row))).collect::<Result<_>>()?;
+    let endpoints = found.iter().map(|row| Ok((row.get("id")?, row))).collect::<Result<HashMap<Id, _>>>()?;
     let mut claims = Vec::new();
     for row in rows {
+        // An endpoint that was removed meanwhile took its deliveries with it.
+        if !endpoints.contains_key(&row.get::<Id>("endpoint_id")?) {
+            continue;
+        }
         match claimed(row, &endpoints, &tasks) {
             Ok(claim) => claims.push(claim),
             // A damaged row must not stop the other deliveries. It comes again after the lease.
@@ -452,6 +456,8 @@ impl Store {
     pub async fn claim_deliveries(&self, wanted: &[(Id, u32)], lease: Duration) -> Result<Vec<DeliveryClaim>> {
         let (wanted, time) = (wanted.to_owned(), self.driver.time());
         let begin = async move |tx: &Transaction<'_>| {
+            // On SQLite the time after the wait for the writer.
+            let time = tx.either(Some(tx.now()), time);
             let (claim, mut rows) = (claim(tx), Vec::new());
             for (endpoint_id, room) in &wanted {
                 rows.extend(tx.query(&claim, &[endpoint_id, room, &time, &lease, &LONGEST_WAIT]).await?);

@@ -47,13 +47,13 @@ pub(super) struct LostLease {
     task: Option<(Surface, i64)>,
 }
 
-/// Selects the rows `q` of the queue that meet a condition, and locks them.
-pub(super) fn select_lost(condition: &str, locking: &str) -> String {
+/// Selects the rows `q` of the queue that meet a condition, and locks them. `hint` names the index for SQLite.
+pub(super) fn select_lost(hint: &str, condition: &str, locking: &str) -> String {
     format!(
         "SELECT q.task_id, q.account_id, q.key_id, q.person_id, q.taken, CAST(q.lost_leases AS bigint) AS lost_leases,
              t.surface, CAST(t.n AS bigint) AS n,
              CASE WHEN q.lease_until IS NOT NULL THEN q.claimed_at END AS held_since
-         FROM queue q JOIN accounts a ON a.id = q.account_id
+         FROM queue q {hint} JOIN accounts a ON a.id = q.account_id
          LEFT JOIN tasks t ON t.id = q.task_id AND t.status = 'processing' WHERE {condition} {locking}"
     )
 }
@@ -65,7 +65,7 @@ from_row! { fn lost(row) -> LostLease {
 
 /// Locks the row of the queue that meets a condition.
 async fn find(tx: &Transaction<'_>, condition: &str, parameters: &[&dyn Parameter]) -> Done<Option<LostLease>> {
-    tx.find(&select_lost(condition, tx.locking("FOR UPDATE OF q")), parameters, lost).await
+    tx.find(&select_lost("", condition, tx.locking("FOR UPDATE OF q")), parameters, lost).await
 }
 
 impl LostLease {
@@ -168,12 +168,12 @@ impl Loss {
         condition: &str,
         parameters: &[&dyn Parameter],
     ) -> Done<Reclaimed> {
-        let rows = tx.query(&select_lost(condition, tx.locking("FOR UPDATE OF q")), parameters).await?;
+        let rows = tx.query(&select_lost("", condition, tx.locking("FOR UPDATE OF q")), parameters).await?;
         self.give_up_rows(tx, &rows).await
     }
 
     /// Gives up the tasks of one account in these rows of [`select_lost`]: queues each again, or fails and refunds it
-    /// if this was its last attempt. A damaged one stays as it was.
+    /// if this was its last attempt. One without a task stays as it was; other damage fails all.
     pub(super) async fn give_up_rows(&self, tx: &Transaction<'_>, rows: &[Row]) -> Done<Reclaimed> {
         let lost = rows.iter().map(lost).collect::<Result<Vec<_>>>()?;
         let (queued, last): (Vec<_>, Vec<_>) = lost.into_iter().partition(|lost| lost.lost_leases + 1 < self.most);

@@ -520,7 +520,7 @@ impl Store {
         self.statement(Effect::EraseTasks, sql, &[&task]).await.map(drop)
     }
 
-    /// Indexes the prompts of up to some hundred new tasks for the search. Returns their number.
+    /// Indexes the prompts of some new tasks for the search, at most some thousand. Returns their number.
     pub async fn index_prompts(&self) -> Result<usize> {
         match &self.driver {
             Driver::Sqlite(_) => {

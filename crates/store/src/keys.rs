@@ -177,6 +177,9 @@ async fn rotate(
 /// The key after a change, and whether the change made a difference.
 async fn change(tx: &Transaction<'_>, id: Id, change: KeyChange, by_operator: bool) -> Done<Option<(ApiKey, bool)>> {
     let find = format!("SELECT {KEY} FROM api_keys WHERE id = $1");
+    if !matches!(change, KeyChange::Budget(_)) {
+        lock_line(tx, id).await?;
+    }
     let before = tx.find(&find, &[&id], api_key).await?;
     let set = match change {
         KeyChange::Budget(budget) => {
@@ -193,14 +196,10 @@ async fn change(tx: &Transaction<'_>, id: Id, change: KeyChange, by_operator: bo
         KeyChange::Revoke => "revoked_at = coalesce(revoked_at, $2)",
         KeyChange::FlagLeaked => "leaked_at = coalesce(leaked_at, $2)",
     };
-    let lifts = matches!(change, KeyChange::Enable | KeyChange::Lift);
-    if lifts {
-        lock_line(tx, id).await?;
-    }
     let sql = format!("UPDATE api_keys SET {set} WHERE id = $1 AND CAST($2 AS bigint) IS NOT NULL RETURNING {KEY}");
     let changed = tx.find(&sql, &[&id, &tx.now()], api_key).await?;
     let mut differs = before != changed;
-    if lifts {
+    if matches!(change, KeyChange::Enable | KeyChange::Lift) {
         // After locking the line, so that no concurrent strike is missed. Its maker's strikes are cleared, too.
         let of_maker =
             format!("DELETE FROM person_strikes WHERE task_id IN (SELECT task_id FROM strikes WHERE {OF_LINE})");

@@ -260,6 +260,7 @@ pub(crate) async fn create(
 }
 
 async fn change(tx: &Transaction<'_>, id: Id, change: &PersonChange) -> Done<Option<Person>> {
+    tx.lock("SELECT 1 FROM people WHERE id = $1", &[&id]).await?;
     let before = tx.find(&format!("SELECT {PERSON} FROM people WHERE id = $1"), &[&id], person).await?;
     let mut has_strikes = false;
     let changed = match change {

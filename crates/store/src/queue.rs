@@ -91,7 +91,8 @@ impl Store {
             let free = tx.list(&free, &[&List(&tasks)], a_lease).await?;
             let renewed: Vec<Id> =
                 free.iter().filter(|lease| leases.contains(lease)).map(|lease| lease.task_id).collect();
-            let now = tx.either("$2", "tintype_now($2)");
+            // On SQLite the time after the wait for the writer.
+            let (now, time) = tx.either(("$2", Some(tx.now())), ("tintype_now($2)", time));
             let renew = format!("UPDATE queue SET lease_until = {now} + $3 WHERE task_id {}", tx.in_list(1));
             tx.execute(&renew, &[&List(&renewed), &time, &lease]).await?;
             let held = tx.list(&held(&tx.in_list(1)), &[&List(&tasks)], a_lease).await?;

@@ -5,11 +5,11 @@ use std::time::Duration;
 
 #[cfg(doc)]
 use super::MAX_LOST_LEASES;
-use super::driver::{Driver, Store, Transaction, between_faults, on_sqlite};
+use super::driver::{Driver, Row, Store, Transaction, between_faults, on_sqlite};
 use super::endings::{Loss, select_lost};
 use super::{Ended, LONGEST_LEASE, Reclaim, Reclaimed, Result, StoreError, ledger, progress};
-use crate::failure::Done;
-use crate::sqlite::Writing;
+use crate::failure::{Done, Failure};
+use crate::sqlite::{Writing, in_savepoint};
 use crate::values::Value;
 use tintype_domain::model::{FailureCause, Id};
 use tintype_system::clock::Timestamp;
@@ -42,11 +42,12 @@ impl Sweep {
     }
 
     /// The condition for the rows `q` of the queue that it looks for, and the index of SQLite that finds them.
-    fn sought(&self, driver: &Driver) -> (String, &'static str) {
+    fn sought(&self, is_sqlite: bool) -> (String, &'static str) {
+        let either = |sqlite, postgres| if is_sqlite { sqlite } else { postgres };
         match self {
             // Leases that have ended, or last longer than any lease: the clock was set back since.
             Self::Leases(_) => {
-                let (now, longest) = (driver.either("$1", "tintype_now($1)"), LONGEST_LEASE.as_millis());
+                let (now, longest) = (either("$1", "tintype_now($1)"), LONGEST_LEASE.as_millis());
                 let ended = format!("(q.lease_until <= {now} OR q.lease_until > {now} + {longest})");
                 (format!("q.lease_until IS NOT NULL AND {ended}"), "queue_leased")
             }
@@ -56,7 +57,7 @@ impl Sweep {
                 (format!("q.lease_until IS NULL AND {beyond}"), "queue_with_references")
             }
             Self::Unmatched(_) => {
-                let engines = driver.either("json_each($1)", "json_each_text(CAST(CAST($1 AS text) AS json))");
+                let engines = either("json_each($1)", "json_each_text(CAST(CAST($1 AS text) AS json))");
                 let unmatched = format!(
                     "q.engine > '' AND q.lease_until IS NULL AND q.reference_count > coalesce(
                          (SELECT CAST(e.value AS bigint) FROM {engines} e WHERE e.key = q.engine), -1)"
@@ -64,6 +65,32 @@ impl Sweep {
                 (unmatched, "queue_named")
             }
         }
+    }
+}
+
+/// What a sweep asks for.
+struct Statements {
+    /// The accounts with tasks that it looks for.
+    accounts: String,
+    /// Up to `most` of those of the account $3.
+    lost: String,
+    most: usize,
+}
+
+impl Sweep {
+    fn statements(&self, is_sqlite: bool) -> Statements {
+        let (condition, index) = self.sought(is_sqlite);
+        let hint = if is_sqlite && !index.is_empty() { format!("INDEXED BY {index}") } else { String::new() };
+        let accounts =
+            format!("SELECT DISTINCT q.account_id FROM queue q {hint} WHERE {condition} AND q.task_id >= $2");
+        let (by_id, most) = if is_sqlite { ("", 256) } else { ("COLLATE \"POSIX\"", 32) };
+        let of_account = format!(
+            "{condition} AND q.task_id {by_id} >= $2 AND q.account_id = $3 ORDER BY q.task_id {by_id} LIMIT {most}"
+        );
+        // Skips tasks that another transaction is about to end, and an account that another one has locked, so that it
+        // never waits.
+        let locking = if is_sqlite { "" } else { "FOR UPDATE OF q SKIP LOCKED FOR NO KEY UPDATE OF a SKIP LOCKED" };
+        Statements { accounts, lost: select_lost(&hint, &of_account, locking), most }
     }
 }
 
@@ -78,23 +105,45 @@ struct SomeTasks {
 }
 
 impl SomeTasks {
+    async fn find(&self, tx: &Transaction<'_>) -> Done<Vec<Row>> {
+        tx.query(&self.lost, &[&self.bound, &self.horizon, &self.account_id]).await
+    }
+
     /// Gives them up; returns how many were found, too.
     async fn give_up(&self, tx: &Transaction<'_>) -> Done<(usize, Reclaimed)> {
-        let rows = tx.query(&self.lost, &[&self.bound, &self.horizon, &self.account_id]).await?;
+        let rows = self.find(tx).await?;
         Ok((rows.len(), self.loss.give_up_rows(tx, &rows).await?))
+    }
+
+    /// Gives up each in a savepoint, so that a damaged one does not delay the others.
+    fn give_up_each(&self, writing: &mut Writing) -> Result<(usize, Reclaimed)> {
+        let rows = on_sqlite(writing, async |tx: &Transaction<'_>| self.find(tx).await)?;
+        let mut all = Reclaimed::default();
+        for row in &rows {
+            let give_up = async |tx: &Transaction<'_>| self.loss.give_up_rows(tx, std::slice::from_ref(row)).await;
+            match in_savepoint(writing, |writing| on_sqlite(writing, give_up)) {
+                Ok(reclaimed) => all.add(reclaimed),
+                Err(error) if writing.connection.is_autocommit() => return Err(error),
+                Err(error) => {
+                    let task = row.get::<Id>("task_id")?;
+                    tracing::error!(%task, %error, "could not end or requeue a task; see `tintype credits audit`");
+                }
+            }
+        }
+        Ok((rows.len(), all))
     }
 }
 
 /// What a sweep did with one account; `None` if its rows are damaged, or locked for too long.
-fn unless_damaged<T>(account_id: Id, swept: Result<T>) -> Result<Option<T>> {
+fn unless_damaged<T>(account_id: Id, swept: Done<T>) -> Result<Option<T>> {
     match swept {
         Ok(swept) => Ok(Some(swept)),
-        Err(StoreError::Other(error)) => {
+        Err(Failure::Busy(error) | Failure::Deadlock(error) | Failure::Refused(error)) => {
             let account = account_id.as_str();
             tracing::error!(account, %error, "could not sweep an account; see `tintype credits audit`");
             Ok(None)
         }
-        Err(error) => Err(error),
+        Err(failure) => Err(failure.into()),
     }
 }
 
@@ -102,22 +151,8 @@ impl Store {
     /// Queues the tasks that a sweep looks for again, or fails and refunds them, in one or more transactions for each
     /// account.
     async fn give_up(&self, sweep: &Sweep, loss: &Loss) -> Result<Reclaimed> {
-        let ((condition, index), horizon) = (sweep.sought(&self.driver), self.driver.horizon());
-        let hint = if index.is_empty() {
-            String::new()
-        } else {
-            self.driver.either(format!("INDEXED BY {index}"), String::new())
-        };
-        let accounts =
-            format!("SELECT DISTINCT q.account_id FROM queue q {hint} WHERE {condition} AND q.task_id >= $2");
-        let (by_id, most) = self.driver.either(("", 256), ("COLLATE \"POSIX\"", 32));
-        let of_account = format!(
-            "{condition} AND q.task_id {by_id} >= $2 AND q.account_id = $3 ORDER BY q.task_id {by_id} LIMIT {most}"
-        );
-        // Skips tasks that another transaction is about to end, and an account that another one has locked, so that it
-        // never waits.
-        let locking = self.driver.either("", "FOR UPDATE OF q SKIP LOCKED FOR NO KEY UPDATE OF a SKIP LOCKED");
-        let lost = select_lost(&of_account, locking);
+        let horizon = self.driver.horizon();
+        let Statements { accounts, lost, most } = sweep.statements(self.driver.either(true, false));
         let mut all = Reclaimed::default();
         let bound = sweep.bound(self.driver.time());
         let due = self.driver.look_up(&accounts, &[&bound, &horizon]).await?;
@@ -133,18 +168,14 @@ impl Store {
                 };
                 let swept = match &self.driver {
                     Driver::Sqlite(store) => {
-                        let write = move |writing: &mut Writing| {
-                            on_sqlite(writing, async |tx: &Transaction<'_>| some.give_up(tx).await)
-                        };
-                        store.write(None, None, write).await
+                        Some(store.write(None, None, move |writing: &mut Writing| some.give_up_each(writing)).await?)
                     }
                     Driver::Postgres(store) => {
-                        let swept =
-                            store.database.transaction(None, async |tx: &Transaction<'_>| some.give_up(tx).await);
-                        swept.await.map_err(StoreError::from)
+                        let give_up = async |tx: &Transaction<'_>| some.give_up(tx).await;
+                        unless_damaged(account_id, store.database.transaction(None, give_up).await)?
                     }
                 };
-                let Some((found, reclaimed)) = unless_damaged(account_id, swept)? else { break };
+                let Some((found, reclaimed)) = swept else { break };
                 let ended = reclaimed.queued + reclaimed.failed.len();
                 all.add(reclaimed);
                 if found > ended {
@@ -223,10 +254,36 @@ impl Store {
                     let grants = tx.list(expired, &[&account_id, &now], ledger::grant).await?;
                     ledger::end_grants(tx, account_id, grants, now).await
                 };
-                all += unless_damaged(account_id, self.write(None, end).await)?.unwrap_or(0);
+                let ended = match &self.driver {
+                    Driver::Sqlite(_) => match self.write(None, end).await {
+                        Err(StoreError::Other(error)) => Err(Failure::Refused(StoreError::Other(error))),
+                        ended => Ok(ended?),
+                    },
+                    Driver::Postgres(store) => store.database.transaction(None, end).await,
+                };
+                all += unless_damaged(account_id, ended)?.unwrap_or(0);
             }
             Ok(all)
         };
         between_faults(self.driver.faults(), Effect::LapseGrants, lapse).await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sqlite::plans;
+
+    #[test]
+    fn sweeps_read_no_tasks_that_they_do_not_look_for() {
+        let database = plans::empty();
+        for sweep in [Sweep::Leases(Reclaim::Expired), Sweep::Beyond(1), Sweep::Unmatched("{}".into())] {
+            let (_, index) = sweep.sought(true);
+            let Statements { accounts, lost, .. } = sweep.statements(true);
+            for sql in [accounts, lost] {
+                let steps = plans::steps(&database, &sql);
+                assert!(steps.iter().any(|step| step.contains(index)), "{sweep:?}: {steps:?}");
+            }
+        }
     }
 }

@@ -247,8 +247,11 @@ pub async fn change(
     };
     if changes {
         if visitor.store().change_key(id, change).await?.is_none() {
-            // The operator has set a lower budget meanwhile.
-            return refused(&visitor, RAISED).await;
+            return match change {
+                // The operator has set a lower budget meanwhile.
+                KeyChange::Budget(_) => refused(&visitor, RAISED).await,
+                _ => Err(PageError::not_found()),
+            };
         }
         tracing::info!(key = %id, ?change, %person, "a key was changed in the studio");
     }

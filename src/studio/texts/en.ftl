@@ -23,7 +23,7 @@ docs-required = required
 docs-status = Status
 
 title-secret = Save this now
-secret-lead = It stays on this page until you choose Done, for up to 10 minutes.
+secret-lead = Shown on this page until you choose Done, for up to 10 minutes.
 secret-done = Done
 secret-gone = This is no longer shown. If you did not save it, create a new one.
 
@@ -685,7 +685,7 @@ webhook-of-operator = The operator of this server added this endpoint. Only the 
 webhook-enable = Enable
 webhook-disable = Disable
 webhook-test = Send test
-webhook-overlap = The old secret also signs
+webhook-overlap = The old secret works
 webhook-rotate = Rotate secret
 webhook-remove = Remove
 webhook-remove-sure = Nothing more is sent to this URL, including deliveries that are still waiting. Its secret and deliveries are deleted for good.

@@ -117,8 +117,9 @@ pub(super) fn repository_name(text: &str) -> Option<&str> {
 
 /// The path of the page of a repository: what follows one of the `endpoints` in its address.
 pub(super) fn page<'a>(address: &'a str, endpoints: &[&str]) -> Option<&'a str> {
-    let path = endpoints.iter().find_map(|endpoint| address.strip_prefix(endpoint))?;
-    Some(path.trim_end_matches("/tree/main").trim_matches('/'))
+    let below = |endpoint: &str| address.strip_prefix(endpoint.trim_end_matches('/'))?.strip_prefix('/');
+    let path = endpoints.iter().find_map(|endpoint| below(endpoint))?;
+    Some(path.trim_matches('/').trim_end_matches("/tree/main"))
 }
 
 /// Prepares a pull of `model` (a catalogue name, `OWNER/NAME`, or a repository's address) at `revision`, or at the

@@ -205,7 +205,7 @@ mod tests {
         let shard = "text_encoder/model.fp16-00001-of-00002.safetensors";
         let said = chosen(&["model_index.json", "unet/model.safetensors", shard], &["text_encoder", "unet"]);
         let said = said.expect_err("no index");
-        assert!(said.ends_with("without their index: download model.safetensors.index.fp16.json too"), "{said}");
+        assert!(said.ends_with("without their index: model.safetensors.index.fp16.json is missing"), "{said}");
     }
 
     #[test]

@@ -119,7 +119,8 @@ async fn free_number(tx: &Transaction<'_>, first: i64) -> Done<i64> {
     Ok(number)
 }
 
-/// Indexes the oldest tasks first, or only some of them if they have many words. Oldest first, so that those that share a rank have numbers in the order of their ids.
+/// Indexes the oldest tasks first, so that those that share a rank have numbers in the order of their ids; only some of
+/// them if they have many words.
 pub(crate) async fn index_prompts(tx: &Transaction<'_>) -> Done<usize> {
     let due = "SELECT t.id, t.account_id, t.prompt FROM unindexed u CROSS JOIN tasks t ON t.id = u.task_id
         ORDER BY u.task_id LIMIT $1";

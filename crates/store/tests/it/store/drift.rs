@@ -81,7 +81,7 @@ macro_rules! damages {
 damages! {
     a_changed_balance_is_found:
         "UPDATE accounts SET balance = balance + 1 WHERE id = '$bob'"
-        => "$bob", "the balance is 11 but its entries add up to 10",
+        => "$bob", "the balance is 11, but its newest entry says 10",
     a_changed_entry_is_found:
         "UPDATE ledger SET balance = 7 WHERE task_id = '$completed'"
         => "$ada $completed", "entry 3 says the balance was 7, but entries up to it add up to 8",
