@@ -167,10 +167,12 @@ impl Store {
         Ok(!ended.is_empty())
     }
 
-    /// Ends the holds of all calls, as if their callers had hung up: a process that was killed could not.
+    /// Ends the holds of all calls that others could take over, as if their callers had hung up: a process that was
+    /// killed could not. Returns their number.
     pub async fn release_calls(&self) -> Result<usize> {
-        let sql = "UPDATE calls SET holder = NULL WHERE holder IS NOT NULL RETURNING task_id";
-        Ok(self.statement(Effect::EndCall, sql, &[]).await?.len())
+        let since = Id::floor(self.driver.now().saturating_sub(FOUND_UNCOUNTED_WITHIN));
+        let sql = "UPDATE calls SET holder = NULL WHERE task_id >= $1 AND holder IS NOT NULL RETURNING task_id";
+        Ok(self.statement(Effect::EndCall, sql, &[&since]).await?.len())
     }
 
     /// Deletes calls whose tasks were submitted before `cutoff`. Returns their number.

@@ -261,7 +261,8 @@ pub(crate) async fn create(
 
 async fn change(tx: &Transaction<'_>, id: Id, change: &PersonChange) -> Done<Option<Person>> {
     tx.lock("SELECT 1 FROM people WHERE id = $1", &[&id]).await?;
-    let before = tx.find(&format!("SELECT {PERSON} FROM people WHERE id = $1"), &[&id], person).await?;
+    let find = format!("SELECT {PERSON} FROM people WHERE id = $1");
+    let Some(before) = tx.find(&find, &[&id], person).await? else { return Ok(None) };
     let mut has_strikes = false;
     let changed = match change {
         PersonChange::Role(role) => {
@@ -269,10 +270,8 @@ async fn change(tx: &Transaction<'_>, id: Id, change: &PersonChange) -> Done<Opt
             tx.find(&sql, &[&id, &role], person).await?
         }
         PersonChange::RoleByRule(role) => {
-            let found = tx.lock("SELECT account_id FROM people WHERE id = $1", &[&id]).await?;
-            let Some(found) = found else { return Ok(None) };
             // Of two owners who lose the role at the same time, one waits here, and then sees that the other has.
-            ledger::lock_any(tx, found.get("account_id")?).await?;
+            ledger::lock_any(tx, before.account_id).await?;
             let sql = format!(
                 "UPDATE people SET role = $2 WHERE id = $1 AND ($2 = 'owner' OR role <> 'owner' OR EXISTS (
                      SELECT 1 FROM people o WHERE o.account_id = people.account_id AND o.role = 'owner' AND o.id <> $1))
@@ -303,7 +302,7 @@ async fn change(tx: &Transaction<'_>, id: Id, change: &PersonChange) -> Done<Opt
     // The person does not show every password and session.
     let ends_sessions = matches!(change, PersonChange::Password(_) | PersonChange::ShutOut);
     if let Some(person) = &changed
-        && (ends_sessions || has_strikes || before != changed)
+        && (ends_sessions || has_strikes || before != *person)
     {
         let of = |action| AuditedChange::of_person(action, person);
         let audited = match change {
