@@ -81,6 +81,7 @@ pub(super) struct LowBalanceArgs {
     account: OneAccountArgs,
     /// Credits, or none
     #[arg(value_name = "N|none", allow_negative_numbers = true, value_parser = threshold)]
+    // Written in full, because clap would take a plain Option for an argument that may be left out.
     threshold: std::option::Option<i64>,
 }
 
@@ -188,13 +189,14 @@ async fn change(args: OneAccountArgs, change: AccountChange, data: &DataSettings
     let account = existing(&store, &args.account).await?;
     let account = store.change_account(account.id, change).await?.ok_or("the account no longer exists")?;
     let name = &account.name;
+    let hint = admin_hint(&store, &account).await;
     show(args.json, &ShownAccount::from(&account), || match (change, account.low_balance) {
         (AccountChange::LowBalance(_), Some(threshold)) => {
             let threshold = counted(threshold, "credit", "credits");
             format!("Webhooks of {name} fire when its balance drops below {threshold}.")
         }
         (AccountChange::LowBalance(_), None) => format!("Low-balance webhooks for {name} are off."),
-        _ => format!("Account {name} is {}.", state(&account)),
+        _ => format!("Account {name} is {}.{hint}", state(&account)),
     })
 }
 
@@ -231,17 +233,24 @@ async fn delete(args: DeleteArgs, data: &DataSettings) -> Outcome {
         )));
     }
     let removed = store.remove_tasks_of(account.id, store.now().saturating_add(MILLISECOND)).await?;
-    let has_admin = store.list_accounts().await?.iter().any(|other| other.admin && other.deleted_at.is_none());
+    let hint = admin_hint(&store, &deleted).await;
     show(json, &ShownAccount::from(&deleted), || {
         let tasks = counted(removed as u64, "task", "tasks");
-        let hint = match has_admin {
-            true => "",
-            false => "\nNo admin account is left. New one: tintype account create NAME --admin",
-        };
         format!(
             "Deleted account {name} and {tasks}. The server removes their images within a week; the ledger stays.{hint}"
         )
     })
+}
+
+/// What follows if this account, after a change, leaves nobody who can operate the studio.
+async fn admin_hint(store: &Store, changed: &Account) -> &'static str {
+    let is_off = |account: &Account| account.disabled_at.is_some() || account.deleted_at.is_some();
+    match store.list_accounts().await {
+        Ok(all) if changed.admin && is_off(changed) && !all.iter().any(|other| other.admin && !is_off(other)) => {
+            "\nNo admin account is left. New one: tintype account create NAME --admin"
+        }
+        _ => "",
+    }
 }
 
 /// Asks on the terminal for the name of the account, but not a program, which reads `json`.

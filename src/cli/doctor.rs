@@ -261,7 +261,7 @@ async fn readiness(listen: &[ListenAddress]) -> Result<&'static str, String> {
     }
 }
 
-/// Whether people could sign in at the provider.
+/// Whether people can sign in at the provider.
 async fn sign_in(settings: &OidcSettings) -> Result<String, String> {
     let Some(provider) = settings.provider()? else { return Ok("no OpenID Connect provider".to_owned()) };
     let issuer = provider.issuer.clone();
@@ -271,8 +271,8 @@ async fn sign_in(settings: &OidcSettings) -> Result<String, String> {
     match unannounced.is_empty() {
         true => Ok(issuer),
         false => Ok(format!(
-            "{issuer}; it does not announce the scope {}: if it refuses sign-ins, see --oidc-scope",
-            unannounced.join(" ")
+            "{issuer}; it does not announce the scope {}: if sign-ins fail, see --oidc-scope",
+            unannounced.join(", ")
         )),
     }
 }

@@ -81,6 +81,7 @@ pub(super) struct BudgetArgs {
     key: OneKeyArgs,
     /// Credits for a day, a week or a month in UTC, such as 500/day, or none
     #[arg(value_name = "N/PERIOD|none", value_parser = budget_or_none)]
+    // Written in full, because clap would take a plain Option for an argument that may be left out.
     budget: std::option::Option<Budget>,
 }
 
@@ -281,14 +282,15 @@ async fn rotate(args: RotateArgs, store: &Store) -> Outcome {
     let key =
         store.rotate_key(id, secret.hash(), &secret.hint(), args.overlap).await.map_err(|error| unused(&error))?;
     let key = key.ok_or_else(|| unused(&revoked().0))?;
-    let old = store.find_key(id).await?.ok_or_else(|| no_such_key(id))?;
+    // The new key is printed already, so nothing may fail from here on.
+    let old_end = store.find_key(id).await.ok().flatten().and_then(|old| old.expires_at);
     let mut shown = new_json(&key, store.now());
     shown["replaces"] = json!(id);
-    shown["old_key_expires_at"] = json!(old.expires_at);
+    shown["old_key_expires_at"] = json!(old_end);
     let rest = serde_json::to_string_pretty(&shown)?;
     let rest = rest.strip_prefix("{\n").unwrap_or(&rest);
     let text = || {
-        let end = old.expires_at.map_or_else(String::new, |at| format!("\nThe old key {id} works until {at}."));
+        let end = old_end.map_or_else(String::new, |at| format!("\nThe old key {id} expires at {at}."));
         format!("\n{}{end}", introduction(&key))
     };
     print_line(&if json { terminal::visible_json(rest) } else { text() });

@@ -16,7 +16,7 @@ use super::{Failure, Outcome, find_account, table};
 use crate::service::people::People;
 use tintype_config::{StudioUrl, secret_in};
 use tintype_domain::key::Suspension;
-use tintype_domain::model::{Account, Id};
+use tintype_domain::model::Account;
 use tintype_domain::names::new_person_name;
 use tintype_domain::passwords::{MAX_PASSWORD_BYTES, check_password};
 use tintype_domain::person::{Person, Role, person_name};
@@ -39,7 +39,7 @@ pub(super) enum PersonCommand {
     Role(RoleArgs),
     /// Set a password, read from the terminal or standard input. It ends all sessions of the person
     Password(OnePersonArgs),
-    /// Remove the second factor of a person who has lost the app. It ends all sessions of the person
+    /// Turn off two-factor authentication for a person who has lost the app, and end all of the person's sessions
     ResetFactor(OnePersonArgs),
     /// Lift the suspension of a person and clear the strikes under the content policy
     Lift(OnePersonArgs),
@@ -230,10 +230,10 @@ async fn show_link(store: &Arc<Store>, person: &Person, shown: ShownLinkArgs) ->
 }
 
 async fn change(args: OnePersonArgs, change: PersonChange, store: &Store) -> Outcome {
-    let person = find_person(store, &args.person).await?;
+    let before = find_person(store, &args.person).await?;
     let is_lift = matches!(change, PersonChange::Lift);
-    let person = store.change_person(person.id, change).await?.ok_or("the person was just removed")?;
-    let hint = owner_hint(store, person.account_id).await?;
+    let person = store.change_person(before.id, change).await?.ok_or("the person was just removed")?;
+    let hint = owner_hint(store, &before).await;
     show_person(store, args.json, &person, || match is_lift {
         true => format!("{} has no strikes and is not suspended.", person.name),
         false => format!("{} now has the role {}.{hint}", person.name, person.role),
@@ -246,8 +246,8 @@ async fn reset_factor(args: OnePersonArgs, store: &Store) -> Outcome {
     let removed = store.remove_factor(person.id, FactorRemoval::Reset).await?;
     let person = find_person(store, person.id.as_str()).await?;
     show_person(store, args.json, &person, || match removed {
-        true => format!("{} signs in without a second factor now; all sessions have ended.", person.name),
-        false => format!("{} has no second factor. Nothing was changed.", person.name),
+        true => format!("{} signs in without two-factor authentication now; all sessions have ended.", person.name),
+        false => format!("{} has no two-factor authentication. Nothing was changed.", person.name),
     })
     .await
 }
@@ -277,15 +277,20 @@ fn typed_password() -> Result<String, Failure> {
 async fn remove(args: OnePersonArgs, store: &Store) -> Outcome {
     let person = find_person(store, &args.person).await?;
     store.remove_person(person.id).await?;
-    let hint = owner_hint(store, person.account_id).await?;
+    let hint = owner_hint(store, &person).await;
     show_person(store, args.json, &person, || format!("Removed {}; all sessions have ended.{hint}", person.name)).await
 }
 
-/// Says so if an account has no owner: nobody can add people or keys in the studio then.
-async fn owner_hint(store: &Store, account_id: Id) -> Result<&'static str, Failure> {
-    let people = store.list_people(Some(account_id)).await?;
-    let has_owner = people.iter().any(|person| person.role == Role::Owner);
-    Ok(if has_owner { "" } else { "\nThe account has no owner now: tintype person role NAME owner makes one." })
+/// What follows if the account of this person, as it was before a change, has lost its last owner.
+async fn owner_hint(store: &Store, before: &Person) -> &'static str {
+    let Ok(people) = store.list_people(Some(before.account_id)).await else { return "" };
+    if before.role != Role::Owner || people.iter().any(|person| person.role == Role::Owner) {
+        ""
+    } else if people.is_empty() {
+        "\nNobody is left in the account: tintype person add NAME --role owner adds an owner."
+    } else {
+        "\nThe account has no owner now: tintype person role NAME owner makes one."
+    }
 }
 
 async fn show_person(store: &Store, json: JsonArgs, person: &Person, text: impl FnOnce() -> String) -> Outcome {

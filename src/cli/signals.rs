@@ -1,4 +1,4 @@
-//! The signals that servers and commands until_stop.
+//! The signals that servers and commands handle.
 
 use std::io::{self, IsTerminal as _};
 

@@ -141,10 +141,9 @@ fn read_pair(cert: &Path, key: &Path) -> Result<Arc<CertifiedKey>, String> {
         return Err(unusable(cert, &"it has no certificate in PEM"));
     }
     let der = PrivateKeyDer::from_pem_file(key).map_err(|error| match error {
+        pem::Error::NoItemsFound => unusable(key, &"it has no private key in PEM, or one with a passphrase"),
         // OpenSSL's old form with a passphrase has headers before the Base64.
-        pem::Error::NoItemsFound | pem::Error::Base64Decode(_) => {
-            unusable(key, &"it has no private key in PEM, or one with a passphrase")
-        }
+        pem::Error::Base64Decode(_) => unusable(key, &"its private key is damaged, or one with a passphrase"),
         error => unusable(key, &error),
     })?;
     CertifiedKey::from_der(chain, der, &ring::default_provider()).map(Arc::new).map_err(|error| match error {

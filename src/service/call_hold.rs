@@ -47,7 +47,7 @@ impl Hold {
         drop(self.end(CallEnd::Delivered));
     }
 
-    /// Leaves the hold to the caller, who knows the task now and makes a hold of its own.
+    /// Drops this guard without ending the hold: the caller knows the task now, and makes a guard of its own.
     pub fn hand_over(mut self) {
         self.ended = true;
     }

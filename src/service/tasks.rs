@@ -278,8 +278,7 @@ impl Tasks {
     }
 }
 
-/// Runs a write to its end, even if the caller hangs up. The hold that comes with its outcome ends unless the caller
-/// hears of it.
+/// Runs a write to its end, even if the caller hangs up. Then the hold that comes with its outcome ends, too.
 async fn to_its_end<T: Send + 'static>(
     write: impl Future<Output = Result<(T, Option<Hold>)>> + Send + 'static,
 ) -> Result<T> {

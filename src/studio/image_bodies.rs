@@ -26,8 +26,9 @@ pub(crate) struct ImageBody {
 pub(crate) enum Stopped {
     /// Its sender is so slow that others wait for the slot.
     TooSlow,
-    /// It broke off.
-    BrokeOff,
+    /// It ended before its announced length or its last chunk.
+    EndedEarly,
+    /// It has more bytes than allowed.
     TooLarge,
 }
 
@@ -40,7 +41,7 @@ impl ImageBody {
     pub(crate) async fn next(&mut self) -> Result<Option<Bytes>, Stopped> {
         loop {
             let frame = tokio::time::timeout(self.idle, self.body.frame()).await.map_err(|_| Stopped::TooSlow)?;
-            let frame = frame.transpose().map_err(|_| Stopped::BrokeOff)?;
+            let frame = frame.transpose().map_err(|_| Stopped::EndedEarly)?;
             let Some(frame) = frame else { return Ok(None) };
             if let Ok(bytes) = frame.into_data()
                 && !bytes.is_empty()

@@ -257,6 +257,6 @@ fn a_rotated_key_is_one_text_in_either_form() {
     let third = binary::run(data.path(), ["key", "rotate", id]).text();
     let lines: Vec<_> = third.lines().collect();
     assert!(lines[0].starts_with("tt_") && lines[1].is_empty() && lines[2].contains("This is key"), "{third}");
-    assert!(lines[3].starts_with(&format!("The old key {id} works until 20")), "{third}");
+    assert!(lines[3].starts_with(&format!("The old key {id} expires at 20")), "{third}");
     assert_eq!(second["state"], json!("active"));
 }

@@ -100,14 +100,14 @@ impl OidcSettings {
     /// The scopes to ask for, each once.
     fn scopes(&self) -> Vec<String> {
         // Some providers, such as Discord and Twitch, refuse a sign-in with a scope that they do not have.
-        let is_whole = self.oidc_scope.iter().any(|scope| scope == "openid");
-        let mut scopes: Vec<String> = if is_whole { vec![] } else { USUAL_SCOPES.map(str::to_owned).into() };
-        for scope in &self.oidc_scope {
-            if !scopes.contains(scope) {
-                scopes.push(scope.clone());
+        let named: Vec<&str> = self.oidc_scope.iter().flat_map(|scope| scope.split_whitespace()).collect();
+        let mut scopes = if named.contains(&"openid") { Vec::new() } else { USUAL_SCOPES.to_vec() };
+        for scope in named {
+            if !scopes.contains(&scope) {
+                scopes.push(scope);
             }
         }
-        scopes
+        scopes.into_iter().map(str::to_owned).collect()
     }
 }
 

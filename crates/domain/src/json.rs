@@ -44,7 +44,7 @@ pub(super) fn refuse_repeated(fields: &[(String, Json)]) -> Result<(), String> {
 }
 
 /// The number of images, which determines the price. Values that aren't integers as written, such as
-/// 4.0000000000000001, are rejected, although the nearest 64-bit number is an integer.
+/// 4.0000000000000001, are rejected, although the nearest 64-bit number is an integer. A text stays a text.
 pub(super) fn image_count(written: &str) -> Json {
     match written {
         "null" => Json::Null,

@@ -374,9 +374,9 @@ fn aspect_ratio(value: Option<Json>) -> Result<AspectRatio, InvalidRequest> {
     }
 }
 
-/// Whether a task may have a number of images that is written like this in JSON.
+/// Whether a task may have a number of images that is written like this in JSON, as a number or as its text.
 pub fn is_image_count(written: &str) -> bool {
-    image_count(Some(json::image_count(written))).is_ok()
+    image_count(Some(json::image_count(written.trim_matches('"')))).is_ok()
 }
 
 fn image_count(value: Option<Json>) -> Result<u8, InvalidRequest> {

@@ -191,17 +191,16 @@ pub(super) fn not_submitted(error: &ClientError, url: &str) -> Stop {
         }
         ClientError::Refused(refusal) => match refusal.status {
             StatusCode::UNAUTHORIZED if refusal.from_api => key_refused(url),
-            StatusCode::PAYMENT_REQUIRED => {
+            StatusCode::PAYMENT_REQUIRED if refusal.from_api => {
                 let advice = "on the server, `tintype credits grant ACCOUNT AMOUNT` adds credits to an account and \
                     `tintype key budget KEY N/PERIOD` changes the budget of a key";
                 Stop(exit::NO_CREDITS, format!("not enough credits: {refusal} No task was created; {advice}"))
             }
             StatusCode::TOO_MANY_REQUESTS => {
                 let wait = refusal.retry_after.map_or(60, |wait| wait.as_secs().max(1));
-                Stop(
-                    exit::RATE_LIMITED,
-                    format!("too many requests: {refusal} No task was created; try again in {wait} s"),
-                )
+                let message = refusal.message.trim_end_matches('.');
+                let advice = format!("No task was created; try again in {wait} s");
+                Stop(exit::RATE_LIMITED, format!("too many requests: {message}. {advice}"))
             }
             StatusCode::NOT_FOUND => Stop(
                 exit::OTHER,

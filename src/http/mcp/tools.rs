@@ -159,9 +159,7 @@ impl Tools {
         arguments.remove("wait_seconds");
         arguments.remove("images");
         self.caller.count(RateLimit::Submit).await.map_err(message_of)?;
-        if arguments.contains_key("n")
-            && self.count.as_deref().is_some_and(|written| !is_image_count(written.trim_matches('"')))
-        {
+        if arguments.contains_key("n") && self.count.as_deref().is_some_and(|written| !is_image_count(written)) {
             return Err(message_of(ApiError::invalid_request(InvalidRequest::Count.to_string())));
         }
         let attempt = self.attempt(&arguments);

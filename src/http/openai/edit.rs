@@ -95,7 +95,7 @@ impl From<Stopped> for ApiError {
     fn from(stopped: Stopped) -> Self {
         match stopped {
             Stopped::TooSlow => too_slow(),
-            Stopped::BrokeOff => Self::invalid_request("The body ended early."),
+            Stopped::EndedEarly => Self::invalid_request("The body ended early."),
             Stopped::TooLarge => too_large(),
         }
     }

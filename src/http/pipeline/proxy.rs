@@ -28,9 +28,9 @@ fn is_forwarded_over_https(headers: &HeaderMap) -> bool {
 pub(super) fn over_plain_http(trusted: &[TrustedProxy], request: &Request) -> &'static str {
     let peer = request.extensions().get::<ConnectionInfo>().map(|connection| connection.peer);
     match peer.is_some_and(|peer| is_trusted(trusted, peer)) {
-        true => "over plain HTTP: the trusted proxy's X-Forwarded-Proto is missing, or not https alone",
+        true => "over plain HTTP: the trusted proxy's X-Forwarded-Proto is missing or not exactly https",
         false if request.headers().contains_key(&PROTOCOL) => {
-            "over plain HTTP: X-Forwarded-Proto counts only from a --trusted-proxy, and the sender is none"
+            "over plain HTTP: X-Forwarded-Proto is ignored, because the sender is not a --trusted-proxy"
         }
         false => "over plain HTTP, which --production rejects",
     }

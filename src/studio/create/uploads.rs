@@ -75,7 +75,7 @@ impl From<Stopped> for PageError {
     fn from(stopped: Stopped) -> Self {
         match stopped {
             Stopped::TooSlow => Self::new(StatusCode::REQUEST_TIMEOUT, "error-request"),
-            Stopped::BrokeOff => Self::bad_request(),
+            Stopped::EndedEarly => Self::bad_request(),
             Stopped::TooLarge => UploadError::from(Refusal::TooLarge).into(),
         }
     }

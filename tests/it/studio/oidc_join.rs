@@ -194,6 +194,7 @@ fn rules_need_a_provider_and_have_a_form() {
         (&[][..], "openid profile email"),
         (&["--oidc-scope", "groups,email,roles"], "openid profile email groups roles"),
         (&["--oidc-scope", "identify,openid"], "identify openid"),
+        (&["--oidc-scope", "openid email"], "openid email"),
     ] {
         let provider = read(named).expect("flags").oidc.provider().expect("no secret").expect("a provider");
         assert_eq!(provider.scopes.join(" "), asked_for);

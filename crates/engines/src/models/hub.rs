@@ -313,9 +313,7 @@ impl Hub {
             StatusCode::NOT_FOUND | StatusCode::GONE => {
                 Err(HubError::Final(format!("{host} answers {status}: {what} of {page} is not there at this revision")))
             }
-            StatusCode::RANGE_NOT_SATISFIABLE => {
-                Err(HubError::Misfit(format!("{host} cannot continue where the download broke off")))
-            }
+            StatusCode::RANGE_NOT_SATISFIABLE => Err(HubError::Misfit(format!("{host} cannot resume a download"))),
             StatusCode::TOO_MANY_REQUESTS | StatusCode::REQUEST_TIMEOUT => self.wait(status, response.headers(), host),
             status if status.is_server_error() => self.wait(status, response.headers(), host),
             status => Err(HubError::Final(format!("{host} answers {status} for {what} of {page}"))),

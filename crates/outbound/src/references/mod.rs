@@ -131,7 +131,7 @@ enum FetchError {
     Slow(usize, Duration),
     #[error("{0}")]
     Send(#[from] SendError),
-    #[error("the body broke off: {}", describe(.0))]
+    #[error("the body ended early: {}", describe(.0))]
     Body(reqwest::Error),
     #[error("status {0}")]
     Status(StatusCode, Option<Duration>),
