@@ -86,9 +86,8 @@ impl Chart {
         };
         let tick = |(index, (at, _)): (usize, &(Timestamp, i64))| {
             let x = slot * (index as f64 + 0.5);
-            let label = tick(t, step, series.len(), *at).filter(|_| x > EDGE && x < 100.0 - EDGE)?;
-            let day = day_of_month(t, *at).filter(|day| *day == label).map(|_| at.day());
-            Some(Tick { x, label, day })
+            let (label, is_day) = tick(t, step, series.len(), *at).filter(|_| x > EDGE && x < 100.0 - EDGE)?;
+            Some(Tick { x, label, day: is_day.then(|| at.day()) })
         };
         Self {
             t,
@@ -141,19 +140,20 @@ fn round_top(most: i64, measure: Measure) -> i64 {
     tops.next().unwrap_or(i64::MAX)
 }
 
-/// The label below a bar, if it has one: every six hours; each Monday of a month, each month of a quarter, and each quarter of
-/// a year.
-fn tick(t: &Texts, step: Step, bars: usize, at: Timestamp) -> Option<String> {
+/// The label below a bar, if it has one, and whether that is a day: every six hours; each Monday of a month, each month of
+/// a quarter, and each quarter of a year.
+fn tick(t: &Texts, step: Step, bars: usize, at: Timestamp) -> Option<(String, bool)> {
     let utc = utc(at)?;
-    let (month, day) = (|| month(t, utc), || day_of_month(t, at));
+    let day = || Some((day_of_month(t, at)?, true));
+    let other = |label| (label, false);
     match (step, bars) {
         (Step::Hour, _) if utc.hour() == 0 => day(),
-        (Step::Hour, _) => (utc.hour() % 6 == 0).then(|| format!("{:02}:00", utc.hour())),
+        (Step::Hour, _) => (utc.hour() % 6 == 0).then(|| other(format!("{:02}:00", utc.hour()))),
         (Step::Day, ..=45) => day().filter(|_| utc.weekday() == Weekday::Monday),
         (Step::Day, _) if utc.day() != 1 => None,
         (Step::Day, ..=120) => day(),
-        (Step::Day, _) if utc.month() == 1 => Some(utc.year().to_string()),
-        (Step::Day, _) => month().filter(|_| utc.month() % 3 == 1),
+        (Step::Day, _) if utc.month() == 1 => Some(other(utc.year().to_string())),
+        (Step::Day, _) => month(t, utc).filter(|_| utc.month() % 3 == 1).map(other),
     }
 }
 

@@ -231,7 +231,7 @@ async fn an_engine_without_masks_is_named_before_the_charge() {
     assert_eq!((caller.credits().await, server.asked().len()), (100, 0));
 }
 
-/// The same through the whole service with an engine of these flags.
+/// [`assert_right_half_stays`] with an engine of these flags.
 async fn assert_keeps_pixels(flags: &[&str]) {
     let (_, caller) = Service::with_caller(flags, 100).await;
     assert_right_half_stays(&caller, 1_280, 720).await;

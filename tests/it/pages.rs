@@ -12,11 +12,6 @@ use crate::rigs::packages::run;
 
 const KEY_FIELD: &str = "document.querySelector('#key')";
 
-fn server() -> (TempDir, Server, String) {
-    let (data, server, key) = Server::install(&[]);
-    (data, server, key)
-}
-
 fn button(text: &str) -> String {
     format!("[...document.querySelectorAll('button')].find(button => button.textContent.includes('{text}'))")
 }
@@ -32,7 +27,7 @@ fn assert_quiet(browser: &Browser, server: &Server) {
 
 #[test]
 fn the_home_page_leads_to_the_documentation_and_both_fit_a_telephone_and_follow_the_dark() {
-    let (_data, server, _) = server();
+    let (_data, server, _) = Server::install(&[]);
     let mut browser = Browser::start();
     browser.open(&server.url());
     assert_eq!(browser.evaluate("document.title"), "Tintype");
@@ -64,7 +59,7 @@ fn fit_a_telephone_and_follow_the_dark(browser: &mut Browser, server: &Server) {
 
 #[test]
 fn a_pasted_key_generates_an_image_or_shows_an_error_and_is_stored_nowhere() {
-    let (_data, server, key) = server();
+    let (_data, server, key) = Server::install(&[]);
     let mut browser = Browser::start();
     browser.open(&format!("{}/docs/", server.url()));
     browser.paste(KEY_FIELD, &key);
@@ -86,7 +81,7 @@ fn a_pasted_key_generates_an_image_or_shows_an_error_and_is_stored_nowhere() {
 
 #[test]
 fn the_forms_of_the_reference_work_at_the_first_click() {
-    let (_data, server, key) = server();
+    let (_data, server, key) = Server::install(&[]);
     let mut browser = Browser::start();
     browser.open(&format!("{}/docs/#tag/images/POST/api/v1/images/generate", server.url()));
     browser.paste(KEY_FIELD, &key);
@@ -106,7 +101,7 @@ fn the_forms_of_the_reference_work_at_the_first_click() {
 
 #[test]
 fn a_key_that_comes_while_the_reference_loads_reaches_its_forms() {
-    let (_data, server, key) = server();
+    let (_data, server, key) = Server::install(&[]);
     let mut browser = Browser::start();
     browser.slow_down(500_000);
     browser.open(&format!("{}/docs/#tag/images/POST/api/v1/images/generate", server.url()));
@@ -124,7 +119,7 @@ fn a_key_that_comes_while_the_reference_loads_reaches_its_forms() {
 fn the_programs_of_the_quick_start_run_as_they_are() {
     debian::needs("curl", "curl");
     debian::needs("node", "nodejs");
-    let (_data, server, key) = server();
+    let (_data, server, key) = Server::install(&[]);
     let mut browser = Browser::start();
     browser.open(&format!("{}/docs/", server.url()));
     let absent = browser.evaluate("document.querySelector('#program').textContent");

@@ -29,7 +29,7 @@ pub fn read_text(path: &Path) -> Result<String> {
         return Err(Error::Files(format!("{} is larger than 64 MiB", path.display())));
     }
     // Some editors write a byte order mark first, which is not JSON.
-    Ok(if text.starts_with('\u{feff}') { text.split_off('\u{feff}'.len_utf8()) } else { text })
+    Ok(text.trim_start_matches('\u{feff}').to_owned())
 }
 
 /// One JSON object, with the name of its file for messages.

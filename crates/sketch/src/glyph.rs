@@ -151,7 +151,7 @@ static DRAWINGS: LazyLock<Vec<Glyph>> = LazyLock::new(|| {
         let (name, kind) = about.split_once(", ")?;
         Some(Glyph { name, elements, kind: kind_named(kind)? })
     };
-    include_str!("drawings.txt").lines().filter_map(drawing).collect()
+    include_str!("drawings.txt").lines().filter(|line| !line.starts_with('#')).filter_map(drawing).collect()
 });
 
 #[cfg(test)]
@@ -167,7 +167,10 @@ mod tests {
     }
 
     #[test]
-    fn kinds_are_known() {
+    fn kinds_and_drawings_are_known() {
+        let drawn = include_str!("drawings.txt").lines().filter(|line| !line.starts_with('#'));
+        assert_eq!(DRAWINGS.len(), drawn.count());
+        assert!(Glyph::of_drawing("gull").is_some());
         for line in include_str!("kinds.txt").lines().filter(|line| !line.starts_with('#')) {
             let kind = line.split_once(": ").map(|(kind, _)| kind_named(kind));
             assert!(matches!(kind, Some(Some(_))), "{line}");

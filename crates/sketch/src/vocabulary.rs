@@ -74,16 +74,16 @@ impl Language {
 
     /// Reduces every word of a folded phrase to its stem.
     pub fn stem(self, phrase: &str) -> String {
-        let algorithms = [
-            Algorithm::English,
-            Algorithm::German,
-            Algorithm::French,
-            Algorithm::Spanish,
-            Algorithm::Italian,
-            Algorithm::Portuguese,
-            Algorithm::Russian,
-        ];
-        let Some(algorithm) = algorithms.into_iter().nth(self as usize) else { return phrase.to_owned() };
+        let algorithm = match self {
+            Self::English => Algorithm::English,
+            Self::German => Algorithm::German,
+            Self::French => Algorithm::French,
+            Self::Spanish => Algorithm::Spanish,
+            Self::Italian => Algorithm::Italian,
+            Self::Portuguese => Algorithm::Portuguese,
+            Self::Russian => Algorithm::Russian,
+            Self::Chinese | Self::Japanese => return phrase.to_owned(),
+        };
         let stemmer = Stemmer::create(algorithm);
         let stems: Vec<_> = phrase.split(' ').map(|word| stemmer.stem(word)).collect();
         stems.join(" ")

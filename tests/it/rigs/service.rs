@@ -240,8 +240,7 @@ impl Service {
 
     /// Starts with flags of `tintype serve`, and a [`Service::caller`] `ada` with these credits.
     pub async fn with_caller(flags: &[&str], credits: i64) -> (Self, Caller) {
-        let service = Self::start_with(flags).await;
-        let caller = service.caller("ada", credits).await;
+        let (service, [caller]) = Self::with_callers(flags, ["ada"], credits).await;
         (service, caller)
     }
 
@@ -255,8 +254,7 @@ impl Service {
 
     /// Starts with flags of `tintype serve`, and a [`Service::visitor`] `ada` with these credits.
     pub async fn with_visitor(flags: &[&str], credits: i64) -> (Self, Visitor) {
-        let service = Self::start_with(flags).await;
-        let visitor = service.visitor("ada", credits).await;
+        let (service, [visitor]) = Self::with_visitors(flags, ["ada"], credits).await;
         (service, visitor)
     }
 

@@ -98,7 +98,7 @@ async fn filters_are_named_and_removed_one_by_one() {
         assert!(page.contains(day), "{day}: {page}");
     }
     let page = ada.page(&format!("{GALLERY}?q=boat&state=nonsense&from=x")).await;
-    assert!(!page.contains("class=\"narrowing\""), "{page}");
+    assert!(!page.contains("class=\"active-filters\""), "{page}");
 }
 
 #[tokio::test]

@@ -389,9 +389,10 @@ impl Pipeline {
         }
         let Options { device_memory, .. } = *suit.options;
         let sessions = Sessions::new(runtime.clone(), suit.options.keeps_parts(), device_memory);
-        let parts = match folder.is_file() {
-            true => single_file::parts(folder, suit.options.vae.is_some())?,
-            false => ModelParts::of_folder(folder)?,
+        let parts = if folder.is_file() {
+            single_file::parts(folder, suit.options.vae.is_some())?
+        } else {
+            ModelParts::of_folder(folder)?
         };
         let class = parts.class();
         lora::check(&suit.options.loras, parts_with_loras(class))?;

@@ -33,7 +33,7 @@ pub(super) fn read(path: &Path, name: &str) -> Result<String, String> {
     if file.limit() == 0 {
         return Err(format!("{name} has more than {MAX_FILE_BYTES} bytes, the most that are read"));
     }
-    Ok(text.strip_prefix('\u{feff}').map(str::to_owned).unwrap_or(text))
+    Ok(text.trim_start_matches('\u{feff}').to_owned())
 }
 
 /// The node and the output that a value links to.
