@@ -1,11 +1,14 @@
 //! Calls of OpenAI's dialect that a client repeats by itself are charged once.
 
+use std::time::Duration;
+
 use bytes::Bytes;
 use http_body_util::Full;
 use hyper::Request;
 use rusqlite::Connection;
 use serde_json::{Value, json};
 use tempfile::TempDir;
+use tintype_domain::key::KeySecret;
 use tintype_store::KeyChange;
 use tokio::net::TcpStream;
 
@@ -169,6 +172,14 @@ async fn an_idempotency_key_stands_for_one_task_and_one_body() {
     let twice = caller.generations(&[("idempotency-key", "a"), ("idempotency-key", "b")], BODY).await;
     assert_eq!((twice.status.as_u16(), twice.json()["error"]["param"].clone()), (400, Value::Null));
     assert_eq!(caller.credits().await, 98);
+    let fresh = KeySecret::random();
+    let rotated =
+        service.shared.store.rotate_key(caller.key_id, fresh.hash(), &fresh.hint(), Duration::from_secs(60)).await;
+    assert!(rotated.expect("a store").is_some());
+    let authorization = format!("Bearer {}", fresh.reveal());
+    let with_new_key = [named[0], ("authorization", &authorization), ("content-type", "application/json")];
+    let again = service.call("POST", "/v1/images/generations", &with_new_key, BODY).await;
+    assert_eq!(task_of(&first), task_of(&again), "the key was rotated between the two");
     let both = [("idempotency-key", "order 67"), ("x-stainless-retry-count", "1")];
     let next = service.worked(caller.generations(&both, &json!({ "prompt": "a boat" }).to_string())).await;
     assert_ne!(task_of(&first), task_of(&next));

@@ -345,6 +345,7 @@ CREATE INDEX grants_due ON expiring_grants (expires_at) WHERE lapsed IS NULL;
 -- Calls of the OpenAI dialect and of tools (MCP), by which a repeated call finds the task of its earlier attempt.
 CREATE TABLE calls (
     task_id      TEXT PRIMARY KEY,
+    -- The key at the beginning of the line of the key that it came with.
     key_id       TEXT NOT NULL,
     -- SHA-256 of the fields of the call, and of its idempotency key.
     digest       BLOB NOT NULL,

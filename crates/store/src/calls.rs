@@ -91,19 +91,22 @@ pub enum CallEnd {
     HungUp,
 }
 
+/// The key at the beginning of the line of the key $1: the keys that it was rotated from and to find its calls, too.
+const LINE: &str = "(SELECT first_id FROM api_keys WHERE id = $1)";
+
 /// The condition for tasks of fewer attempts than $3 that a call without an idempotency key finds.
-const UNDELIVERED: &str = "key_id = $1 AND digest = $2 AND idempotency IS NULL AND delivered_at IS NULL
+const UNDELIVERED: &str = "digest = $2 AND idempotency IS NULL AND delivered_at IS NULL
     AND attempt < $3 AND task_id >= $4 AND ($5 OR holder IS NULL)";
 
 /// Whether a call would find the task of another one.
 pub(crate) async fn exists(tx: &Transaction<'_>, key_id: Id, call: &Call) -> Done<bool> {
     let found = match call.idempotency {
         Some(idempotency) => {
-            let sql = "SELECT 1 FROM calls WHERE key_id = $1 AND idempotency = $2";
-            tx.query_opt(sql, &[&key_id, &idempotency]).await?
+            let sql = format!("SELECT 1 FROM calls WHERE key_id = {LINE} AND idempotency = $2");
+            tx.query_opt(&sql, &[&key_id, &idempotency]).await?
         }
         None => {
-            let sql = format!("SELECT 1 FROM calls WHERE {UNDELIVERED} LIMIT 1");
+            let sql = format!("SELECT 1 FROM calls WHERE key_id = {LINE} AND {UNDELIVERED} LIMIT 1");
             let (attempts, since) = call.reach(tx.now());
             tx.query_opt(&sql, &[&key_id, &call.digest, &attempts, &since, &call.counted]).await?
         }
@@ -114,22 +117,22 @@ pub(crate) async fn exists(tx: &Transaction<'_>, key_id: Id, call: &Call) -> Don
 /// Records the call that created a task.
 pub(crate) async fn record(tx: &Transaction<'_>, task_id: Id, key_id: Id, call: &Call) -> Done {
     let sql = "INSERT INTO calls (task_id, key_id, digest, idempotency, attempt, holder)
-        VALUES ($1, $2, $3, $4, $5, $6)";
+        SELECT $2, first_id, $3, $4, $5, $6 FROM api_keys WHERE id = $1";
     let Call { digest, idempotency, attempt, holder, counted: _, wants_previews: _ } = call;
-    tx.execute(sql, &[&task_id, &key_id, digest, idempotency, attempt, holder]).await.map(drop)
+    tx.execute(sql, &[&key_id, &task_id, digest, idempotency, attempt, holder]).await.map(drop)
 }
 
 /// Calls of OpenAI's dialect and of tools. [`Store::submit_before`](super::Store::submit_before) writes them down with
 /// their tasks.
 impl Store {
-    /// Finds the task of an earlier attempt at a call, with the same key. With an idempotency key, returns its task.
+    /// Finds the task of an earlier attempt at a call, with the same key or one that it was rotated from or to. With an idempotency key, returns its task.
     /// Otherwise attaches to an undelivered task of an earlier attempt with the same digest, preferring one no call
     /// holds, then the oldest. Of several calls at once each attaches to another task. The call of a client that does
     /// not count attaches only to a task that no call holds.
     pub async fn attach_call(&self, key_id: Id, call: Call) -> Result<Attachment> {
         if let Some(idempotency) = call.idempotency {
-            let sql = "SELECT task_id, digest FROM calls WHERE key_id = $1 AND idempotency = $2";
-            let found = self.driver.read_one(sql, &[&key_id, &idempotency]).await?;
+            let sql = format!("SELECT task_id, digest FROM calls WHERE key_id = {LINE} AND idempotency = $2");
+            let found = self.driver.read_one(&sql, &[&key_id, &idempotency]).await?;
             let Some(row) = found else { return Ok(Attachment::None) };
             let same = row.get::<Vec<u8>>("digest")? == call.digest;
             return Ok(if same { Attachment::Task(row.get("task_id")?) } else { Attachment::OtherChoices });
@@ -138,7 +141,8 @@ impl Store {
         // may have changed before the lock.
         let sql = format!(
             "WITH free AS MATERIALIZED (
-                 SELECT task_id AS id FROM calls WHERE {UNDELIVERED} ORDER BY holder IS NOT NULL, task_id LIMIT 1 {}
+                 SELECT task_id AS id FROM calls WHERE key_id = {LINE} AND {UNDELIVERED}
+                 ORDER BY holder IS NOT NULL, task_id LIMIT 1 {}
              )
              UPDATE calls SET attempt = $6, holder = $7 FROM free
              WHERE task_id = free.id AND delivered_at IS NULL AND attempt < $3 AND ($5 OR holder IS NULL)

@@ -32,6 +32,7 @@ impl RetryHeaders {
         let idempotency = match (keys.next(), keys.next()) {
             (None, _) => None,
             (Some(key), None) if (1..=MAX_IDEMPOTENCY_KEY).contains(&key.len()) => Some(Sha256::digest(key).into()),
+            (Some(_), Some(_)) => return Err(ApiError::invalid_request("Idempotency-Key must not be repeated.")),
             _ => return Err(ApiError::invalid_request("Idempotency-Key must have 1 to 255 characters.")),
         };
         Ok(Self { attempt, counted: headers.contains_key(&RETRY_COUNT), idempotency })
@@ -47,8 +48,8 @@ impl RetryHeaders {
         headers.contains_key(&IDEMPOTENCY_KEY) || Self::of(headers).is_ok_and(|repeat| repeat.may_repeat())
     }
 
-    pub(in crate::http) fn call(self, key_id: Id, call: &ImagesCall) -> Call {
-        let digest = call.digest(key_id.as_str().as_bytes());
+    pub(in crate::http) fn call(self, account_id: Id, call: &ImagesCall) -> Call {
+        let digest = call.digest(account_id.as_str().as_bytes());
         let wants_previews = call.stream.is_some_and(|partial_images| partial_images > 0);
         let Self { attempt, counted, idempotency } = self;
         Call { digest, idempotency, attempt, counted, holder: rand::random(), wants_previews }
