@@ -32,7 +32,7 @@ pub const NO_ENGINE: &str =
     "This service has no engine that makes such images with the model. The credits were refunded.";
 
 /// Someone of its account cancelled the task.
-pub const CANCELLED: &str = "Cancelled. Its credits were refunded.";
+pub const CANCELLED: &str = "Cancelled.";
 
 /// An operator stopped the task, and gave no reason.
 pub const STOPPED: &str = "The task was stopped by the operator. Its credits were refunded.";

@@ -20,7 +20,7 @@ impl Visitor {
 
     /// Asserts that the task is shown as cancelled, and to whoever reads the state as failed.
     async fn assert_cancelled(&self, id: Id) {
-        let message = "Cancelled. Its credits were refunded.";
+        let message = "Cancelled.";
         let cancelled = Status::Failed(TaskFailure::new(FailureCause::Cancelled, message));
         assert_eq!(self.status(id).await, cancelled);
         for path in ["/studio", "/studio/gallery", "/studio/gallery?state=cancelled", &format!("/studio/tasks/{id}")] {

@@ -12,7 +12,7 @@ use tintype_store::{
 use super::ends::{assert_final, assert_refunded, refunds};
 use super::fixture::{Fixture, LEASE, MILLISECOND, UNLIMITED, accepted, images, one_file};
 
-const CANCELLED: &str = "Cancelled. Its credits were refunded.";
+const CANCELLED: &str = "Cancelled.";
 
 impl Fixture {
     /// Cancels a task of the studio.
