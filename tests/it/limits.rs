@@ -9,7 +9,7 @@ use tintype::service::wait_estimator::MIN_SAMPLES;
 use tintype::worker::render::{RenderControl, RenderError, Renderer, Sources};
 use tintype_domain::key::KeySecret;
 use tintype_domain::model::{FailureCause, TaskFailure};
-use tintype_store::{Claim, WORKER_SILENCE};
+use tintype_store::{Actor, Claim, NewKey, Via, WORKER_SILENCE};
 use tintype_system::clock::Clock;
 
 use crate::rigs::http::{GENERATE, TASKS};
@@ -75,6 +75,26 @@ async fn a_key_may_have_rates_of_its_own() {
     let statuses =
         [read(&two).await.status.as_u16(), read(&two).await.status.as_u16(), read(&two).await.status.as_u16()];
     assert_eq!(statuses, [200, 200, 429]);
+}
+
+#[tokio::test]
+async fn a_key_that_an_owner_made_stays_within_a_rate_that_was_lowered_since() {
+    let (service, ada) = Service::with_visitor(&["--read-rate", "2"], 10).await;
+    let owner = Actor { name: "ada".into(), person_id: Some(ada.person.id), via: Via::Studio, source: None };
+    let secret = KeySecret::random();
+    let new = NewKey { read_rate: Some(60), ..NewKey::new(&secret) };
+    service
+        .shared
+        .store
+        .acting(owner)
+        .create_key(ada.account, new)
+        .await
+        .expect("a store")
+        .expect("the account exists");
+    let headers = [("authorization", &*format!("Bearer {}", secret.reveal()))];
+    for status in [200, 200, 429] {
+        assert_eq!(service.call("GET", TASKS, &headers, "").await.status, status);
+    }
 }
 
 /// As many attempts as an estimate takes, of a minute each.

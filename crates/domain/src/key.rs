@@ -89,6 +89,8 @@ pub struct ApiKey {
     pub first_id: Id,
     /// The account that owns the key.
     pub account_id: Id,
+    /// The person who made it in the studio, or made the key that it was rotated from.
+    pub made_by: Option<Id>,
     /// Label, chosen by the operator.
     pub name: String,
     /// The first characters of the key.

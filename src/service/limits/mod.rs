@@ -151,9 +151,14 @@ impl RateLimits {
 
     /// Requests per minute that a key may send; `None` if it is not limited.
     pub fn of(&self, key: &ApiKey, usage: RateLimit) -> Option<u32> {
+        // Owners cannot go beyond the server's limits, even if these were higher when they made the key.
+        let of_key = |set: Option<u32>, most: u32| match set {
+            Some(rate) if key.made_by.is_some() && most > 0 => rate.min(most),
+            set => set.unwrap_or(most),
+        };
         let limit = match usage {
-            RateLimit::Submit => key.submit_rate.unwrap_or(self.submit_rate),
-            RateLimit::Read => key.read_rate.unwrap_or(self.read_rate),
+            RateLimit::Submit => of_key(key.submit_rate, self.submit_rate),
+            RateLimit::Read => of_key(key.read_rate, self.read_rate),
             RateLimit::AccountSubmit => self.account_submit_rate,
             RateLimit::AccountRead => self.account_read_rate,
             RateLimit::Form => FORMS,

@@ -40,6 +40,7 @@ case!(a_key_is_found_by_its_hash_and_by_its_id, async |fx| {
         id: made.id,
         first_id: made.id,
         account_id,
+        made_by: None,
         name: "studio".into(),
         hint: new.hint,
         submit_rate: Some(7),

@@ -54,6 +54,7 @@ impl Model {
             id,
             first_id: id,
             account_id: self.accounts[account].id,
+            made_by: None,
             name,
             hint,
             submit_rate,
