@@ -10,7 +10,7 @@ use serde::Serialize;
 use super::person::{ShownLinkArgs, show_link_of_account};
 use super::printing::{JsonArgs, quoted};
 use super::values::whole_number;
-use super::{Failure, Outcome, find_account, open_or_create_store, open_store, show, table};
+use super::{Failure, Outcome, find_account, open_or_create_store, open_store, show, table, was_deleted};
 use tintype_config::{DataSettings, DatabaseUrl};
 use tintype_domain::model::{Account, Surface};
 use tintype_domain::names::{self, new_account_name};
@@ -187,7 +187,8 @@ fn state(account: &Account) -> &'static str {
 async fn change(args: OneAccountArgs, change: AccountChange, data: &DataSettings) -> Outcome {
     let store = open_store(data).await?;
     let account = existing(&store, &args.account).await?;
-    let account = store.change_account(account.id, change).await?.ok_or("the account no longer exists")?;
+    let changed = store.change_account(account.id, change).await?;
+    let account = changed.ok_or_else(|| was_deleted(&account))?;
     let name = &account.name;
     let hint = admin_hint(&store, &account).await;
     show(args.json, &ShownAccount::from(&account), || match (change, account.low_balance) {
@@ -203,10 +204,7 @@ async fn change(args: OneAccountArgs, change: AccountChange, data: &DataSettings
 /// Finds an account that is not deleted.
 async fn existing(store: &Store, name_or_id: &str) -> Result<Account, Failure> {
     let account = find_account(store, name_or_id).await?;
-    match account.deleted_at {
-        Some(at) => Err(Failure(format!("account {} was deleted at {at}, which cannot be undone", account.name))),
-        None => Ok(account),
-    }
+    if account.deleted_at.is_some() { Err(was_deleted(&account)) } else { Ok(account) }
 }
 
 /// Every step can be repeated after an interruption.
@@ -223,7 +221,7 @@ async fn delete(args: DeleteArgs, data: &DataSettings) -> Outcome {
         store.change_account(account.id, AccountChange::Disable).await?;
     }
     let deleted = store.change_account(account.id, AccountChange::Delete).await?;
-    let deleted = deleted.ok_or("the account no longer exists")?;
+    let deleted = deleted.ok_or_else(|| was_deleted(&account))?;
     if deleted.deleted_at.is_none() {
         let web = store.count_unfinished(account.id, Surface::Web).await?;
         let unfinished = store.count_unfinished(account.id, Surface::Api).await? + web;

@@ -9,7 +9,9 @@ use super::account::{MAX_GRANT, OneAccountArgs};
 use super::owners::Owners;
 use super::printing::{JsonArgs, show_verdict};
 use super::values::whole_number;
-use super::{Failure, Outcome, describe, existing_files, find_account, open_store, or_dash, progress, show, table};
+use super::{
+    Failure, Outcome, describe, existing_files, find_account, open_store, or_dash, progress, show, table, was_deleted,
+};
 use crate::backup::results::{self, Check, Tasks};
 use crate::files::Files;
 use tintype_config::{DataSettings, lifetime};
@@ -111,7 +113,7 @@ async fn grant(args: GrantArgs, store: &Store) -> Outcome {
     let expires_at = args.expires_in.map(|life| store.now().saturating_add(life));
     let note = args.note.as_deref().filter(|note| !note.is_empty());
     let granted = store.grant(account.id, args.amount, note, expires_at).await?;
-    let credits = granted.ok_or("the account no longer exists")?;
+    let credits = granted.ok_or_else(|| was_deleted(&account))?;
     show(args.json, &Balance { account: &account.name, credits }, || {
         let until = expires_at.map(|end| format!(" until {end}")).unwrap_or_default();
         format!("Granted {}{until}; {} has {credits}.", counted(args.amount, "credit", "credits"), account.name)
@@ -121,7 +123,8 @@ async fn grant(args: GrantArgs, store: &Store) -> Outcome {
 async fn take(args: TakeArgs, store: &Store) -> Outcome {
     let account = find_account(store, &args.account).await?;
     let name = &account.name;
-    match store.take(account.id, args.amount, &args.note).await?.ok_or("the account no longer exists")? {
+    let taken = store.take(account.id, args.amount, &args.note).await?;
+    match taken.ok_or_else(|| was_deleted(&account))? {
         TakeOutcome::Taken(credits) => show(args.json, &Balance { account: name, credits }, || {
             format!("Took {}; {name} has {credits} left.", counted(args.amount, "credit", "credits"))
         }),

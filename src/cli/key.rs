@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use super::owners::{AccountFilterArgs, owner_name};
 use super::printing::{JsonArgs, print_line, show, show_once};
-use super::{Failure, Outcome, find_account, or_dash, table, terminal};
+use super::{Failure, Outcome, find_account, or_dash, table, terminal, was_deleted};
 use tintype_config::{lifetime, overlap, rate};
 use tintype_domain::budget::{Allowance, Budget, InvalidBudget};
 use tintype_domain::key::{ApiKey, KeySecret, KeyState, Suspension};
@@ -69,10 +69,14 @@ pub(super) struct CreateArgs {
 #[derive(Debug, Args)]
 pub(super) struct OneKeyArgs {
     /// Id of the key, as shown by `key list`
-    #[arg(allow_hyphen_values = true)]
+    #[arg(allow_hyphen_values = true, value_parser = key_id)]
     id: Id,
     #[command(flatten)]
     json: JsonArgs,
+}
+
+fn key_id(text: &str) -> Result<Id, &'static str> {
+    text.parse().map_err(|_| "a key is named by its id, of 21 characters: `tintype key list` shows all keys")
 }
 
 #[derive(Debug, Args)]
@@ -149,7 +153,7 @@ async fn create(args: CreateArgs, store: &Store) -> Outcome {
         expires_at: args.expires_in.map(|life| store.now().saturating_add(life)),
         ..NewKey::new(&secret)
     };
-    let key = store.create_key(account.id, new).await?.ok_or("the account no longer exists")?;
+    let key = store.create_key(account.id, new).await?.ok_or_else(|| was_deleted(&account))?;
     let mut shown = new_json(&key, store.now());
     shown["key"] = secret.reveal().into();
     let printed = show_once(args.json, &shown, secret.reveal(), &introduction(&key))?;
@@ -200,6 +204,13 @@ async fn show_one(args: OneKeyArgs, store: &Store) -> Outcome {
     let account = owner_name(store, key.account_id).await;
     let (now, allowance) = (store.now(), store.find_allowance(key.id).await?);
     let used = allowance.map(used_json);
+    let people = store.list_people(Some(key.account_id)).await?;
+    let maker = match key.made_by {
+        Some(id) => {
+            people.into_iter().find(|person| person.id == id).map_or("someone removed".into(), |person| person.name)
+        }
+        None => "the operator".into(),
+    };
     show(args.json, &ShownKey { key: &key, account: account.clone(), state: key.state(now), used }, || {
         let rate = |rate: Option<u32>| match rate {
             None => "server default".to_owned(),
@@ -211,6 +222,7 @@ async fn show_one(args: OneKeyArgs, store: &Store) -> Outcome {
             ("KEY", key.hint.clone()),
             ("NAME", key.name.clone()),
             ("ACCOUNT", format!("{account} ({})", key.account_id)),
+            ("MADE BY", maker),
             ("STATE", state(&key, now)),
             ("SUBMITS", rate(key.submit_rate)),
             ("READS", rate(key.read_rate)),

@@ -18,6 +18,7 @@ use self::printing::{print_line, say, show};
 use crate::files::Files;
 use crate::traces::Exporter;
 use tintype_config::{CommandLine, DataSettings, DatabaseUrl, FileBackend, ServerSettings, SettingsError};
+use tintype_domain::key::KeySecret;
 use tintype_domain::model::Account;
 use tintype_engines::{diffusion, supervisor};
 use tintype_store::postgres;
@@ -261,7 +262,7 @@ pub fn main() -> ExitCode {
         Err(Failure(message)) => {
             match cli.log_format {
                 LogFormat::Json if is_server => tracing::error!("{message}"),
-                _ => output::complain(&format!("tintype: {}", terminal::visible(&message))),
+                _ => output::complain(&format!("tintype: {}", terminal::visible(&without_key(&message)))),
             }
             ExitCode::FAILURE
         }
@@ -328,17 +329,23 @@ fn explain(error: SettingsError, arguments: &[OsString]) -> ExitCode {
     }
 }
 
-/// The error without what comes before the host of a URL, which may be a password.
+/// The error without what comes before the host of a URL, which may be a password, and without API keys.
 fn without_credentials(mut error: clap::Error) -> clap::Error {
     for kind in [ContextKind::InvalidValue, ContextKind::InvalidArg, ContextKind::InvalidSubcommand] {
-        if let Some(ContextValue::String(value)) = error.get(kind)
-            && let Some((_, host)) = value.rsplit_once('@')
-        {
-            let shown = ContextValue::String(format!("********@{host}"));
-            error.insert(kind, shown);
+        if let Some(ContextValue::String(value)) = error.get(kind) {
+            let value = match value.rsplit_once('@') {
+                Some((_, host)) => format!("********@{host}"),
+                None => without_key(value),
+            };
+            error.insert(kind, ContextValue::String(value));
         }
     }
     error
+}
+
+/// A text without the API key that someone gave in place of a name or an id.
+fn without_key(text: &str) -> String {
+    KeySecret::find_shape(text).map_or_else(|| text.to_owned(), |key| text.replace(key, "tt_********"))
 }
 
 /// What commands take in place of flags that other programs have.
@@ -504,6 +511,12 @@ async fn find_account(store: &Store, name_or_id: &str) -> Result<Account, Failur
     found.ok_or_else(|| {
         Failure(format!("there is no account {name_or_id:?}: `tintype account list` shows all accounts"))
     })
+}
+
+/// The error for a change to an account that was deleted meanwhile or before.
+fn was_deleted(account: &Account) -> Failure {
+    let at = account.deleted_at.map(|at| format!(" at {at}")).unwrap_or_default();
+    Failure(format!("account {} was deleted{at}, which cannot be undone", account.name))
 }
 
 fn table<const N: usize>(headings: [&str; N], rows: impl IntoIterator<Item = [String; N]>) -> String {

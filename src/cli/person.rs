@@ -15,7 +15,7 @@ use super::values::role;
 use super::{Failure, Outcome, find_account, table};
 use crate::service::people::People;
 use tintype_config::{StudioUrl, secret_in};
-use tintype_domain::key::Suspension;
+use tintype_domain::key::{ApiKey, KeyState, Suspension};
 use tintype_domain::model::Account;
 use tintype_domain::names::new_person_name;
 use tintype_domain::passwords::{MAX_PASSWORD_BYTES, check_password};
@@ -233,7 +233,7 @@ async fn change(args: OnePersonArgs, change: PersonChange, store: &Store) -> Out
     let before = find_person(store, &args.person).await?;
     let is_lift = matches!(change, PersonChange::Lift);
     let person = store.change_person(before.id, change).await?.ok_or("the person was just removed")?;
-    let hint = owner_hint(store, &before).await;
+    let hint = owner_hint(store, &before).await + &keys_hint(store, &person).await;
     show_person(store, args.json, &person, || match is_lift {
         true => format!("{} has no strikes and is not suspended.", person.name),
         false => format!("{} now has the role {}.{hint}", person.name, person.role),
@@ -277,20 +277,35 @@ fn typed_password() -> Result<String, Failure> {
 async fn remove(args: OnePersonArgs, store: &Store) -> Outcome {
     let person = find_person(store, &args.person).await?;
     store.remove_person(person.id).await?;
-    let hint = owner_hint(store, &person).await;
+    let hint =
+        owner_hint(store, &person).await + &keys_hint(store, &Person { role: Role::Viewer, ..person.clone() }).await;
     show_person(store, args.json, &person, || format!("Removed {}; all sessions have ended.{hint}", person.name)).await
 }
 
 /// What follows if the account of this person, as it was before a change, has lost its last owner.
-async fn owner_hint(store: &Store, before: &Person) -> &'static str {
-    let Ok(people) = store.list_people(Some(before.account_id)).await else { return "" };
-    if before.role != Role::Owner || people.iter().any(|person| person.role == Role::Owner) {
+async fn owner_hint(store: &Store, before: &Person) -> String {
+    let Ok(people) = store.list_people(Some(before.account_id)).await else { return String::new() };
+    let hint = if before.role != Role::Owner || people.iter().any(|person| person.role == Role::Owner) {
         ""
     } else if people.is_empty() {
         "\nNobody is left in the account: tintype person add NAME --role owner adds an owner."
     } else {
         "\nThe account has no owner now: tintype person role NAME owner makes one."
+    };
+    hint.to_owned()
+}
+
+/// The keys that someone who is no owner any more has made. They belong to the account and still work, perhaps in a
+/// place that only this person knows.
+async fn keys_hint(store: &Store, person: &Person) -> String {
+    let Ok(keys) = store.list_keys(Some(person.account_id)).await else { return String::new() };
+    let now = store.now();
+    let works = |key: &&ApiKey| key.made_by == Some(person.id) && key.state(now) == KeyState::Active;
+    let ids: Vec<&str> = keys.iter().filter(works).map(|key| key.id.as_str()).collect();
+    if person.role == Role::Owner || ids.is_empty() {
+        return String::new();
     }
+    format!("\nKeys that {} made still work: {}. tintype key revoke ID ends one.", person.name, ids.join(", "))
 }
 
 async fn show_person(store: &Store, json: JsonArgs, person: &Person, text: impl FnOnce() -> String) -> Outcome {

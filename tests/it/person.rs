@@ -3,10 +3,11 @@
 use std::time::Duration;
 
 use tempfile::TempDir;
+use tintype_domain::key::KeySecret;
 use tintype_domain::model::{Id, Surface};
 use tintype_domain::request::GenerateRequest;
 use tintype_store::sqlite;
-use tintype_store::{Action, Actor, Origin, StartLimit, Store, StrikeRule, Via};
+use tintype_store::{Action, Actor, NewKey, Origin, StartLimit, Store, StrikeRule, Via};
 use tintype_system::clock::Clock;
 
 use crate::rigs::binary::{self, Ran as _, json, run};
@@ -55,6 +56,31 @@ fn a_new_name_looks_like_no_other_and_a_password_is_not_one_that_everybody_tries
         assert!(refused(&data, &add).contains(said), "{password}");
     }
     assert_eq!(json(data.path(), &["person", "list"]).as_array().map(Vec::len), Some(1), "nothing was written");
+}
+
+#[tokio::test]
+async fn the_keys_that_a_former_owner_made_are_named() {
+    let data = TempDir::new().expect("a directory");
+    let path = data.path();
+    let account = json(path, &["account", "create", "ada"])["id"].as_str().and_then(|id| id.parse().ok());
+    let owner = json(path, &["person", "add", "bob", "--account", "ada", "--role", "owner"]);
+    let bob = owner["id"].as_str().and_then(|id| id.parse().ok());
+    let actor = Actor { name: "bob".into(), person_id: bob, via: Via::Studio, source: None };
+    let secret = KeySecret::random();
+    let made = open(&data).acting(actor).create_key(account.expect("an id"), NewKey::new(&secret)).await;
+    let id = made.expect("a store").expect("the account exists").id;
+    let said = format!("Keys that bob made still work: {id}. tintype key revoke ID ends one.");
+    assert!(binary::run(path, ["key", "show", id.as_str()]).text().contains("MADE BY    bob\n"));
+    assert!(binary::run(path, ["person", "role", "bob", "member"]).text().contains(&said));
+    assert!(!binary::run(path, ["person", "role", "bob", "owner"]).text().contains("Keys"));
+    assert!(binary::run(path, ["person", "remove", "bob"]).text().contains(&said));
+    assert!(binary::run(path, ["key", "show", id.as_str()]).text().contains("MADE BY    someone removed\n"));
+
+    // A key in place of its id, or of a name, ends in no log of a terminal.
+    for command in [["key", "revoke"], ["account", "delete"]] {
+        let said = refused(&data, &[command[0], command[1], secret.reveal()]);
+        assert!(said.contains("tt_********") && said.contains(" list`") && !said.contains(secret.reveal()), "{said}");
+    }
 }
 
 #[tokio::test]

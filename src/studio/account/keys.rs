@@ -11,13 +11,14 @@ use super::secret::{self, Secret};
 use crate::service::keys::{AccountKeys, KeyRefusal, MAX_KEYS};
 use crate::studio::Studio;
 use crate::studio::action::{KeyAction, action};
+use crate::studio::cards::name_of;
 use crate::studio::error::{PageError, PageResult};
 use crate::studio::page::{DAY, Draft, Frame, form_page, redirect};
 use crate::studio::session::{Fields, Form, Visitor};
 use tintype_domain::budget::{Allowance, Budget, InvalidBudget, Period};
 use tintype_domain::key::{ApiKey, KeySecret, KeyState};
 use tintype_domain::model::Id;
-use tintype_domain::person::Role;
+use tintype_domain::person::{Person, Role};
 use tintype_domain::text;
 use tintype_store::{Addition, KeyChange, NewKey};
 use tintype_system::clock::Timestamp;
@@ -34,6 +35,7 @@ const RAISED: &str = "key-budget-raised";
 struct KeysPage<'a> {
     frame: Frame<'a>,
     keys: Vec<ApiKey>,
+    people: Vec<Person>,
     /// The use of the budgets of keys, by key.
     allowances: HashMap<Id, Allowance>,
     periods: [Period; 3],
@@ -47,6 +49,16 @@ struct KeysPage<'a> {
 impl KeysPage<'_> {
     fn state(&self, key: &ApiKey) -> KeyState {
         key.state(self.now)
+    }
+
+    /// Who made it, if that is a person of the account or was one.
+    fn maker(&self, key: &ApiKey) -> Option<String> {
+        let name = name_of(&self.people, key.made_by?);
+        Some(if name.is_empty() {
+            self.frame.t.get("key-made-by-former")
+        } else {
+            self.frame.t.word("key-made-by", &name)
+        })
     }
 
     /// Whether it can still be changed.
@@ -102,6 +114,7 @@ async fn page(visitor: &Visitor, draft: Draft) -> PageResult {
     let page = KeysPage {
         frame: Frame::new("keys", visitor).await?,
         keys,
+        people: store.list_people(Some(visitor.account_id())).await?,
         allowances,
         periods: Period::ALL,
         now: store.now(),

@@ -166,6 +166,7 @@ async fn a_key_has_limits_and_rotates_with_the_overlap_that_its_owner_chose() {
         assert!(page.contains("name=\"name\" value=\"x\""), "{page}");
     }
     let page = ada.page("/studio/keys").await;
+    assert!(page.contains("Made by ada"), "{page}");
     assert!(
         page.contains("Requests per minute (create): 5") && page.contains("Requests per minute (read): 1200"),
         "{page}"
