@@ -314,6 +314,17 @@ fn a_secret_in_a_file_has_the_rank_of_the_setting_that_names_it() {
     assert_eq!(exists(), [true, true, true]);
     assert!(!elsewhere.path().join("nowhere.db").exists());
     assert!(refusal("database = \"sqlite:x\"\ndatabase-file = \"y\"").contains("exclude each other"));
+    let refused = |command: &mut Command, said: &str| {
+        let output = command.args(["account", "list", "--data"]).arg(data.path()).output().expect("the program runs");
+        let message = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.code() == Some(2) && message.contains(said), "{message}");
+    };
+    refused(
+        tintype().args(["--database", "sqlite:x", "--database-file", "y"]),
+        "--database and --database-file exclude",
+    );
+    let variables = [("TINTYPE_DATABASE", "sqlite:x"), ("TINTYPE_DATABASE_FILE", "y")];
+    refused(tintype().envs(variables), "TINTYPE_DATABASE and TINTYPE_DATABASE_FILE exclude each other");
 }
 
 #[test]

@@ -233,11 +233,10 @@ pub fn read(command: Command, arguments: &[OsString]) -> Result<CommandLine, Set
         Ok(first) => first,
         Err(error) => return Err(set.try_get_matches_from(arguments).err().unwrap_or(error).into()),
     };
-    if let Some(fault) = fault_of_variables(PREFIX) {
-        return Err(SettingsError::File(fault));
-    }
+    fault_of_variables(PREFIX).map_or(Ok(()), |fault| Err(SettingsError::File(fault)))?;
     let (of_command, matches) = leaf(&known, &first);
     let settings: Vec<_> = of_command.get_arguments().filter_map(Setting::of).collect();
+    check_pairs(&settings, matches)?;
     let file = config_file(&first, &known).map_err(SettingsError::File)?;
     let entries = file.iter().flat_map(|file| &file.entries);
     let added: Vec<(&Setting, &FileSetting)> = entries
@@ -362,6 +361,24 @@ fn partner<'a>(setting: &Setting, settings: &'a [Setting]) -> Option<&'a Setting
         None => format!("{}-file", setting.name),
     };
     settings.iter().find(|other| other.name == name)
+}
+
+/// Rejects a secret that is given in both of its forms in the same layer: one would silently have no effect.
+fn check_pairs(settings: &[Setting], matches: &ArgMatches) -> Result<(), SettingsError> {
+    for setting in settings.iter().filter(|setting| setting.name.ends_with("-file")) {
+        let Some(secret) = partner(setting, settings) else { continue };
+        let [one, other] = match (secret.source(matches), setting.source(matches)) {
+            (Some(ValueSource::CommandLine), Some(ValueSource::CommandLine)) => {
+                [secret, setting].map(|setting| format!("--{}", setting.long()))
+            }
+            (Some(ValueSource::EnvVariable), Some(ValueSource::EnvVariable)) => {
+                [secret, setting].map(Setting::variable)
+            }
+            _ => continue,
+        };
+        return Err(SettingsError::File(format!("{one} and {other} exclude each other")));
+    }
+    Ok(())
 }
 
 fn with_entries(arguments: &[OsString], entries: &[(&Setting, &FileSetting)], tables: &[EngineTable]) -> Vec<OsString> {
