@@ -36,7 +36,7 @@ pub(super) fn task(
         }
         Submission::NotCharged(NotCharged::TooManyUnfinished) => Err(ApiError::rate_limited(
             format!(
-                "The account already has {}, which is its limit.",
+                "The account may have at most {}, including those of the studio.",
                 counted(caller.api.settings.limits.max_unfinished, "unfinished task", "unfinished tasks")
             ),
             UNFINISHED_RETRY_SECONDS,

@@ -15,7 +15,7 @@ use tintype_config::AllowedOrigins;
 
 /// Response headers that scripts may read in addition to those that the standard always allows.
 const EXPOSED: HeaderValue = HeaderValue::from_static(
-    "Date, Retry-After, X-Request-Id, X-Poll-After, X-Queue-Position, X-Expected-Wait, X-Progress, X-Steps, \
+    "Date, Location, Retry-After, X-Request-Id, X-Poll-After, X-Queue-Position, X-Expected-Wait, X-Progress, X-Steps, \
      X-Ignored-Fields, X-Should-Retry, Preference-Applied, RateLimit, RateLimit-Policy, X-Tintype-Task-Id",
 );
 /// The headers that scripts may send. The wildcard never includes `Authorization`, and old browsers do not know it.

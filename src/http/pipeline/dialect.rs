@@ -75,8 +75,8 @@ impl ApiError {
     /// The error for a task that was accepted but whose pictures this call cannot return. The official clients retry on
     /// their own, and get the same task's pictures.
     pub(in crate::http) fn task_continues() -> Self {
-        let message = "The task was accepted and continues, but this call cannot return its images. Fetch the task by its \
-                       id, which X-Tintype-Task-Id names: a new call is charged again.";
+        let message = "The task was accepted and continues, but this call cannot return its images. Repeat the call as \
+                       a retry, or fetch the task by its id, which X-Tintype-Task-Id names: neither is charged.";
         let dialect =
             Dialect { status: Some(StatusCode::SERVICE_UNAVAILABLE), code: Some("task_goes_on"), ..Dialect::default() };
         Self { message: message.into(), dialect, ..Self::internal() }
