@@ -2,6 +2,6 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails best where it stands")]
 
+mod model_test;
 mod simulation;
 mod store;
-mod store_model;

@@ -2,11 +2,13 @@
 //!
 //! The model follows the documentation of the trait, not any driver. The model and the database take every step; their
 //! answers must agree, and then everything that the database returns. A failing case is shrunk, and its seed is saved
-//! in `store_model/proptest-regressions.txt`: commit it. `PROPTEST_CASES=5000` makes a long run.
+//! in `model_test/proptest-regressions.txt`: commit it. `PROPTEST_CASES=5000` makes a long run.
 //!
 //! The model has no rules of credits of its own. It asks `domain::ledger`, as the drivers do, so it proves that they
 //! load what the ledger needs and write what the ledger decides. The property tests of the ledger prove its laws.
 //! `laws` asserts the most important ones on what the database shows, so that a wrong ledger is noticed here, too.
+//!
+//! It is called so that it comes first in the alphabet: it takes longest, and tests begin in the order of their names.
 //!
 //! Read `act` (the steps), `machine` (how a step is taken), `credits` (where the ledger is asked), and `view` and
 //! `laws` (what is compared). The rest of the model is in `model`, `tasks`, `leases`, `keys` and `accounts`; `real`

@@ -19,9 +19,9 @@ use tintype_rigs::database::Backend;
 /// Steps in a case.
 pub const STEPS: std::ops::RangeInclusive<usize> = 40..=60;
 /// Cases in a run, unless `PROPTEST_CASES` is set.
-const CASES: u32 = 20;
+const CASES: u32 = 24;
 /// The file with the seeds of failures: an absolute path, because the working directory may differ.
-const SEEDS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/it/store_model/proptest-regressions.txt");
+const SEEDS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/it/model_test/proptest-regressions.txt");
 
 /// The backend of the state machine.
 pub trait Driver: std::fmt::Debug {
