@@ -87,36 +87,9 @@ pub enum OpenError {
         /// The encoding.
         encoding: String,
     },
-    /// An unreleased program wrote the database.
-    #[error(
-        "the {name} was made before release 0.1.0 (schema {found}): stop all processes, make a copy of it, and \
-         bring it over once with `tools/bring-over` of the source code"
-    )]
-    Unreleased {
-        /// The database and its file or host.
-        name: String,
-        /// The schema found.
-        found: i64,
-    },
-    /// An earlier release wrote the database, and it cannot be migrated because it is opened read-only.
-    #[error("the database was written by an older Tintype (schema {found}; this one knows {known})")]
-    Older {
-        /// The schema found.
-        found: i64,
-        /// The schema this binary writes.
-        known: i64,
-    },
-    /// A later release wrote the database.
-    #[error(
-        "the database was written by a newer Tintype (schema {found}; this one knows {known}): upgrade this binary or \
-         restore a backup"
-    )]
-    Newer {
-        /// The schema found.
-        found: i64,
-        /// The schema this binary writes.
-        known: i64,
-    },
+    /// Another release wrote the database, and this one cannot use it.
+    #[error("{0}")]
+    Version(String),
 }
 
 /// The cause of a [`StoreError`], or its description where the original may hold a prompt. Displays with its own causes

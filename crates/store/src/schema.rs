@@ -57,9 +57,18 @@ impl Schema {
 
     /// The changes that a database of version `found` needs, if this program knows the version.
     pub(crate) fn pending(&self, found: i64, name: &str) -> Result<&'static [&'static str], OpenError> {
+        let known = self.version();
         let Ok(done) = usize::try_from(found - FIRST_VERSION) else {
-            return Err(OpenError::Unreleased { name: name.to_owned(), found });
+            return Err(OpenError::Version(format!(
+                "the {name} was made before release 0.1.0 (schema {found}): stop all processes, make a copy of it, and \
+                 bring it over once with `tools/bring-over` of the source code"
+            )));
         };
-        self.changes.get(done..).ok_or(OpenError::Newer { found, known: self.version() })
+        self.changes.get(done..).ok_or_else(|| {
+            OpenError::Version(format!(
+                "the database was written by a newer Tintype (schema {found}; this one knows {known}): upgrade this \
+                 binary or restore a backup"
+            ))
+        })
     }
 }

@@ -127,7 +127,10 @@ pub(super) fn state(connection: &Connection, path: &Path, schema: &Schema) -> Re
 pub(super) fn check_current(connection: &Connection, path: &Path) -> Result<(), OpenError> {
     match state(connection, path, &SCHEMA)? {
         SchemaState::Current => Ok(()),
-        SchemaState::Older(found) => Err(OpenError::Older { found, known: SCHEMA.version() }),
+        SchemaState::Older(found) => Err(OpenError::Version(format!(
+            "the database was written by an older Tintype (schema {found}; this one knows {})",
+            SCHEMA.version()
+        ))),
         SchemaState::Empty => Err(OpenError::Foreign(name(path))),
     }
 }

@@ -13,8 +13,9 @@ async fn a_newer_schema_is_refused() {
     drop(open(&directory).await.expect("a fresh schema"));
     cluster().execute(&format!("UPDATE {}.tintype SET version = 999", schema(directory.path())));
     let error = open(&directory).await.expect_err("a newer schema");
-    assert!(matches!(error, OpenError::Newer { found: 999, .. }), "{error}");
-    assert!(error.to_string().contains("upgrade this binary"), "{error}");
+    assert!(matches!(error, OpenError::Version(_)), "{error}");
+    let said = error.to_string();
+    assert!(said.contains("newer Tintype (schema 999;") && said.contains("upgrade this binary"), "{said}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

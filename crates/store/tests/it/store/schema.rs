@@ -306,7 +306,7 @@ async fn a_database_of_the_release_before_is_migrated_with_all_its_data() -> Res
         assert_eq!((fx.state().await?, fx.store.cursor_secret().await?), before);
         fx.store.complete(fx.claim().await?, one_file()).await?;
         let error = open(backend, &fx.directory, &current(backend)).await.expect_err("a newer schema");
-        assert!(matches!(error, OpenError::Newer { .. }), "{error}");
+        assert!(error.to_string().contains("newer Tintype"), "{error}");
     }
     Ok(())
 }
@@ -330,8 +330,8 @@ async fn a_database_of_an_unreleased_version_is_refused_and_not_changed() {
         let fx = Fixture::new(backend);
         version(backend, &fx.directory, Some(unreleased));
         let error = open(backend, &fx.directory, &current(backend)).await.expect_err("a refusal");
-        assert!(matches!(error, OpenError::Unreleased { found, .. } if found == unreleased), "{error}");
-        assert!(error.to_string().contains("tools/bring-over"), "{error}");
+        let said = error.to_string();
+        assert!(said.contains(&format!("(schema {unreleased})")) && said.contains("tools/bring-over"), "{said}");
         assert_eq!(version(backend, &fx.directory, None), unreleased);
     }
 }

@@ -66,7 +66,7 @@ fn a_database_of_a_newer_release_is_refused_and_not_changed() {
     let directory = TempDir::new().expect("a temporary directory");
     let path = closed_database(&directory, "PRAGMA user_version = 999");
     let error = assert_refused(&path);
-    assert!(matches!(error, OpenError::Newer { found: 999, .. }), "{error}");
+    assert!(error.to_string().contains("newer Tintype (schema 999;"), "{error}");
 }
 
 #[tokio::test]
