@@ -228,7 +228,7 @@ impl Store {
     /// Notifies other processes soon that this one has ended a task. This is only a hint, which may be lost.
     pub fn announce_ending(&self, task_id: Id) {
         if let Driver::Postgres(store) = &self.driver {
-            store.notifier.shared.ended_here.push([task_id]);
+            store.notifier.shared.ended_here.send(Some(task_id));
         }
     }
 
@@ -244,7 +244,7 @@ impl Store {
     /// only a hint, which may be lost.
     pub fn send_update(&self, update: String) {
         if let Driver::Postgres(store) = &self.driver {
-            store.notifier.shared.updates_here.push(update);
+            store.notifier.shared.updates_here.send(update);
         }
     }
 

@@ -7,12 +7,12 @@
 //!
 //! The payload is the name of the sending process and, for ended tasks, their ids or [`ANY`], or an update in JSON.
 
-use std::collections::VecDeque;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures::StreamExt as _;
-use tokio::sync::Notify;
+use tokio::sync::broadcast::error::TryRecvError;
+use tokio::sync::{Notify, broadcast};
 use tokio_postgres::AsyncMessage;
 use tokio_util::task::AbortOnDropHandle;
 
@@ -21,16 +21,13 @@ use crate::driver::Transaction;
 use crate::failure::Done;
 use crate::{EndingsElsewhere, Result, StoreError};
 use tintype_domain::model::Id;
-use tintype_system::locked::Locked as _;
 
 /// Stands for the ids of tasks that a process did not name in time.
 const ANY: &str = "*";
 /// Most ids in one notification, whose payload is limited to 8,000 bytes.
 const IDS_PER_NOTIFICATION: usize = 300;
-/// Most ids that wait to be sent or read; more become [`ANY`].
-const MAX_IDS: usize = 10_000;
-/// Most updates that wait to be sent or read; then the oldest are lost.
-const MAX_WAITING_UPDATES: usize = 1_000;
+/// Most ids, or updates, that wait to be sent or read; then the oldest are lost. Ids become [`ANY`].
+const MOST_UNREAD: usize = 1_024;
 /// The name of the channel in SQL, as short as `LISTEN` makes it.
 const CHANNEL: &str = "('tintype_' || current_schema())::name::text";
 /// Submits, or endings, within this time share one notification.
@@ -49,91 +46,70 @@ pub(crate) struct Notifier {
     _keeping: AbortOnDropHandle<()>,
 }
 
-/// Updates to send to other processes, and those received from them.
+/// What to send to other processes, and what they have sent.
 #[derive(Debug, Default)]
 pub(crate) struct Shared {
     /// Another process has queued a task, or may have.
     pub(crate) queued_elsewhere: Notify,
     /// This process has queued a task.
     pub(crate) queued_here: Notify,
-    /// Tasks that other processes have ended.
-    pub(crate) ended_elsewhere: Endings,
+    /// Tasks that other processes have ended; `None` if some may be missing.
+    pub(crate) ended_elsewhere: Channel<Option<Id>>,
     /// Tasks that this process has ended.
-    pub(crate) ended_here: Endings,
-    /// Updates that other processes have sent.
-    pub(crate) updates_elsewhere: Updates,
+    pub(crate) ended_here: Channel<Option<Id>>,
+    /// Updates of open pages that other processes have sent.
+    pub(crate) updates_elsewhere: Channel<String>,
     /// Updates to send to other processes.
-    pub(crate) updates_here: Updates,
+    pub(crate) updates_here: Channel<String>,
 }
 
-/// Updates of open pages on their way to a reader, the oldest first.
-#[derive(Debug, Default)]
-pub(crate) struct Updates {
-    unread: Mutex<VecDeque<String>>,
-    added: Notify,
-}
-
-impl Updates {
-    pub(crate) fn push(&self, update: String) {
-        let mut unread = self.unread.locked();
-        if unread.len() >= MAX_WAITING_UPDATES {
-            unread.pop_front();
-        }
-        unread.push_back(update);
-        self.added.notify_one();
-    }
-
-    pub(crate) async fn next(&self) -> String {
-        loop {
-            let next = self.unread.locked().pop_front();
-            match next {
-                Some(update) => return update,
-                None => self.added.notified().await,
-            }
-        }
-    }
-}
-
-/// Ended tasks on their way to a reader.
+/// A channel to one reader, who loses the oldest of too many.
 #[derive(Debug)]
-pub(crate) struct Endings {
-    unread: Mutex<EndingsElsewhere>,
-    added: Notify,
+pub(crate) struct Channel<T> {
+    sender: broadcast::Sender<T>,
+    reader: tokio::sync::Mutex<broadcast::Receiver<T>>,
 }
 
-impl Default for Endings {
+impl<T: Clone> Default for Channel<T> {
     fn default() -> Self {
-        Self { unread: Mutex::new(EndingsElsewhere::Of(Vec::new())), added: Notify::new() }
+        let (sender, reader) = broadcast::channel(MOST_UNREAD);
+        Self { sender, reader: reader.into() }
     }
 }
 
-impl Endings {
-    pub(crate) fn push(&self, task_ids: impl IntoIterator<Item = Id>) {
-        self.change(|unread| {
-            let EndingsElsewhere::Of(ids) = unread else { return };
-            ids.extend(task_ids);
-            if ids.len() > MAX_IDS {
-                *unread = EndingsElsewhere::Missed;
+impl<T: Clone> Channel<T> {
+    pub(crate) fn send(&self, message: T) {
+        // An error would mean that there is no reader.
+        drop(self.sender.send(message));
+    }
+}
+
+impl Channel<String> {
+    /// Waits for the next one.
+    pub(crate) async fn next(&self) -> String {
+        let mut reader = self.reader.lock().await;
+        loop {
+            // An error means that some were lost.
+            if let Ok(update) = reader.recv().await {
+                return update;
             }
-        });
+        }
     }
+}
 
-    /// Records that some may be missing.
-    fn miss(&self) {
-        self.change(|unread| *unread = EndingsElsewhere::Missed);
-    }
-
-    fn change(&self, change: impl FnOnce(&mut EndingsElsewhere)) {
-        change(&mut self.unread.locked());
-        self.added.notify_one();
-    }
-
+impl Channel<Option<Id>> {
     /// Waits for the first, and for others that follow within `delay`.
     pub(crate) async fn take(&self, delay: Duration) -> EndingsElsewhere {
-        self.added.notified().await;
+        let mut reader = self.reader.lock().await;
+        let mut ended = vec![reader.recv().await.ok().flatten()];
         tokio::time::sleep(delay).await;
-        let mut unread = self.unread.locked();
-        std::mem::replace(&mut unread, EndingsElsewhere::Of(Vec::new()))
+        loop {
+            match reader.try_recv() {
+                Err(TryRecvError::Empty | TryRecvError::Closed) => break,
+                next => ended.push(next.ok().flatten()),
+            }
+        }
+        ended.into_iter().collect::<Option<_>>().map_or(EndingsElsewhere::Missed, EndingsElsewhere::Of)
     }
 }
 
@@ -158,7 +134,7 @@ async fn keep(database: Arc<Database>, shared: Arc<Shared>) {
             }
         }
         // Notifications of this process may have been lost with the connection.
-        shared.ended_here.miss();
+        shared.ended_here.send(None);
         tokio::time::sleep(RECONNECT.mul_f64(1.0 + rand::random::<f64>())).await;
     }
 }
@@ -181,7 +157,7 @@ async fn listen(database: &Database, shared: &Shared, failures: &mut u32) -> Res
         *failures = 0;
         // Notifications sent before this moment were missed.
         shared.queued_elsewhere.notify_one();
-        shared.ended_elsewhere.miss();
+        shared.ended_elsewhere.send(None);
         let notify = async |payload: &str| client.batch_execute(&format!("NOTIFY \"{channel}\", '{payload}'")).await;
         let queued = async {
             loop {
@@ -264,8 +240,30 @@ fn receive(shared: &Shared, me: &str, payload: &str) {
     match payload.split_once(' ') {
         _ if payload.starts_with(me) => {}
         None => shared.queued_elsewhere.notify_one(),
-        Some((_, update)) if update.starts_with('{') => shared.updates_elsewhere.push(update.to_owned()),
-        Some((_, ANY)) => shared.ended_elsewhere.miss(),
-        Some((_, ids)) => shared.ended_elsewhere.push(ids.split(' ').filter_map(|id| id.parse().ok())),
+        Some((_, update)) if update.starts_with('{') => shared.updates_elsewhere.send(update.to_owned()),
+        Some((_, ANY)) => shared.ended_elsewhere.send(None),
+        Some((_, ids)) => {
+            ids.split(' ').filter_map(|id| id.parse().ok()).for_each(|id| shared.ended_elsewhere.send(Some(id)));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tintype_system::clock::Timestamp;
+
+    #[tokio::test]
+    async fn a_slow_reader_loses_the_oldest_and_knows() {
+        let (updates, ended) = (Channel::<String>::default(), Channel::<Option<Id>>::default());
+        let id = Id::floor(Timestamp::from_millis(7));
+        for number in 0..=MOST_UNREAD {
+            updates.send(number.to_string());
+            ended.send(Some(id));
+        }
+        assert_eq!(updates.next().await, "1");
+        assert_eq!(ended.take(Duration::ZERO).await, EndingsElsewhere::Missed);
+        ended.send(Some(id));
+        assert_eq!(ended.take(Duration::ZERO).await, EndingsElsewhere::Of(vec![id]));
     }
 }
