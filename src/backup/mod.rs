@@ -10,7 +10,7 @@ use indicatif::ProgressBar;
 use serde::Serialize;
 
 use crate::files::{Files, MARKER};
-use tintype_store::sqlite::Snapshot;
+use tintype_store::sqlite;
 use tintype_store::{Audit, Drift};
 use tintype_system::data_dir;
 use tintype_system::owner::with_destination_rights;
@@ -180,22 +180,21 @@ async fn fill(database: &Path, files: Option<&Files>, into: &Path, progress: &Pr
     // Created here, so that only its owner can read it.
     let made = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&copy);
     let made = made.map_err(|error| unwritable(&copy, error))?;
-    Snapshot::take(database, &copy).map_err(|error| error.to_string())?;
+    sqlite::copy(database, &copy).map_err(|error| error.to_string())?;
     made.sync_all().map_err(|error| unwritable(&copy, error))?;
     let database_bytes = made.metadata().map_err(|error| unwritable(&copy, error))?.len();
-    let snapshot = Snapshot::open(&copy).map_err(|error| error.to_string())?;
+    let (snapshot, _) = sqlite::open_for_reading(&copy).map_err(|error| error.to_string())?;
     progress.set_message("checking the database");
     snapshot.check_integrity().map_err(|error| format!("the database is damaged: {error}"))?;
-    let audit = snapshot.audit().map_err(|error| error.to_string())?;
+    let audit = snapshot.audit().await.map_err(|error| error.to_string())?;
 
     let made = DirBuilder::new().mode(0o700).create(&directory);
     made.map_err(|error| unwritable(&directory, error))?;
-    let tasks = results::Tasks::Snapshot(&snapshot);
     let copied = Files::on_disk(&directory).map_err(|error| error.to_string())?;
     results::begin(progress, "copying result files", audit.tasks);
-    results::copy(files, &copied, tasks, progress).await?;
+    results::copy(files, &copied, &snapshot, progress).await?;
     // A server may be started on the backup itself, and a restore brings the marker back.
-    if let Some(marker) = snapshot.files_marker().map_err(|error| error.to_string())? {
+    if let Some(marker) = snapshot.files_marker().await.map_err(|error| error.to_string())? {
         let path = directory.join(MARKER);
         let made = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path);
         let written = made.and_then(|mut file| writeln!(file, "{marker}").and_then(|()| file.sync_all()));
@@ -204,6 +203,6 @@ async fn fill(database: &Path, files: Option<&Files>, into: &Path, progress: &Pr
     }
     results::sync_directory(into)?;
     results::begin(progress, "checking the copy", audit.tasks);
-    let check = results::check(Some(&copied), tasks, progress).await?;
+    let check = results::check(Some(&copied), &snapshot, progress).await?;
     Ok(Contents::new(audit, check, database_bytes, progress))
 }

@@ -8,11 +8,11 @@ use std::time::Duration;
 use indicatif::ProgressBar;
 
 use super::{Contents, DATABASE, FILES};
-use crate::backup::results::{self, Tasks};
+use crate::backup::results;
 use crate::files::Files;
 use tintype_config::FileBackend;
 use tintype_domain::text::counted;
-use tintype_store::sqlite::{self, Snapshot, companions, restoring};
+use tintype_store::sqlite::{self, companions, restoring};
 use tintype_store::{DeleteSessions, Store};
 use tintype_system::clock::Clock;
 use tintype_system::data_dir;
@@ -78,18 +78,18 @@ async fn inspect(from: &Path, despite_drifts: bool, progress: &ProgressBar) -> R
         ));
     }
     let damaged = |error: &dyn std::fmt::Display| format!("the backup {} is damaged: {error}", from.display());
-    let snapshot = Snapshot::open(&database).map_err(|error| format!("cannot restore {}: {error}", from.display()))?;
+    let (snapshot, is_current) =
+        sqlite::open_for_reading(&database).map_err(|error| format!("cannot restore {}: {error}", from.display()))?;
     progress.set_message("checking the database");
     snapshot.check_integrity().map_err(|error| damaged(&error))?;
-    if !snapshot.is_current() {
+    if !is_current {
         // The audit runs after the copy has been migrated to the current schema.
         return Ok(());
     }
-    let audit = snapshot.audit().map_err(|error| damaged(&error))?;
+    let audit = snapshot.audit().await.map_err(|error| damaged(&error))?;
     results::begin(progress, "checking the result files", audit.tasks);
     let files = results_in(&from.join(FILES))?;
-    let check =
-        results::check(files.as_ref(), Tasks::Snapshot(&snapshot), progress).await.map_err(|error| damaged(&error))?;
+    let check = results::check(files.as_ref(), &snapshot, progress).await.map_err(|error| damaged(&error))?;
     let contents = Contents::new(audit, check, 0, progress);
     refuse_drifts(&contents, despite_drifts).map_err(|error| damaged(&error))
 }
@@ -180,11 +180,10 @@ impl Target {
         store.check_integrity().map_err(|error| text(&error))?;
         store.delete_sessions(DeleteSessions::All).await.map_err(|error| text(&error))?;
         let audit = store.audit().await.map_err(|error| text(&error))?;
-        let tasks = Tasks::Store(&store);
         results::begin(progress, "copying result files", audit.tasks);
-        results::copy(results_in(&from.join(FILES))?.as_ref(), files, tasks, progress).await?;
+        results::copy(results_in(&from.join(FILES))?.as_ref(), files, &store, progress).await?;
         results::begin(progress, "checking the copy", audit.tasks);
-        let check = results::check(Some(files), tasks, progress).await?;
+        let check = results::check(Some(files), &store, progress).await?;
         mark(&store, files).await?;
         // Closing the database checkpoints its log.
         drop(store);

@@ -12,7 +12,7 @@ use super::values::whole_number;
 use super::{
     Failure, Outcome, describe, existing_files, find_account, open_store, or_dash, progress, show, table, was_deleted,
 };
-use crate::backup::results::{self, Check, Tasks};
+use crate::backup::results::{self, Check};
 use crate::files::Files;
 use tintype_config::{DataSettings, lifetime};
 use tintype_domain::model::{EntryKind, LedgerEntry};
@@ -211,7 +211,7 @@ async fn check_files(
     let _kept = files.as_ref().map(Files::keep_all).transpose()?;
     let bar = progress::bar(visible);
     results::begin(&bar, "checking the result files", tasks);
-    let check = results::check(files.as_ref(), Tasks::Store(store), &bar).await;
+    let check = results::check(files.as_ref(), store, &bar).await;
     bar.finish_and_clear();
     check.map_err(|error| {
         let backend = data.file_backend(url).map(|backend| backend.to_string()).unwrap_or_default();

@@ -34,9 +34,8 @@ use tintype_engine::{Brief, CancellationToken, Progress, RenderSettings};
 use tintype_engines::models;
 use tintype_engines::{EngineContext, diffusion};
 use tintype_outbound::identity_provider::{IdentityProvider, Registration};
-use tintype_store::postgres;
-use tintype_store::sqlite::Snapshot;
 use tintype_store::{Abilities, EngineState, QueueDepth, Store, WaitingForEngine};
+use tintype_store::{postgres, sqlite};
 use tintype_system::clock::{Clock, Timestamp};
 use tintype_system::data_dir;
 use tintype_system::disk::Disk;
@@ -278,21 +277,20 @@ async fn sign_in(settings: &OidcSettings) -> Result<String, String> {
 }
 
 async fn database(existing: Result<&Existing, &String>) -> Result<String, Failure> {
-    let audit = match existing? {
+    let store = match existing? {
         Existing::None => return Ok("none yet; the first start creates it".into()),
         Existing::Older => {
             return Ok("no tables of this release; the next start creates or migrates them".into());
         }
-        Existing::Sqlite(database) => {
-            database.check_integrity()?;
-            database.audit()?
-        }
-        Existing::Postgres(store) => {
-            store.check_durability().await?;
-            store.ping().await?;
-            store.audit().await?
-        }
+        Existing::Current(store) => store,
     };
+    store.check_integrity()?;
+    store.check_durability().await?;
+    // That of SQLite is open only for reading.
+    if store.is_shared() {
+        store.ping().await?;
+    }
+    let audit = store.audit().await?;
     if !audit.drifts.is_empty() {
         let drifts = counted(audit.drifts.len() as u64, "drift", "drifts");
         return Err(format!("{drifts} in the ledger; see `tintype credits audit`").into());
@@ -302,20 +300,18 @@ async fn database(existing: Result<&Existing, &String>) -> Result<String, Failur
 }
 
 async fn queue(existing: Result<&Existing, &String>) -> Result<String, Failure> {
-    let (depth, engines) = match existing? {
-        Existing::None | Existing::Older => return Ok("empty".into()),
-        // The engines of a server on SQLite are known to that server alone; the check of the engines probes them.
-        Existing::Sqlite(database) => (database.queue_depth()?, None),
-        Existing::Postgres(store) => {
-            let engines = (store.engines().await?, store.waiting_for_engines().await?);
-            (store.queue_depth().await?, Some(engines))
-        }
-    };
+    let Existing::Current(store) = existing? else { return Ok("empty".into()) };
+    let depth = store.queue_depth().await?;
     if let Some(since) = depth.paused_at {
         return Err(format!("paused since {since}; {TASKS_EXPIRE}; `tintype queue resume` ends the pause").into());
     }
     let found = format!("{} waiting, {} running", depth.waiting, depth.leased);
-    match engines.and_then(|(engines, named)| without_engine(&depth, &engines, &named)) {
+    // The engines of a server on SQLite are known to that server alone; the check of the engines probes them.
+    let missing = match store.is_shared() {
+        true => without_engine(&depth, &store.engines().await?, &store.waiting_for_engines().await?),
+        false => None,
+    };
+    match missing {
         Some(missing) => Err(format!("{found}; {missing}; {TASKS_EXPIRE}").into()),
         None => Ok(found),
     }
@@ -346,8 +342,7 @@ fn without_engine(depth: &QueueDepth, engines: &[EngineState], named: &[WaitingF
 enum Existing {
     None,
     Older,
-    Sqlite(Snapshot),
-    Postgres(Box<Store>),
+    Current(Box<Store>),
 }
 
 async fn existing_database(data: &DataSettings) -> Result<Existing, Failure> {
@@ -355,13 +350,13 @@ async fn existing_database(data: &DataSettings) -> Result<Existing, Failure> {
         DatabaseUrl::Sqlite(path) if !is_there(&path)? => Existing::None,
         DatabaseUrl::Sqlite(path) => {
             data_dir::refuse_elsewhere(&path)?;
-            let database = Snapshot::open_in_place(&path)?;
-            if database.is_current() { Existing::Sqlite(database) } else { Existing::Older }
+            let (store, is_current) = sqlite::open_in_place(&path)?;
+            if is_current { Existing::Current(store.into()) } else { Existing::Older }
         }
         DatabaseUrl::Postgres(url) => {
             let ca = data.database_ca.as_deref();
             let found = postgres::open_current(&url, ca).await?;
-            found.map_or(Existing::Older, |store| Existing::Postgres(Box::new(store)))
+            found.map_or(Existing::Older, |store| Existing::Current(store.into()))
         }
     })
 }
@@ -374,8 +369,7 @@ async fn files(
     let backend = data.file_backend(files)?;
     let known = match existing? {
         Existing::None | Existing::Older => None,
-        Existing::Sqlite(database) => database.files_marker()?,
-        Existing::Postgres(store) => store.files_marker().await?,
+        Existing::Current(store) => store.files_marker().await?,
     };
     if let FileBackend::Directory(directory) = &backend
         && !is_there(directory)?

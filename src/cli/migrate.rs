@@ -11,8 +11,8 @@ use super::{Failure, Outcome, describe, existing_file, progress, show};
 use tintype_config::{DataSettings, DatabaseUrl};
 use tintype_domain::text::counted;
 use tintype_store::postgres::{self, Import};
-use tintype_store::sqlite::{self, Snapshot, mark_as_moved};
-use tintype_store::{Audit, StoreError};
+use tintype_store::sqlite::{self, mark_as_moved};
+use tintype_store::{Audit, Store, StoreError};
 use tintype_system::clock::Clock;
 use tintype_system::data_dir::{self, DataLock};
 use tintype_system::fault::Faults;
@@ -59,7 +59,7 @@ pub(super) async fn run(args: MigrateArgs, data: &DataSettings) -> Outcome {
     // Before the copy, which nothing may overtake. Whatever interrupts this command, two databases are never in use.
     mark_as_moved(from, &postgres::describe(&to)?)?;
     let moving = async {
-        let (source, expected) = copy_of(from)?;
+        let (source, expected) = copy_of(from).await?;
         bar.set_message("moving");
         Ok::<_, Failure>(store.import(&source, &expected, |rows| bar.inc(rows)).await)
     };
@@ -124,18 +124,18 @@ fn lock(database: &Path) -> Result<DataLock, String> {
 }
 
 /// Takes a snapshot of the database in an unlinked file and audits it. A drift is an error.
-fn copy_of(database: &Path) -> Result<(Snapshot, Audit), Failure> {
+async fn copy_of(database: &Path) -> Result<(Store, Audit), Failure> {
     let mut copy = database.as_os_str().to_owned();
     copy.push(".migrating");
     let copy = Path::new(&copy);
     if copy.exists() {
         std::fs::remove_file(copy)?;
     }
-    let snapshot = Snapshot::take_moved(database, copy).and_then(|()| Snapshot::open(copy));
+    let snapshot = sqlite::copy_moved(database, copy).and_then(|()| sqlite::open_for_reading(copy));
     // The file does not exist if the snapshot failed.
     drop(std::fs::remove_file(copy));
-    let source = snapshot?;
-    let books = source.audit()?;
+    let (source, _) = snapshot?;
+    let books = source.audit().await?;
     if books.drifts.is_empty() {
         return Ok((source, books));
     }

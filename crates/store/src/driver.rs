@@ -399,17 +399,12 @@ impl Store {
         }
     }
 
-    /// Copies all rows of `source`, whose audit is `expected`, into this empty PostgreSQL database. Calls `progress`
-    /// with the number of rows in each batch.
-    pub async fn import(
-        &self,
-        source: &sqlite::Snapshot,
-        expected: &Audit,
-        progress: impl Fn(u64),
-    ) -> Result<postgres::Import> {
-        match &self.driver {
-            Driver::Sqlite(_) => Err(StoreError::other("only PostgreSQL takes the rows of another database")),
-            Driver::Postgres(store) => store.import(source, expected, progress).await,
+    /// Copies all rows of the SQLite database `source`, whose audit is `expected`, into this empty PostgreSQL database.
+    /// Calls `progress` with the number of rows in each batch.
+    pub async fn import(&self, source: &Self, expected: &Audit, progress: impl Fn(u64)) -> Result<postgres::Import> {
+        match (&self.driver, &source.driver) {
+            (Driver::Postgres(store), Driver::Sqlite(source)) => store.import(source, expected, progress).await,
+            _ => Err(StoreError::other("only PostgreSQL takes the rows of another database, which must be SQLite")),
         }
     }
 

@@ -131,15 +131,12 @@ pub enum EndingsElsewhere {
     Missed,
 }
 
-/// Reads the marker of the store of result files, beside the other random values of this installation.
-pub(super) const MARKER: &str = "SELECT value FROM secrets WHERE name = 'files'";
-
 fn secret<T: TryFrom<Vec<u8>>>(row: &Row) -> Result<T> {
     let damaged = |_| StoreError::other("a random value of this installation is damaged");
     row.get::<Vec<u8>>("value")?.try_into().map_err(damaged)
 }
 
-pub(super) fn marker(row: &Row) -> Result<FilesMarker> {
+fn marker(row: &Row) -> Result<FilesMarker> {
     Ok(FilesMarker::from(secret::<[u8; 16]>(row)?))
 }
 
@@ -204,7 +201,7 @@ impl Store {
 
     /// The marker of the store of result files that this database uses; `None` before the first start.
     pub async fn files_marker(&self) -> Result<Option<FilesMarker>> {
-        self.driver.find(MARKER, &[], marker).await
+        self.driver.find("SELECT value FROM secrets WHERE name = 'files'", &[], marker).await
     }
 
     /// Sets the marker of the store of result files unless there is one. Returns the marker that is then set.

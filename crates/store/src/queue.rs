@@ -14,7 +14,7 @@ use tintype_system::clock::Timestamp;
 use tintype_system::fault::Effect;
 
 /// Counts the tasks from the id $1 on.
-pub(super) const DEPTH: &str = "
+const DEPTH: &str = "
     SELECT count(*) FILTER (WHERE lease_until IS NULL) AS waiting,
         count(*) FILTER (WHERE lease_until IS NULL AND reference_count >= 1) AS needs_1,
         count(*) FILTER (WHERE lease_until IS NULL AND reference_count >= 2) AS needs_2,
@@ -24,7 +24,7 @@ pub(super) const DEPTH: &str = "
         (SELECT paused_at FROM queue_pause) AS paused_at
     FROM queue WHERE task_id >= $1";
 
-pub(super) fn depth(rows: &[Row]) -> Result<QueueDepth> {
+fn depth(rows: &[Row]) -> Result<QueueDepth> {
     let Some(row) = rows.first() else { return Ok(QueueDepth::default()) };
     let needing = |column| row.get(column);
     Ok(QueueDepth {

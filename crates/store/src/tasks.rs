@@ -103,7 +103,7 @@ const UNFINISHED_ON_POSTGRES: &str = "SELECT count(*) AS unfinished FROM tasks
     WHERE id = ANY (ARRAY (SELECT task_id FROM queue WHERE account_id = $1)) AND surface = $2";
 
 /// Completed tasks and uploads after $1, up to $2, whose files still exist. No name of a file needs escapes in JSON.
-pub(super) const COMPLETED_AFTER: &str = "
+const COMPLETED_AFTER: &str = "
     SELECT id, account_id, images FROM (
         SELECT id, account_id, images FROM tasks
         WHERE id > $1 AND status = 'completed' AND images IS NOT NULL AND (removed_at IS NULL

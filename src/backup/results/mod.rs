@@ -13,7 +13,6 @@ use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::files::{FileName, Files};
 use tintype_domain::model::{Id, TaskId};
-use tintype_store::sqlite::Snapshot;
 use tintype_store::{CompletedTask, Drift, Store};
 
 const PAGE: u32 = 256;
@@ -25,25 +24,6 @@ const MAX_DRIFTS: usize = 10_000;
 const SIGNATURE: [u8; 8] = *b"\x89PNG\r\n\x1a\n";
 /// The IEND chunk, the last bytes of every PNG.
 const END: [u8; 12] = *b"\0\0\0\0IEND\xae\x42\x60\x82";
-
-/// Where the tasks are read.
-#[derive(Debug, Clone, Copy)]
-pub enum Tasks<'a> {
-    /// In the database of an installation.
-    Store(&'a Store),
-    /// In the copy of one.
-    Snapshot(&'a Snapshot),
-}
-
-impl Tasks<'_> {
-    /// The next completed tasks after this one.
-    async fn completed(self, after: Option<Id>) -> tintype_store::Result<Vec<CompletedTask>> {
-        match self {
-            Self::Store(store) => store.completed_tasks(after, PAGE).await,
-            Self::Snapshot(snapshot) => snapshot.completed_tasks(after, PAGE),
-        }
-    }
-}
 
 /// Result of checking every file.
 #[derive(Debug, Default)]
@@ -107,7 +87,7 @@ pub fn begin(progress: &ProgressBar, message: &'static str, tasks: u64) {
 ///
 /// # Errors
 /// A message for the operator: the tasks could not be read, or there are completed tasks but no result files.
-pub async fn check(files: Option<&Files>, tasks: Tasks<'_>, progress: &ProgressBar) -> Result<Check, String> {
+pub async fn check(files: Option<&Files>, tasks: &Store, progress: &ProgressBar) -> Result<Check, String> {
     let mut check = Check::default();
     let examine = async |files: &Files, results: Vec<ResultFile>| match files.directory() {
         Some(directory) => {
@@ -127,7 +107,7 @@ pub async fn check(files: Option<&Files>, tasks: Tasks<'_>, progress: &ProgressB
 ///
 /// # Errors
 /// A message for the operator: a file could not be written, or as for [`check`].
-pub async fn copy(files: Option<&Files>, to: &Files, tasks: Tasks<'_>, progress: &ProgressBar) -> Result<(), String> {
+pub async fn copy(files: Option<&Files>, to: &Files, tasks: &Store, progress: &ProgressBar) -> Result<(), String> {
     let mut days = BTreeSet::new();
     let copy_some = async |files: &Files, results: Vec<ResultFile>| match (files.directory(), to.directory()) {
         (Some(from), Some(to)) => {
@@ -163,14 +143,14 @@ fn not_copied(file: &ResultFile, fault: &str) {
 /// Applies `work` to all files page by page and passes the results to `done` in order.
 async fn walk<T>(
     files: Option<&Files>,
-    tasks: Tasks<'_>,
+    tasks: &Store,
     progress: &ProgressBar,
     work: impl AsyncFn(&Files, Vec<ResultFile>) -> Result<Vec<(ResultFile, T)>, String>,
     mut done: impl FnMut(ResultFile, T),
 ) -> Result<(), String> {
     let mut last = None;
     loop {
-        let page = tasks.completed(last).await.map_err(|error| error.to_string())?;
+        let page = tasks.completed_tasks(last, PAGE).await.map_err(|error| error.to_string())?;
         let Some(end) = page.last() else { return Ok(()) };
         let Some(files) = files else {
             return Err("there are completed tasks, but no directory of result files".into());

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use tintype_rigs::postgres::{Cluster, schema};
 use tintype_store::postgres;
-use tintype_store::sqlite::{self, Snapshot};
+use tintype_store::sqlite;
 use tintype_store::{Schema, Store};
 use tintype_system::clock::Clock;
 use tintype_system::fault::Faults;
@@ -89,7 +89,7 @@ impl Database<'_> {
     pub fn back_up(&self) -> Outcome<()> {
         let copy = self.directory.join("copy");
         match self.cluster {
-            None => Snapshot::take(&self.path(), &copy)?,
+            None => sqlite::copy(&self.path(), &copy)?,
             Some(cluster) => {
                 let (url, schema) = (cluster.url(self.directory), schema(self.directory));
                 let mut dump = Command::new("pg_dump");

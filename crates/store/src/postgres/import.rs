@@ -5,7 +5,7 @@ use tokio_postgres::Transaction;
 
 use super::PostgresStore;
 use crate::failure::Failure;
-use crate::sqlite::Snapshot;
+use crate::sqlite::SqliteStore;
 use crate::{Audit, Result, StoreError, audit, driver};
 use tintype_domain::text::hex;
 
@@ -24,7 +24,12 @@ pub enum Import {
 }
 
 impl PostgresStore {
-    pub(crate) async fn import(&self, source: &Snapshot, expected: &Audit, progress: impl Fn(u64)) -> Result<Import> {
+    pub(crate) async fn import(
+        &self,
+        source: &SqliteStore,
+        expected: &Audit,
+        progress: impl Fn(u64),
+    ) -> Result<Import> {
         let mut client = self.database.reader().await?;
         let tx = client.transaction().await?;
         tx.batch_execute("SET LOCAL statement_timeout = 0; SET LOCAL idle_in_transaction_session_timeout = 0").await?;
@@ -61,7 +66,7 @@ impl PostgresStore {
     async fn copy(
         &self,
         tx: &Transaction<'_>,
-        source: &Snapshot,
+        source: &SqliteStore,
         table: &str,
         keys: usize,
         progress: &impl Fn(u64),

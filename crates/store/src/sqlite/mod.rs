@@ -34,7 +34,7 @@ pub(crate) use self::gallery::{index_prompts, overwrite_words};
 pub use self::moved::{mark_as_moved, take_back};
 pub use self::schema::SCHEMA;
 use self::schema::{check_file, migrate, unusable};
-pub use self::snapshot::Snapshot;
+pub use self::snapshot::{copy, copy_moved, open_for_reading, open_in_place};
 
 impl fmt::Debug for SqliteStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -45,6 +45,8 @@ impl fmt::Debug for SqliteStore {
 pub(crate) struct SqliteStore {
     writer: Writer,
     path: PathBuf,
+    /// How connections for reading are opened.
+    flags: OpenFlags,
     /// The connections for reading that are free. A point read takes microseconds, less than a hop to another thread,
     /// so it runs on the calling thread; there are never more connections than calling threads.
     idle: Mutex<Vec<Connection>>,
@@ -98,22 +100,32 @@ pub fn open_with(path: &Path, clock: Clock, faults: Faults, schema: &Schema) -> 
     let (last_served, empties_log) = (HashMap::new(), false);
     let writing = Writing { connection, clock: clock.clone(), ids, last_served, faults: faults.clone(), empties_log };
     let writer = Writer::start(writing).map_err(|error| unusable(path, error))?;
-    let store = SqliteStore {
-        writer,
-        path: path.to_owned(),
-        idle: Mutex::default(),
-        long_reads: Arc::new(tokio::sync::Semaphore::new(1)),
-        clock,
-        faults,
-        workers: Mutex::default(),
-        data_version: AtomicI64::new(0),
-    };
+    let store = SqliteStore { writer, faults, ..SqliteStore::new(path, OpenFlags::SQLITE_OPEN_READ_WRITE, clock) };
     Ok(Driver::Sqlite(Arc::new(store)).into())
 }
 
 impl SqliteStore {
+    /// A store without a writer.
+    fn new(path: &Path, flags: OpenFlags, clock: Clock) -> Self {
+        Self {
+            writer: Writer::default(),
+            path: path.to_owned(),
+            flags,
+            idle: Mutex::default(),
+            long_reads: Arc::new(tokio::sync::Semaphore::new(1)),
+            clock,
+            faults: Faults::default(),
+            workers: Mutex::default(),
+            data_version: AtomicI64::new(0),
+        }
+    }
+
     pub(crate) fn check_integrity(&self) -> Result<()> {
-        integrity(self.read(|connection| connection.query_row("PRAGMA quick_check(1)", [], |row| row.get(0)))?)
+        // A start has less time than a backup.
+        let is_start = self.flags.contains(OpenFlags::SQLITE_OPEN_READ_WRITE);
+        let check = if is_start { "PRAGMA quick_check(1)" } else { "PRAGMA integrity_check(1)" };
+        let found: String = self.read(|connection| connection.query_row(check, [], |row| row.get(0)))?;
+        if found == "ok" { Ok(()) } else { Err(StoreError::other(found)) }
     }
 
     /// Writes between the two fault points of `effect`, if there is one, if `right` holds.
@@ -176,17 +188,12 @@ impl SqliteStore {
         let free = self.idle.locked().pop();
         let connection = match free {
             Some(connection) => connection,
-            None => connect(&self.path, OpenFlags::SQLITE_OPEN_READ_WRITE)?,
+            None => connect(&self.path, self.flags)?,
         };
         let outcome = query(&connection);
         self.idle.locked().push(connection);
         Ok(outcome?)
     }
-}
-
-/// Turns the answer of SQLite's integrity check into a result.
-fn integrity(found: String) -> Result<()> {
-    if found == "ok" { Ok(()) } else { Err(StoreError::other(found)) }
 }
 
 /// The path at which a restore keeps the database until all result files are restored. While this file exists and the

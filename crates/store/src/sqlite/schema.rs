@@ -64,7 +64,7 @@ pub(super) fn unusable(path: &Path, error: impl Display) -> OpenError {
 pub(super) fn migrate(connection: &mut Connection, path: &Path, schema: &Schema) -> Result<(), OpenError> {
     let unusable = |error: rusqlite::Error| unusable(path, error);
     let found = state(connection, path, schema)?;
-    // A copy made by `Snapshot::take` is not in WAL mode.
+    // A copy is not in WAL mode.
     use_wal(connection).map_err(unusable)?;
     if matches!(found, SchemaState::Current) {
         return Ok(());

@@ -1,107 +1,74 @@
-//! Snapshots: copies of the database, taken while others write, and read-only access to them.
+//! Copies of the database, taken while others write, and files that are only read.
 
-use std::fmt;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
+use std::sync::Arc;
 
 use rusqlite::types::{ToSqlOutput, Value, ValueRef};
-use rusqlite::{Connection, OpenFlags, ToSql};
+use rusqlite::{Connection, OpenFlags, Row, ToSql};
 use rustix::fs::Access;
 
+use super::connection::connect;
 use super::moved::{open, take_back};
 use super::schema::{SCHEMA, SchemaState, check_current, check_file, name, state, unusable};
-use super::{companions, integrity};
-use crate::driver::query;
-use crate::tasks::{COMPLETED_AFTER, completed};
-use crate::{Audit, CompletedTask, OpenError, QueueDepth, Result, audit, fleet, queue};
-use tintype_domain::files_marker::FilesMarker;
-use tintype_domain::model::Id;
+use super::{SqliteStore, companions};
+use crate::driver::{Driver, Store};
+use crate::{OpenError, Result};
+use tintype_system::clock::Clock;
+use tintype_system::locked::Locked as _;
 
-/// A database file to read, such as the file of a backup. Reading it writes neither to the file nor to its directory.
-pub struct Snapshot {
-    connection: Connection,
-    current: bool,
+/// Copies the database's current state into `copy`, which must be empty or absent, while others read and write.
+/// Doesn't sync the copy, whose content is undefined after an error.
+pub fn copy(database: &Path, copy: &Path) -> std::result::Result<(), OpenError> {
+    let connection = open(database)?;
+    check_current(&connection, database)?;
+    copy_into(&connection, copy)
 }
 
-impl fmt::Debug for Snapshot {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Snapshot").field("current", &self.current).finish_non_exhaustive()
+/// Copies a database that was marked as moved, so that nothing writes to it any more, into `copy` without the mark.
+pub fn copy_moved(database: &Path, copy: &Path) -> std::result::Result<(), OpenError> {
+    copy_into(&open(database)?, copy)?;
+    take_back(copy).map(drop)
+}
+
+/// Opens a database file only for reading, such as the file of a backup. Writes neither to the file nor to its
+/// directory. Also returns whether the file has the current schema, which all methods except
+/// [`Store::check_integrity`] need; otherwise it has an older one.
+pub fn open_for_reading(path: &Path) -> std::result::Result<(Store, bool), OpenError> {
+    // With `immutable` SQLite takes no lock and opens no log, so a read-only disk is enough.
+    open_as(path, Some("immutable=1"))
+}
+
+/// [`open_for_reading`] for the database of an installation where it is, whether or not a server runs on it. After the
+/// last server was killed, this is an error, because only the next one can read its log.
+pub fn open_in_place(path: &Path) -> std::result::Result<(Store, bool), OpenError> {
+    let [log, index, _] = companions(path);
+    match (std::fs::metadata(&log).is_ok_and(|log| log.len() > 0), index.exists()) {
+        (_, true) if log.exists() => open_as(path, None),
+        (true, _) => Err(unusable(path, "the last server was killed; the next one reads its log")),
+        (false, _) => open_for_reading(path),
     }
 }
 
-impl Snapshot {
-    /// Copies the database's current state into `copy`, which must be empty or absent, while others read and write.
-    /// Doesn't sync the copy, whose content is undefined after an error.
-    pub fn take(database: &Path, copy: &Path) -> std::result::Result<(), OpenError> {
-        let connection = open(database)?;
-        check_current(&connection, database)?;
-        copy_into(&connection, copy)
-    }
+fn open_as(path: &Path, query: Option<&str>) -> std::result::Result<(Store, bool), OpenError> {
+    check_file(path, Access::READ_OK)?;
+    let absolute = std::path::absolute(path).map_err(|error| unusable(path, error))?;
+    let mut url = url::Url::from_file_path(&absolute).map_err(|()| unusable(path, "not a path"))?;
+    url.set_query(query);
+    let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_URI;
+    let store = SqliteStore::new(Path::new(url.as_str()), flags, Clock::system());
+    let connection = connect(&store.path, flags).map_err(|error| unusable(path, error))?;
+    let is_current = match state(&connection, path, &SCHEMA)? {
+        SchemaState::Current => true,
+        SchemaState::Older(_) => false,
+        SchemaState::Empty => return Err(OpenError::Foreign(name(path))),
+    };
+    // Reads go on although the file may be removed.
+    store.idle.locked().push(connection);
+    Ok((Driver::Sqlite(Arc::new(store)).into(), is_current))
+}
 
-    /// Copies a database that was marked as moved, so that nothing writes to it any more, into `copy` without the mark.
-    pub fn take_moved(database: &Path, copy: &Path) -> std::result::Result<(), OpenError> {
-        copy_into(&open(database)?, copy)?;
-        take_back(copy).map(drop)
-    }
-
-    /// Opens a file with the current schema or an older one.
-    pub fn open(path: &Path) -> std::result::Result<Self, OpenError> {
-        // With `immutable` SQLite takes no lock and opens no log, so a read-only disk is enough.
-        Self::open_as(path, Some("immutable=1"))
-    }
-
-    /// Opens the database of an installation where it is, whether or not a server runs on it. Creates no file.
-    /// After the last server was killed, this is an error, because only the next one can read its log.
-    pub fn open_in_place(path: &Path) -> std::result::Result<Self, OpenError> {
-        let [log, index, _] = companions(path);
-        match (std::fs::metadata(&log).is_ok_and(|log| log.len() > 0), index.exists()) {
-            (_, true) if log.exists() => Self::open_as(path, None),
-            (true, _) => Err(unusable(path, "the last server was killed; the next one reads its log")),
-            (false, _) => Self::open(path),
-        }
-    }
-
-    fn open_as(path: &Path, query: Option<&str>) -> std::result::Result<Self, OpenError> {
-        check_file(path, Access::READ_OK)?;
-        let absolute = std::path::absolute(path).map_err(|error| unusable(path, error))?;
-        let mut url = url::Url::from_file_path(&absolute).map_err(|()| unusable(path, "not a path"))?;
-        url.set_query(query);
-        let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_URI | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-        let connection = Connection::open_with_flags(url.as_str(), flags).map_err(|error| unusable(path, error))?;
-        let current = match state(&connection, path, &SCHEMA)? {
-            SchemaState::Current => true,
-            SchemaState::Older(_) => false,
-            SchemaState::Empty => return Err(OpenError::Foreign(name(path))),
-        };
-        Ok(Self { connection, current })
-    }
-
-    /// Whether the file has the current schema, which all methods below except `check_integrity` need.
-    pub fn is_current(&self) -> bool {
-        self.current
-    }
-
-    /// Checks the whole file for damage. The error names the first.
-    pub fn check_integrity(&self) -> Result<()> {
-        integrity(self.connection.query_row("PRAGMA integrity_check(1)", [], |row| row.get(0))?)
-    }
-
-    /// See [`crate::Store::audit`].
-    pub fn audit(&self) -> Result<Audit> {
-        audit::on_sqlite(&self.connection)
-    }
-
-    /// See [`crate::Store::queue_depth`].
-    pub fn queue_depth(&self) -> Result<QueueDepth> {
-        queue::depth(&query(&self.connection, queue::DEPTH, [""])?)
-    }
-
-    /// See [`crate::Store::files_marker`].
-    pub fn files_marker(&self) -> Result<Option<FilesMarker>> {
-        let no_parameters: [&dyn ToSql; 0] = [];
-        query(&self.connection, fleet::MARKER, no_parameters)?.first().map(fleet::marker).transpose()
-    }
-
+impl SqliteStore {
     /// The tables to move to another database, in the order of their creation, each with the number of columns of its
     /// key, which come first. Not among them are `progress` and `previews`, which workers report again, sessions,
     /// sign-in links and invitations, which people create again, `sweeps`, and the prompt index, which is rebuilt.
@@ -110,9 +77,7 @@ impl Snapshot {
             WHERE s.type = 'table' AND c.pk > 0 AND s.name NOT LIKE 'prompt%' AND s.name NOT IN (
                 'progress', 'previews', 'sessions', 'sign_in_links', 'invitations', 'sweeps', 'unindexed')
             GROUP BY s.name ORDER BY s.rowid";
-        let mut statement = self.connection.prepare(sql)?;
-        let tables = statement.query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?;
-        Ok(tables.collect::<rusqlite::Result<_>>()?)
+        self.read(|connection| connection.prepare(sql)?.query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?.collect())
     }
 
     /// Rows of a table in the order of its first columns, the key, starting after the key `after`, or with the first
@@ -129,19 +94,12 @@ impl Snapshot {
         let above =
             if after.is_empty() { String::new() } else { format!("WHERE ({key}) > ({})", vec!["?"; keys].join(", ")) };
         let sql = format!("SELECT {columns} FROM {table} {above} ORDER BY {key} LIMIT {limit}");
-        let mut statement = self.connection.prepare_cached(&sql)?;
-        let width = statement.column_count();
-        let rows = statement
-            .query_map(rusqlite::params_from_iter(after), |row| (0..width).map(|column| row.get(column)).collect())?;
-        Ok(rows.collect::<rusqlite::Result<_>>()?)
-    }
-
-    /// See [`crate::Store::completed_tasks`].
-    pub fn completed_tasks(&self, after: Option<Id>, limit: u32) -> Result<Vec<CompletedTask>> {
-        let after = after.map_or_else(String::new, |id| id.to_string());
-        let parameters: [&dyn ToSql; 2] = [&after, &limit];
-        let rows = query(&self.connection, COMPLETED_AFTER, parameters)?;
-        rows.iter().map(completed).collect()
+        self.read(|connection| {
+            let mut statement = connection.prepare_cached(&sql)?;
+            let width = statement.column_count();
+            let row = |row: &Row<'_>| (0..width).map(|column| row.get(column)).collect();
+            statement.query_map(rusqlite::params_from_iter(after), row)?.collect()
+        })
     }
 }
 

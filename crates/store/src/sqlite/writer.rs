@@ -91,8 +91,8 @@ where
     }
 }
 
-/// Handle of the writer thread. Dropping it ends the thread.
-#[derive(Debug)]
+/// Handle of the writer thread. Dropping it ends the thread. The default has none, and refuses to write.
+#[derive(Debug, Default)]
 pub(super) struct Writer {
     writes: Option<Sender<Box<dyn Write>>>,
     thread: Option<JoinHandle<()>>,
@@ -131,7 +131,7 @@ impl Writer {
         let write = move |writing: &mut Writing| write(writing).map_err(Into::into);
         let (reply, answer) = oneshot::channel();
         let job = Box::new(Pending { write, outcome: None, reply });
-        let writes = self.writes.as_ref().expect("only drop takes the sender");
+        let writes = self.writes.as_ref().ok_or_else(|| StoreError::other("the database is open only for reading"))?;
         writes.send(job).map_err(|_| StoreError::other("the writer has stopped"))?;
         answer.await.unwrap_or_else(|_| Err(StoreError::other("the writer has stopped")))
     }
