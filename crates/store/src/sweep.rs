@@ -1,15 +1,14 @@
-//! Sweeps: reclaiming lost leases, failing overdue tasks, and ending expired grants. They go account by account, so
-//! that an account with damaged or locked rows doesn't delay others.
+//! Sweeps: reclaiming lost leases, failing overdue tasks, and ending expired grants. They go account by account, and
+//! task by task, so that damaged or locked rows delay nothing else.
 
 use std::time::Duration;
 
 #[cfg(doc)]
 use super::MAX_LOST_LEASES;
-use super::driver::{Driver, Row, Store, Transaction, between_faults, on_sqlite};
+use super::driver::{Store, Transaction, between_faults};
 use super::endings::{Loss, select_lost};
 use super::{Ended, LONGEST_LEASE, Reclaim, Reclaimed, Result, StoreError, ledger, progress};
 use crate::failure::{Done, Failure};
-use crate::sqlite::{Writing, in_savepoint};
 use crate::values::Value;
 use tintype_domain::model::{FailureCause, Id};
 use tintype_system::clock::Timestamp;
@@ -94,6 +93,26 @@ impl Sweep {
     }
 }
 
+/// Does the part of a sweep that is about one account or task. If that is damaged, or locked for too long, only this
+/// part is undone, and the sweep goes on.
+async fn unless_damaged<T>(tx: &Transaction<'_>, id: Id, part: impl Future<Output = Done<T>>) -> Done<Option<T>> {
+    tx.execute("SAVEPOINT part", &[]).await?;
+    let done = match part.await {
+        Ok(done) => Some(done),
+        Err(failure @ (Failure::Broken(_) | Failure::Unknown(_) | Failure::Refused(StoreError::Full(_)))) => {
+            return Err(failure);
+        }
+        Err(Failure::Busy(error) | Failure::Deadlock(error) | Failure::Refused(error)) => {
+            // Fails if SQLite has rolled back everything.
+            tx.execute("ROLLBACK TO part", &[]).await.map_err(|failure| Failure::Broken(failure.into()))?;
+            tracing::error!(%id, %error, "could not sweep an account or a task; see `tintype credits audit`");
+            None
+        }
+    };
+    tx.execute("RELEASE part", &[]).await?;
+    Ok(done)
+}
+
 /// Some tasks of one account that a sweep looks for.
 struct SomeTasks {
     /// Selects them.
@@ -105,46 +124,26 @@ struct SomeTasks {
 }
 
 impl SomeTasks {
-    async fn find(&self, tx: &Transaction<'_>) -> Done<Vec<Row>> {
-        tx.query(&self.lost, &[&self.bound, &self.horizon, &self.account_id]).await
-    }
-
     /// Gives them up; returns how many were found, too.
     async fn give_up(&self, tx: &Transaction<'_>) -> Done<(usize, Reclaimed)> {
-        let rows = self.find(tx).await?;
-        Ok((rows.len(), self.loss.give_up_rows(tx, &rows).await?))
-    }
-
-    /// Gives up each in a savepoint, so that a damaged one does not delay the others.
-    fn give_up_each(&self, writing: &mut Writing) -> Result<(usize, Reclaimed)> {
-        let rows = on_sqlite(writing, async |tx: &Transaction<'_>| self.find(tx).await)?;
+        let rows = tx.query(&self.lost, &[&self.bound, &self.horizon, &self.account_id]).await?;
         let mut all = Reclaimed::default();
         for row in &rows {
-            let give_up = async |tx: &Transaction<'_>| self.loss.give_up_rows(tx, std::slice::from_ref(row)).await;
-            match in_savepoint(writing, |writing| on_sqlite(writing, give_up)) {
-                Ok(reclaimed) => all.add(reclaimed),
-                Err(error) if writing.connection.is_autocommit() => return Err(error),
-                Err(error) => {
-                    let task = row.get::<Id>("task_id")?;
-                    tracing::error!(%task, %error, "could not end or requeue a task; see `tintype credits audit`");
-                }
+            let give_up = self.loss.give_up_rows(tx, std::slice::from_ref(row));
+            if let Some(one) = unless_damaged(tx, row.get("task_id")?, give_up).await? {
+                all.add(one);
             }
         }
         Ok((rows.len(), all))
     }
 }
 
-/// What a sweep did with one account; `None` if its rows are damaged, or locked for too long.
-fn unless_damaged<T>(account_id: Id, swept: Done<T>) -> Result<Option<T>> {
-    match swept {
-        Ok(swept) => Ok(Some(swept)),
-        Err(Failure::Busy(error) | Failure::Deadlock(error) | Failure::Refused(error)) => {
-            let account = account_id.as_str();
-            tracing::error!(account, %error, "could not sweep an account; see `tintype credits audit`");
-            Ok(None)
-        }
-        Err(failure) => Err(failure.into()),
-    }
+/// Ends the grants of an account that have expired.
+async fn end_grants(tx: &Transaction<'_>, account_id: Id, now: Timestamp) -> Done<usize> {
+    let expired = "SELECT entry_id, remaining, expires_at FROM expiring_grants
+        WHERE account_id = $1 AND lapsed IS NULL AND expires_at <= $2 ORDER BY expires_at, entry_id";
+    let grants = tx.list(expired, &[&account_id, &now], ledger::grant).await?;
+    ledger::end_grants(tx, account_id, grants, now).await
 }
 
 impl Store {
@@ -155,8 +154,7 @@ impl Store {
         let Statements { accounts, lost, most } = sweep.statements(self.driver.either(true, false));
         let mut all = Reclaimed::default();
         let bound = sweep.bound(self.driver.time());
-        let due = self.driver.look_up(&accounts, &[&bound, &horizon]).await?;
-        for row in due {
+        for row in self.driver.look_up(&accounts, &[&bound, &horizon]).await? {
             let account_id: Id = row.get("account_id")?;
             loop {
                 let some = SomeTasks {
@@ -166,16 +164,7 @@ impl Store {
                     account_id,
                     loss: loss.clone(),
                 };
-                let swept = match &self.driver {
-                    Driver::Sqlite(store) => {
-                        Some(store.write(None, None, move |writing: &mut Writing| some.give_up_each(writing)).await?)
-                    }
-                    Driver::Postgres(store) => {
-                        let give_up = async |tx: &Transaction<'_>| some.give_up(tx).await;
-                        unless_damaged(account_id, store.database.transaction(None, give_up).await)?
-                    }
-                };
-                let Some((found, reclaimed)) = swept else { break };
+                let (found, reclaimed) = self.write(None, async move |tx| some.give_up(tx).await).await?;
                 let ended = reclaimed.queued + reclaimed.failed.len();
                 all.add(reclaimed);
                 if found > ended {
@@ -249,19 +238,9 @@ impl Store {
                     if tx.query_opt(&lock, &[&account_id]).await?.is_none() {
                         return Ok(0);
                     }
-                    let expired = "SELECT entry_id, remaining, expires_at FROM expiring_grants
-                        WHERE account_id = $1 AND lapsed IS NULL AND expires_at <= $2 ORDER BY expires_at, entry_id";
-                    let grants = tx.list(expired, &[&account_id, &now], ledger::grant).await?;
-                    ledger::end_grants(tx, account_id, grants, now).await
+                    Ok(unless_damaged(tx, account_id, end_grants(tx, account_id, now)).await?.unwrap_or(0))
                 };
-                let ended = match &self.driver {
-                    Driver::Sqlite(_) => match self.write(None, end).await {
-                        Err(StoreError::Other(error)) => Err(Failure::Refused(StoreError::Other(error))),
-                        ended => Ok(ended?),
-                    },
-                    Driver::Postgres(store) => store.database.transaction(None, end).await,
-                };
-                all += unless_damaged(account_id, ended)?.unwrap_or(0);
+                all += self.write(None, end).await?;
             }
             Ok(all)
         };

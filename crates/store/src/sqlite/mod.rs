@@ -10,7 +10,7 @@ use rusqlite::{Connection, ErrorCode, OpenFlags};
 use rustix::fs::Access;
 
 use self::writer::Writer;
-pub(crate) use self::writer::{Writing, in_savepoint};
+pub(crate) use self::writer::Writing;
 use super::driver::{Driver, Store, Transaction, between_faults, on_sqlite};
 use super::{Audit, Cause, OpenError, Result, Right, Schema, StoreError, WorkerReport, audit};
 use tintype_domain::model::{Id, IdSource};

@@ -277,7 +277,7 @@ fn roll_back(connection: &Connection) {
 }
 
 /// Runs `write` in a savepoint, which undoes it if it fails.
-pub(crate) fn in_savepoint<T, E: From<rusqlite::Error>>(
+fn in_savepoint<T, E: From<rusqlite::Error>>(
     writing: &mut Writing,
     write: impl FnOnce(&mut Writing) -> std::result::Result<T, E>,
 ) -> std::result::Result<T, E> {

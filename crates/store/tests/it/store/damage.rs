@@ -31,6 +31,19 @@ case!(an_unreadable_task_does_not_block_claims_of_other_tasks, async |fx| {
     Ok(())
 });
 
+case!(a_task_that_cannot_end_delays_no_other_of_its_account, async |fx| {
+    let ada = fx.account("ada", 10).await?;
+    let (damaged, whole) = (fx.submit(ada).await?.id, fx.submit(ada).await?.id);
+    let take = |taken: &str| fx.execute(&format!("UPDATE queue SET taken = {taken} WHERE task_id = '{damaged}'"));
+    for (taken, ended) in [("'['", whole), ("NULL", damaged)] {
+        take(taken);
+        let expired = fx.store.expire(fx.clock.now(), "too late").await?;
+        assert_eq!(expired.iter().map(|expired| expired.task_id).collect::<Vec<_>>(), [ended]);
+    }
+    assert_eq!(fx.credits(ada).await?, 10);
+    Ok(())
+});
+
 case!(an_unreadable_task_fails_no_lookup_of_another_task, async |fx| {
     let ada = fx.account("ada", 100).await?;
     let mut ids = Vec::new();
