@@ -6,7 +6,7 @@ use serde::Serialize;
 use serde::de::IgnoredAny;
 
 use super::Result;
-use super::driver::{Row, Snapshot, at_once, from_row};
+use super::driver::{Row, Snapshot, from_row, poll_once};
 use tintype_domain::model::{CREDITS_PER_IMAGE, Id, TaskId};
 use tintype_domain::text::counted;
 
@@ -136,7 +136,7 @@ from_row! { fn counts(row) -> Audit { accounts, tasks, entries, drifts: Vec::new
 /// Audits a database of SQLite.
 pub(super) fn on_sqlite(connection: &rusqlite::Connection) -> Result<Audit> {
     let snapshot = connection.unchecked_transaction()?;
-    at_once(of(&snapshot))
+    poll_once(of(&snapshot))
 }
 
 /// Audits the rows of a snapshot.

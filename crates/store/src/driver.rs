@@ -5,12 +5,11 @@
 
 use std::borrow::Cow;
 use std::path::PathBuf;
-use std::pin::pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
-use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
+use futures::FutureExt as _;
 use rusqlite::ToSql as _;
 use rusqlite::types::{FromSql as _, ToSqlOutput, Value, ValueRef};
 
@@ -199,7 +198,7 @@ impl Transaction<'_> {
         }
     }
 
-    /// What the database of the transaction takes, of two that differ.
+    /// The variant for this database.
     pub(crate) fn either<T>(&self, sqlite: T, postgres: T) -> T {
         match self {
             Self::Sqlite(..) => sqlite,
@@ -251,11 +250,8 @@ fn owned(parameters: &[&dyn Parameter]) -> rusqlite::Result<Vec<Value>> {
 }
 
 /// The outcome of work on SQLite, which never waits.
-pub(crate) fn at_once<T>(work: impl Future<Output = T>) -> T {
-    match pin!(work).poll(&mut Context::from_waker(Waker::noop())) {
-        Poll::Ready(outcome) => outcome,
-        Poll::Pending => unreachable!("nothing but a statement is awaited in a transaction"),
-    }
+pub(crate) fn poll_once<T>(work: impl Future<Output = T>) -> T {
+    work.now_or_never().unwrap_or_else(|| unreachable!("nothing but a statement is awaited in a transaction"))
 }
 
 /// Does a part of a write to SQLite in its transaction.
@@ -263,7 +259,7 @@ pub(crate) fn on_sqlite<T>(
     writing: &mut sqlite::Writing,
     work: impl AsyncFnOnce(&Transaction<'_>) -> Done<T>,
 ) -> Result<T> {
-    Ok(at_once(work(&Transaction::Sqlite(Mutex::new(writing), None)))?)
+    Ok(poll_once(work(&Transaction::Sqlite(Mutex::new(writing), None)))?)
 }
 
 /// Does `write` between the two fault points of `effect`, if there is one.
@@ -304,8 +300,7 @@ impl Snapshot for tokio_postgres::Transaction<'_> {
     }
 }
 
-/// The condition that keeps the rows of the account $1, or of all. One that held for both would read all rows for one
-/// account.
+/// The condition that keeps the rows of the account $1, or of all. `$1 IS NULL OR account_id = $1` would read all rows.
 pub(crate) fn of_account(account_id: Option<Id>) -> &'static str {
     if account_id.is_some() { "account_id = $1" } else { "CAST($1 AS text) IS NULL" }
 }
@@ -450,7 +445,7 @@ impl Store {
             Driver::Sqlite(store) => {
                 let actor = self.actor.clone();
                 let write = move |writing: &mut sqlite::Writing| {
-                    Ok(at_once(work(&Transaction::Sqlite(Mutex::new(writing), actor.as_deref())))?)
+                    Ok(poll_once(work(&Transaction::Sqlite(Mutex::new(writing), actor.as_deref())))?)
                 };
                 store.write(effect, self.right, write).await
             }
@@ -551,7 +546,7 @@ impl Driver {
         }
     }
 
-    /// What the database takes, of two that differ.
+    /// The variant for this database.
     pub(crate) fn either<T>(&self, sqlite: T, postgres: T) -> T {
         match self {
             Self::Sqlite(_) => sqlite,

@@ -7,7 +7,7 @@ use crate::{Cause, StoreError};
 /// Errors because of another transaction, after which a later attempt may succeed.
 const BUSY: [SqlState; 2] = [SqlState::LOCK_NOT_AVAILABLE, SqlState::QUERY_CANCELED];
 
-/// Most attempts at a write that meets others which wait for it.
+/// Most attempts at a write that ends in a deadlock.
 const ATTEMPTS: u32 = 4;
 
 /// Why a statement has no result.
