@@ -161,7 +161,7 @@ fn an_audit_that_finds_drift_exits_with_1() {
     let data = data.path();
     run(data, &["account", "create", "ada", "--credits", "10"]);
     let database = rusqlite::Connection::open(data.join("tintype.db")).expect("a database");
-    database.execute("UPDATE accounts SET balance = 11", []).expect("a drift");
+    database.execute("UPDATE ledger SET balance = 11", []).expect("a drift");
     let audit = binary::run(data, ["credits", "audit", "--json"]).exited(1).json();
     assert!(audit["drifts"][0]["fault"].as_str().expect("a fault").contains("11"), "{audit}");
     let output = binary::run(data, ["credits", "audit"]);
@@ -350,13 +350,13 @@ fn the_database_url_may_come_from_a_file() {
 #[test]
 fn the_doctor_reports_a_healthy_installation() {
     let data = data();
-    run(data.path(), &["account", "create", "ada"]);
+    run(data.path(), &["account", "create", "ada", "--credits", "10"]);
     let checks = run(data.path(), &["doctor"]);
     for check in checks.as_array().expect("checks") {
         assert_eq!(check["ok"], true, "{check}");
     }
     let database = rusqlite::Connection::open(data.path().join("tintype.db")).expect("a database");
-    database.execute("UPDATE accounts SET balance = 11", []).expect("a drift");
+    database.execute("UPDATE ledger SET balance = 11", []).expect("a drift");
     let output = binary::run(data.path(), ["doctor", "--json"]);
     assert_eq!(output.status.code(), Some(1), "{output:?}");
 }

@@ -379,7 +379,7 @@ async fn a_ledger_that_does_not_balance_is_not_migrated() {
     let (data, elsewhere) = (TempDir::new().unwrap(), TempDir::new().unwrap());
     installation(data.path()).await;
     let path = data.path().join("tintype.db");
-    rusqlite::Connection::open(&path).unwrap().execute("UPDATE accounts SET balance = balance + 1", []).unwrap();
+    rusqlite::Connection::open(&path).unwrap().execute("UPDATE ledger SET balance = balance + 1", []).unwrap();
     let url = cluster().url(elsewhere.path());
     let said = binary::refused(elsewhere.path(), &["migrate", "--from", &sqlite(&data), "--to", &url]);
     assert!(said.contains("credits audit"), "{said}");

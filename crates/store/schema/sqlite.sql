@@ -24,10 +24,6 @@ CREATE TABLE sweeps (
 CREATE TABLE accounts (
     id          TEXT PRIMARY KEY,
     name        TEXT NOT NULL UNIQUE,
-    -- The balance of the newest ledger entry, and the number of rows in the queue, kept here to be read at once. The
-    -- database itself refuses overspending.
-    balance     INTEGER NOT NULL CHECK (balance >= 0),
-    unfinished  INTEGER NOT NULL DEFAULT 0 CHECK (unfinished >= 0),
     -- Administrators' accounts see and manage all others.
     admin       INTEGER NOT NULL DEFAULT 0,
     -- A balance that falls below this sends `credits.low`.
@@ -256,7 +252,9 @@ CREATE TABLE queue (
 -- Claims. Tasks of no engine and those of each engine are ranges of it, so tasks that wait for another engine delay
 -- nobody. A claim passes over tasks that it cannot take by the index alone.
 CREATE INDEX queue_waiting ON queue (engine, account_id, task_id, ready_at, reference_count) WHERE lease_until IS NULL;
--- Tasks that name an engine: an account's, and those whose engine is gone.
+-- An account's unfinished tasks, in order.
+CREATE INDEX queue_of_account ON queue (account_id, task_id);
+-- Tasks that wait for an engine that is gone.
 CREATE INDEX queue_named ON queue (account_id, engine, reference_count) WHERE lease_until IS NULL AND engine > '';
 -- The sweep for expired leases.
 CREATE INDEX queue_leased ON queue (lease_until) WHERE lease_until IS NOT NULL;
@@ -299,7 +297,7 @@ CREATE TABLE ledger (
     kind       TEXT NOT NULL CHECK (kind IN ('grant', 'charge', 'refund', 'expiry')),
     amount     INTEGER NOT NULL
         CHECK ((kind = 'grant' OR (amount < 0) = (kind IN ('charge', 'expiry'))) AND amount <> 0),
-    -- The account's balance after the entry.
+    -- The account's balance after the entry. The database itself refuses overspending.
     balance    INTEGER NOT NULL CHECK (balance >= 0),
     created_at INTEGER NOT NULL,
     task_id    TEXT REFERENCES tasks (id) CHECK ((task_id IS NULL) = (kind IN ('grant', 'expiry'))),
@@ -309,7 +307,7 @@ CREATE TABLE ledger (
     grant_id   INTEGER CHECK ((grant_id IS NOT NULL) = (kind = 'expiry'))
 ) STRICT;
 
--- Pages of an account's entries, newest first.
+-- An account's balance, which is in its newest entry, and pages of its entries, newest first.
 CREATE INDEX ledger_of_account ON ledger (account_id);
 -- A task is charged once and refunded at most once, even if the program is wrong.
 CREATE UNIQUE INDEX ledger_once ON ledger (task_id, kind) WHERE task_id IS NOT NULL;

@@ -63,10 +63,8 @@ pub enum AccountChange {
     Delete,
 }
 
-/// The columns of an [`Account`] on SQLite.
-pub(crate) const ON_SQLITE: &str = "id, name, balance, low_balance, admin, disabled_at, deleted_at";
-/// The columns of an [`Account`] on PostgreSQL, where the balance is in the newest ledger entry.
-pub(crate) const ON_POSTGRES: &str = "id, name, coalesce(
+/// The columns of an [`Account`]. Its balance is in its newest ledger entry.
+pub(crate) const ACCOUNT: &str = "id, name, coalesce(
         (SELECT balance FROM ledger WHERE account_id = accounts.id ORDER BY ledger.id DESC LIMIT 1), 0) AS balance,
     low_balance, admin, disabled_at, deleted_at";
 
@@ -81,10 +79,9 @@ from_row! { pub(crate) fn entry(row) -> LedgerEntry {
 /// Adds an account without credits, unless its name is taken. Returns whether it is an administrator, as the condition
 /// `admin` says.
 pub(crate) async fn insert(tx: &Transaction<'_>, id: Id, name: &str, admin: &'static str) -> Done<Option<bool>> {
-    let (balance, none) = tx.either((", balance", ", 0"), ("", ""));
     // The unique name decides between concurrent creations. A name never equals the id of another account.
     let sql = format!(
-        "INSERT INTO accounts (id, name, admin{balance}) SELECT $1, $2, {admin}{none}
+        "INSERT INTO accounts (id, name, admin) SELECT $1, $2, {admin}
          WHERE NOT EXISTS (SELECT 1 FROM accounts WHERE id = $2) ON CONFLICT DO NOTHING RETURNING admin"
     );
     tx.find(&sql, &[&id, &name], |row| row.get("admin")).await
@@ -136,11 +133,7 @@ async fn enable(tx: &Transaction<'_>, id: Id) -> Done {
 async fn delete(tx: &Transaction<'_>, id: Id) -> Done {
     let now = tx.now();
     // Without the horizon of PostgreSQL, which is only an estimate.
-    let unfinished = tx.either(
-        "SELECT 1 FROM accounts WHERE id = $1 AND unfinished > 0",
-        "SELECT 1 FROM queue WHERE account_id = $1 LIMIT 1",
-    );
-    if tx.query_opt(unfinished, &[&id]).await?.is_some() {
+    if tx.query_opt("SELECT 1 FROM queue WHERE account_id = $1 LIMIT 1", &[&id]).await?.is_some() {
         return Ok(());
     }
     disable(tx, id).await?;
@@ -192,15 +185,13 @@ impl Store {
 
     /// Finds an account by name or id.
     pub async fn find_account(&self, name_or_id: &str) -> Result<Option<Account>> {
-        let columns = self.driver.either(ON_SQLITE, ON_POSTGRES);
-        let sql = format!("SELECT {columns} FROM accounts WHERE name = $1 OR id = $1");
+        let sql = format!("SELECT {ACCOUNT} FROM accounts WHERE name = $1 OR id = $1");
         self.driver.find(&sql, &[&name_or_id], account).await
     }
 
     /// All accounts, sorted by name.
     pub async fn list_accounts(&self) -> Result<Vec<Account>> {
-        let columns = self.driver.either(ON_SQLITE, ON_POSTGRES);
-        let sql = format!("SELECT {columns} FROM accounts ORDER BY name");
+        let sql = format!("SELECT {ACCOUNT} FROM accounts ORDER BY name");
         self.driver.list(&sql, &[], account).await
     }
 
@@ -208,7 +199,7 @@ impl Store {
     /// one that has unfinished tasks and would be deleted.
     pub async fn change_account(&self, id: Id, new: AccountChange) -> Result<Option<Account>> {
         self.write(Effect::ChangeAccount, async move |tx| {
-            let sql = format!("SELECT {} FROM accounts WHERE id = $1", tx.either(ON_SQLITE, ON_POSTGRES));
+            let sql = format!("SELECT {ACCOUNT} FROM accounts WHERE id = $1");
             if !matches!(new, AccountChange::LowBalance(_)) {
                 // Waits for what people of the account are about to write, who lock themselves before any account.
                 tx.lock("SELECT 1 FROM people WHERE account_id = $1 ORDER BY id", &[&id]).await?;

@@ -278,23 +278,16 @@ pub(crate) async fn between_faults<T>(
 
 /// A snapshot of a database, which all its statements see.
 pub(crate) trait Snapshot {
-    /// Whether accounts keep their balances and numbers of unfinished tasks.
-    const KEEPS_SUMS: bool;
-
     async fn query(&self, sql: &str, parameters: &[&dyn Parameter]) -> Result<Vec<Row>>;
 }
 
 impl Snapshot for rusqlite::Transaction<'_> {
-    const KEEPS_SUMS: bool = true;
-
     async fn query(&self, sql: &str, parameters: &[&dyn Parameter]) -> Result<Vec<Row>> {
         Ok(query(self, sql, values(parameters))?)
     }
 }
 
 impl Snapshot for tokio_postgres::Transaction<'_> {
-    const KEEPS_SUMS: bool = false;
-
     async fn query(&self, sql: &str, parameters: &[&dyn Parameter]) -> Result<Vec<Row>> {
         Ok(rows(tokio_postgres::Transaction::query(self, sql, &references(&values(parameters))).await?))
     }

@@ -69,14 +69,9 @@ async fn find(tx: &Transaction<'_>, condition: &str, parameters: &[&dyn Paramete
 }
 
 impl LostLease {
-    /// Takes the task out of the queue. SQLite also counts each account's queued tasks.
-    async fn leave_queue(&self, tx: &Transaction<'_>) -> Done {
-        tx.execute("DELETE FROM queue WHERE task_id = $1", &[&self.task_id]).await?;
-        if let Transaction::Sqlite(..) = tx {
-            let count = "UPDATE accounts SET unfinished = unfinished - 1 WHERE id = $1";
-            tx.execute(count, &[&self.account_id]).await?;
-        }
-        Ok(())
+    /// Takes the task out of the queue.
+    async fn leave_queue(&self, tx: &Transaction<'_>) -> Done<u64> {
+        tx.execute("DELETE FROM queue WHERE task_id = $1", &[&self.task_id]).await
     }
 
     /// Ends the task as `set` says, which has the parameters $4 and $5; returns the time of its end.

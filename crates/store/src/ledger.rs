@@ -1,8 +1,7 @@
 //! Credits: what `domain::ledger` decides is loaded and written here.
 //!
-//! SQLite keeps an account's balance and number of unfinished tasks in its row. On PostgreSQL the balance is in the
-//! newest ledger entry: the account's row is the lock on its credits and never changes with them, so no transaction
-//! leaves dead tuples there. A statement after [`lock`] sees everything that was committed before.
+//! The balance is in the newest ledger entry. The account's row is the lock on its credits and never changes with them.
+//! A statement after [`lock`] sees everything that was committed before.
 
 use tokio::try_join;
 
@@ -47,20 +46,24 @@ pub(crate) async fn lock_any(tx: &Transaction<'_>, account_id: Id) -> Done {
     tx.lock("SELECT 1 FROM accounts WHERE id = $1", &[&account_id]).await.map(drop)
 }
 
-const ACCOUNT_ON_SQLITE: &str =
-    "SELECT balance, unfinished, low_balance, FALSE AS is_behind FROM accounts WHERE id = $1";
+/// The account $1, with its unfinished tasks, counted up to $2.
+const ACCOUNT_ON_SQLITE: &str = "
+    SELECT low_balance, FALSE AS is_behind,
+        coalesce((SELECT balance FROM ledger WHERE account_id = $1 ORDER BY id DESC LIMIT 1), 0) AS balance,
+        (SELECT count(*) FROM (SELECT 1 FROM queue WHERE account_id = $1 LIMIT $2)) AS unfinished
+    FROM accounts WHERE id = $1";
 
-/// The account $1, with its unfinished tasks from the id $2 on, counted up to $3. They are two ranges of an index.
+/// The same on PostgreSQL, with tasks from the id $3 on. They are two ranges of an index.
 const ACCOUNT_ON_POSTGRES: &str = "
     SELECT a.low_balance, coalesce(newest.id > (SELECT last_value FROM ledger_id_seq), false) AS is_behind,
         coalesce(newest.balance, 0) AS balance,
         (SELECT count(*) FROM (
             (SELECT 1 FROM queue
-             WHERE account_id = $1 AND engine = '' AND task_id COLLATE \"POSIX\" >= $2 LIMIT $3::bigint)
+             WHERE account_id = $1 AND engine = '' AND task_id COLLATE \"POSIX\" >= $3 LIMIT $2::bigint)
             UNION ALL
             (SELECT 1 FROM queue
-             WHERE account_id = $1 AND engine > '' AND task_id COLLATE \"POSIX\" >= $2 LIMIT $3::bigint)
-            LIMIT $3::bigint) AS counted) AS unfinished
+             WHERE account_id = $1 AND engine > '' AND task_id COLLATE \"POSIX\" >= $3 LIMIT $2::bigint)
+            LIMIT $2::bigint) AS counted) AS unfinished
     FROM accounts a LEFT JOIN LATERAL (
         SELECT id, balance FROM ledger WHERE account_id = $1 ORDER BY id DESC LIMIT 1) AS newest ON true
     WHERE a.id = $1";
@@ -69,13 +72,13 @@ const GRANTS: &str = "
     SELECT entry_id, remaining, expires_at FROM expiring_grants
     WHERE account_id = $1 AND lapsed IS NULL AND remaining > 0 ORDER BY expires_at, entry_id";
 
-/// The credits of an account that is locked. PostgreSQL counts unfinished tasks up to `most`.
+/// The credits of an account that is locked, and its unfinished tasks, counted up to `most`.
 pub(crate) async fn holding(tx: &Transaction<'_>, account_id: Id, most: u32) -> Done<Holding> {
     let account = async {
         match tx {
-            Transaction::Sqlite(..) => tx.query_opt(ACCOUNT_ON_SQLITE, &[&account_id]).await,
+            Transaction::Sqlite(..) => tx.query_opt(ACCOUNT_ON_SQLITE, &[&account_id, &most]).await,
             Transaction::Postgres(database, ..) => {
-                tx.query_opt(ACCOUNT_ON_POSTGRES, &[&account_id, &database.horizon(), &most]).await
+                tx.query_opt(ACCOUNT_ON_POSTGRES, &[&account_id, &most, &database.horizon()]).await
             }
         }
     };
@@ -108,9 +111,6 @@ pub(crate) async fn record(
     now: Timestamp,
 ) -> Done<i64> {
     let NewEntry { kind, amount, task_id, key_id, grant_id, note } = entry;
-    if let Transaction::Sqlite(..) = tx {
-        tx.execute("UPDATE accounts SET balance = $2 WHERE id = $1", &[&account_id, &balance]).await?;
-    }
     let sql = "INSERT INTO ledger (account_id, kind, amount, balance, created_at, task_id, note, key_id, grant_id)
         VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9) RETURNING id";
     let parameters: [&dyn Parameter; 9] = [&account_id, kind, amount, &balance, &now, task_id, note, key_id, grant_id];

@@ -7,7 +7,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use tintype_engine::Stage;
 
-use super::driver::{Driver, List, Row, Store, Transaction, from_row, json};
+use super::driver::{List, Row, Store, Transaction, from_row, json};
 use super::{AttemptProgress, FoundPreview, Lease, Result, SoughtPreview, Unfinished};
 use crate::failure::Done;
 use tintype_domain::model::{Id, Surface};
@@ -28,18 +28,6 @@ pub(super) async fn forget_ended(tx: &Transaction<'_>) -> Done {
         tx.execute(&format!("DELETE FROM {table} WHERE task_id {}", tx.in_subquery(&ended)), &[]).await?;
     }
     Ok(())
-}
-
-/// Unfinished tasks `q` that fit, at the time `now`.
-fn unfinished_where(condition: &str, now: &str) -> String {
-    format!(
-        "SELECT q.task_id, q.account_id, t.image_to_image, q.lease_until IS NOT NULL AS is_leased,
-             {now} - p.started_at AS running_ms, p.step, p.steps, p.fraction, v.number AS preview
-         FROM queue q JOIN tasks t ON t.id = q.task_id AND t.surface = $2
-         LEFT JOIN progress p ON p.task_id = q.task_id AND p.lease_epoch = q.lease_epoch AND q.lease_until IS NOT NULL
-         LEFT JOIN previews v ON v.task_id = q.task_id AND v.lease_epoch = q.lease_epoch AND q.lease_until IS NOT NULL
-         WHERE {condition}"
-    )
 }
 
 /// How far an attempt is.
@@ -126,25 +114,19 @@ impl Store {
 
     /// The unfinished tasks of some accounts on one surface, in any order.
     pub async fn unfinished(&self, accounts: &[Id], surface: Surface) -> Result<Vec<Unfinished>> {
-        let time = self.driver.time();
-        let rows = match &self.driver {
-            Driver::Sqlite(_) => {
-                // Waiting tasks are ranges of indexes; leased ones are as few as the workers have slots.
-                let parts = ["IS NULL AND q.engine = ''", "IS NULL AND q.engine > ''", "IS NOT NULL"];
-                let part = |part| unfinished_where(&format!("q.account_id = $1 AND q.lease_until {part}"), "$3");
-                let sql = parts.map(part).join(" UNION ALL ");
-                let mut rows = Vec::new();
-                for account_id in accounts {
-                    rows.extend(self.driver.read(&sql, &[account_id, &surface, &time]).await?);
-                }
-                rows
-            }
-            Driver::Postgres(_) => {
-                let sql = unfinished_where("q.account_id = ANY ($1)", "tintype_now($3)");
-                self.driver.read(&sql, &[&List(accounts), &surface, &time]).await?
-            }
-        };
-        rows.iter().map(unfinished).collect()
+        let sql = format!(
+            "SELECT q.task_id, q.account_id, t.image_to_image, q.lease_until IS NOT NULL AS is_leased,
+                 {} - p.started_at AS running_ms, p.step, p.steps, p.fraction, v.number AS preview
+             FROM queue q JOIN tasks t ON t.id = q.task_id AND t.surface = $2
+             LEFT JOIN progress p
+                 ON p.task_id = q.task_id AND p.lease_epoch = q.lease_epoch AND q.lease_until IS NOT NULL
+             LEFT JOIN previews v
+                 ON v.task_id = q.task_id AND v.lease_epoch = q.lease_epoch AND q.lease_until IS NOT NULL
+             WHERE q.account_id {}",
+            self.driver.either("$3", "tintype_now($3)"),
+            self.driver.in_list(1)
+        );
+        self.driver.list(&sql, &[&List(accounts), &surface, &self.driver.time()], unfinished).await
     }
 
     /// The latest previews of the present attempts at such tasks on a surface, of those that are due and not yet seen.

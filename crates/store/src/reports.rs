@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::Result;
-use super::accounts::{self, account, entry};
+use super::accounts::{ACCOUNT, account, entry};
 use super::driver::{Driver, Store, from_row, of_account};
 use super::keys::{KEY, api_key};
 use super::people::{PERSON, person};
@@ -280,11 +280,10 @@ impl Store {
             return Ok(Vec::new());
         }
         let sql = format!(
-            "SELECT {}, (SELECT count(*) FROM people p WHERE p.account_id = accounts.id) AS people,
+            "SELECT {ACCOUNT}, (SELECT count(*) FROM people p WHERE p.account_id = accounts.id) AS people,
                  (SELECT count(*) FROM api_keys k WHERE k.account_id = accounts.id AND k.suspended_at IS NOT NULL
                   AND k.revoked_at IS NULL) AS suspended_keys
              FROM accounts WHERE name > $2 AND {}(lower(name), lower($1)) > 0 ORDER BY name LIMIT $3",
-            self.driver.either(accounts::ON_SQLITE, accounts::ON_POSTGRES),
             position(&self.driver)
         );
         self.driver.list(&sql, &[&text, &after, &limit], summary).await

@@ -6,7 +6,7 @@
 //! 1. Change both files.
 //! 2. Write the statements that bring an existing database there into `NNNN_title.sql` in
 //!    `crates/store/migrations/sqlite` and `crates/store/migrations/postgres`. NNNN is the version that they lead to:
-//!    0101 is the first. Processes of the release before run beside it, so it only adds.
+//!    0101 is the first. On PostgreSQL, processes of the release before run beside it, so it only adds.
 //! 3. List their name below.
 //!
 //! `crates/store/tests/it/store/schema.rs` makes databases from `0100_first.sql` and all changes, and compares them
@@ -21,7 +21,7 @@ pub const FIRST_VERSION: i64 = 100;
 macro_rules! schema {
     ($kind:literal) => {
         schema!($kind: "0101_cause" "0102_settings" "0103_masks" "0104_authors" "0105_stars" "0106_private_boards"
-            "0107_shared_links" "0108_symbols" "0109_invitations" "0110_uploaders" "0111_primary_key")
+            "0107_shared_links" "0108_symbols" "0109_invitations" "0110_uploaders" "0111_primary_key" "0112_balances")
     };
     ($kind:literal: $($change:literal)+) => {
         Schema {

@@ -102,16 +102,9 @@ impl Order {
                 Surface::Api => Ok(0),
             }
         };
-        let count = async {
-            let count = "UPDATE accounts SET unfinished = unfinished + 1 WHERE id = $1";
-            match tx {
-                Transaction::Sqlite(..) => tx.execute(count, &[&self.account_id]).await,
-                Transaction::Postgres(..) => Ok(0),
-            }
-        };
         let queue = self.queue(tx, id, &debit.parts);
         let debit = ledger::debit(tx, self.account_id, debit, &charge, task.updated_at);
-        try_join!(biased; self.insert(tx, &task), queue, call, unindexed, count, debit)?;
+        try_join!(biased; self.insert(tx, &task), queue, call, unindexed, debit)?;
         Ok(Submission::Accepted(task))
     }
 

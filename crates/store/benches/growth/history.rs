@@ -32,14 +32,10 @@ pub fn fill(database: &Database<'_>, tasks: u64) -> Outcome<()> {
         format!("WITH RECURSIVE s (k) AS (SELECT {from} UNION ALL SELECT k + 1 FROM s WHERE k + 1 < {end})")
     };
     let (account, owner, task) = (named("k"), named(&format!("(k % {ACCOUNTS})")), named("k"));
-    // PostgreSQL reads a balance from the newest entry.
-    let spent = format!("(({tasks} + {ACCOUNTS} - 1 - k) / {ACCOUNTS})");
-    let (balance, balances) = match database.cluster {
-        None => (", balance", format!(", {CREDITS} - 2 * {spent}")),
-        Some(_) => ("", String::new()),
-    };
+    // The first schema of SQLite has a column for it.
+    let (balance, zero) = if database.cluster.is_none() { (", balance", ", 0") } else { ("", "") };
     database.execute(&format!(
-        "{all} INSERT INTO accounts (id, name{balance}) SELECT {account}, 'account ' || k{balances} FROM s;
+        "{all} INSERT INTO accounts (id, name{balance}) SELECT {account}, 'account ' || k{zero} FROM s;
          {all} INSERT INTO ledger (account_id, kind, amount, balance, created_at)
          SELECT {account}, 'grant', {CREDITS}, {CREDITS}, {LONG_AGO} FROM s;",
         all = series(0, ACCOUNTS)

@@ -140,21 +140,13 @@ impl Fixture {
             )
         };
         let request = ", account_id, surface, image_to_image, updated_at, n, aspect_ratio, reference_images, prompt";
-        let mut sql = [
+        let sql = [
             copy("tasks", "id", request),
             copy("queue", "task_id", ", account_id, reference_count"),
             copy("unindexed", "task_id", ""),
             copy("ledger", "task_id", ", account_id, kind, amount, balance, created_at"),
-        ]
-        .concat();
-        if matches!(self.backend, Backend::Sqlite) {
-            sql += &format!(
-                "UPDATE accounts SET unfinished = unfinished + {copies}, balance =
-                     (SELECT balance FROM ledger WHERE account_id = accounts.id ORDER BY id DESC LIMIT 1)
-                 WHERE id = (SELECT account_id FROM tasks WHERE id = '{task}');"
-            );
-        }
-        self.execute(&sql);
+        ];
+        self.execute(&sql.concat());
     }
 
     /// The record that a write returns for a task that it ends.

@@ -1,0 +1,1 @@
+-- SQLite takes balances from the ledger now, and counts unfinished tasks in the queue. PostgreSQL always did.
