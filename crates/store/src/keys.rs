@@ -174,30 +174,29 @@ async fn rotate(
     Ok(Addition::Created(added))
 }
 
-/// The key after a change, and whether the change made a difference.
-async fn change(tx: &Transaction<'_>, id: Id, change: KeyChange, by_operator: bool) -> Done<Option<(ApiKey, bool)>> {
+/// Changes a key, and records that if it makes a difference.
+async fn change(tx: &Transaction<'_>, id: Id, change: KeyChange, by_operator: bool) -> Done<Option<ApiKey>> {
+    let (set, action) = match change {
+        KeyChange::Budget(_) => ("", Some(Action::ChangeBudget)),
+        KeyChange::Enable => ("disabled = FALSE, suspended_at = NULL, suspended_for = NULL", Some(Action::EnableKey)),
+        KeyChange::Lift => ("suspended_at = NULL, suspended_for = NULL", Some(Action::Lift)),
+        KeyChange::Disable => ("disabled = TRUE", Some(Action::DisableKey)),
+        KeyChange::Undisable => ("disabled = FALSE", Some(Action::UndisableKey)),
+        KeyChange::Revoke => ("revoked_at = coalesce(revoked_at, $2)", Some(Action::RevokeKey)),
+        // The service itself does that.
+        KeyChange::FlagLeaked => ("leaked_at = coalesce(leaked_at, $2)", None),
+    };
     let find = format!("SELECT {KEY} FROM api_keys WHERE id = $1");
+    let sql = format!("UPDATE api_keys SET {set} WHERE id = $1 AND CAST($2 AS bigint) IS NOT NULL RETURNING {KEY}");
     if !matches!(change, KeyChange::Budget(_)) {
         lock_line(tx, id).await?;
     }
     let before = tx.find(&find, &[&id], api_key).await?;
-    let set = match change {
-        KeyChange::Budget(budget) => {
-            if !budgets::set(tx, id, budget, by_operator).await? {
-                return Ok(None);
-            }
-            let changed = tx.find(&find, &[&id], api_key).await?;
-            return Ok(changed.map(|changed| (changed.clone(), before != Some(changed))));
-        }
-        KeyChange::Enable => "disabled = FALSE, suspended_at = NULL, suspended_for = NULL",
-        KeyChange::Lift => "suspended_at = NULL, suspended_for = NULL",
-        KeyChange::Disable => "disabled = TRUE",
-        KeyChange::Undisable => "disabled = FALSE",
-        KeyChange::Revoke => "revoked_at = coalesce(revoked_at, $2)",
-        KeyChange::FlagLeaked => "leaked_at = coalesce(leaked_at, $2)",
+    let changed = match change {
+        KeyChange::Budget(budget) if !budgets::set(tx, id, budget, by_operator).await? => return Ok(None),
+        KeyChange::Budget(_) => tx.find(&find, &[&id], api_key).await?,
+        _ => tx.find(&sql, &[&id, &tx.now()], api_key).await?,
     };
-    let sql = format!("UPDATE api_keys SET {set} WHERE id = $1 AND CAST($2 AS bigint) IS NOT NULL RETURNING {KEY}");
-    let changed = tx.find(&sql, &[&id, &tx.now()], api_key).await?;
     let mut differs = before != changed;
     if matches!(change, KeyChange::Enable | KeyChange::Lift) {
         // After locking the line, so that no concurrent strike is missed. Its maker's strikes are cleared, too.
@@ -206,7 +205,14 @@ async fn change(tx: &Transaction<'_>, id: Id, change: KeyChange, by_operator: bo
         tx.execute(&of_maker, &[&id]).await?;
         differs |= tx.execute(&format!("DELETE FROM strikes WHERE {OF_LINE}"), &[&id]).await? > 0;
     }
-    Ok(changed.map(|changed| (changed, differs)))
+    if let Some((key, action)) = changed.as_ref().zip(action).filter(|_| differs) {
+        let detail = match change {
+            KeyChange::Budget(budget) => budget.map_or_else(|| "none".to_owned(), |budget| budget.to_string()),
+            _ => key.name.clone(),
+        };
+        tx.audit(AuditedChange::of_key(action, key).with(detail)).await?;
+    }
+    Ok(changed)
 }
 
 impl Store {
@@ -247,28 +253,7 @@ impl Store {
     /// sets a budget that [`Budget::may_replace`] rejects.
     pub async fn change_key(&self, id: Id, new: KeyChange) -> Result<Option<ApiKey>> {
         let by_operator = self.right.is_none();
-        self.write(Effect::ChangeKey, async move |tx| {
-            let Some((changed, differs)) = change(tx, id, new, by_operator).await? else { return Ok(None) };
-            if differs {
-                let key = &changed;
-                let of = |action| AuditedChange::of_key(action, key).with(&key.name);
-                let of_budget = AuditedChange::of_key(Action::ChangeBudget, key);
-                let audited = match new {
-                    KeyChange::Enable => of(Action::EnableKey),
-                    KeyChange::Undisable => of(Action::UndisableKey),
-                    KeyChange::Lift => of(Action::Lift),
-                    KeyChange::Disable => of(Action::DisableKey),
-                    KeyChange::Revoke => of(Action::RevokeKey),
-                    KeyChange::Budget(None) => of_budget.with("none"),
-                    KeyChange::Budget(Some(budget)) => of_budget.with(budget),
-                    // The service itself does that.
-                    KeyChange::FlagLeaked => return Ok(Some(changed)),
-                };
-                tx.audit(audited).await?;
-            }
-            Ok(Some(changed))
-        })
-        .await
+        self.write(Effect::ChangeKey, async move |tx| change(tx, id, new, by_operator).await).await
     }
 
     /// Adds a key that takes over the key `id`'s name, rates and expiry, whether it is disabled, and its strikes and
