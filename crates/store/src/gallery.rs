@@ -3,6 +3,7 @@
 use super::driver::{Driver, List, Parameter, Row, Store, Transaction, from_row, with_store};
 use super::failure::Done;
 use super::tasks::{completed, record, record_columns, upper};
+use super::upkeep::ERASED;
 use super::{Action, AuditedChange, CompletedTask, Result, TaskRecord, ledger};
 use tintype_domain::model::Id;
 use tintype_domain::request::AspectRatio;
@@ -495,11 +496,9 @@ impl Store {
             let parameters: [&dyn Parameter; 4] = [&deleted_before, &ended_before, &floor, &GALLERY_BATCH];
             let due: Vec<Id> = tx.list(&sql, &parameters, |row| row.get("task_id")).await?;
             let erased = forget(tx, &due).await?;
-            for sql in [
-                "UPDATE tasks SET prompt = '', reference_images = '[]', settings = NULL, request_id = NULL WHERE id",
-                "UPDATE deletions SET erased = TRUE WHERE task_id",
-            ] {
-                tx.execute(&format!("{sql} {}", tx.in_list(1)), &[&List(erased)]).await?;
+            let blank = format!("tasks SET {ERASED}, request_id = NULL WHERE id");
+            for set in [&*blank, "deletions SET erased = TRUE WHERE task_id"] {
+                tx.execute(&format!("UPDATE {set} {}", tx.in_list(1)), &[&List(erased)]).await?;
             }
             Ok(erased.len())
         })

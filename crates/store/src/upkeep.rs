@@ -24,6 +24,9 @@ const REMOVABLE_ON_POSTGRES: &str = "
     WHERE account_id = $3 AND id < $2 AND removed_at IS NULL AND status <> 'processing' AND updated_at < $1
     ORDER BY surface, id LIMIT $4";
 
+/// Erases what a request asked for.
+pub(super) const ERASED: &str = "prompt = '', reference_images = '[]', settings = NULL";
+
 /// Tasks that are removed, or prompts that are erased, in one transaction. SQLite lets the writes of callers run in
 /// between.
 fn batch(tx: &Transaction<'_>) -> i64 {
@@ -41,12 +44,8 @@ async fn remove(tx: &Transaction<'_>, account_id: Id, cutoff: Timestamp) -> Done
     let parameters: [&dyn Parameter; 4] = [&cutoff, &Id::floor(cutoff), &account_id, &most];
     let due: Vec<Id> = tx.list(&due, &parameters, |row| row.get("id")).await?;
     let removed = forget(tx, &due).await?;
-    let sql = format!(
-        "UPDATE tasks SET removed_at = $2, prompt = '', reference_images = '[]', settings = NULL, request_id = NULL
-         WHERE id {}",
-        tx.in_list(1)
-    );
-    tx.execute(&sql, &[&List(removed), &tx.now()]).await?;
+    let hide = format!("UPDATE tasks SET removed_at = $2, {ERASED}, request_id = NULL WHERE id {}", tx.in_list(1));
+    tx.execute(&hide, &[&List(removed), &tx.now()]).await?;
     Ok((removed.len(), due.len() as i64 == most || removed.len() < due.len()))
 }
 
@@ -65,8 +64,8 @@ async fn erase(tx: &Transaction<'_>, account_id: Id, latest: Id) -> Done<usize> 
     );
     let due: Vec<Id> = tx.list(&due, &[&account_id, &latest, &batch(tx)], |row| row.get("task_id")).await?;
     let erased = unsearch(tx, &due).await?;
-    let blank = "UPDATE tasks SET prompt = '', reference_images = '[]', settings = NULL WHERE id";
-    tx.execute(&format!("{blank} {}", tx.in_list(1)), &[&List(erased)]).await?;
+    let blank = format!("UPDATE tasks SET {ERASED} WHERE id {}", tx.in_list(1));
+    tx.execute(&blank, &[&List(erased)]).await?;
     delete_of(tx, "failed_prompts", erased).await?;
     Ok(erased.len())
 }
