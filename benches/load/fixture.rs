@@ -6,7 +6,7 @@ use futures::future::try_join_all;
 use tintype_domain::key::KeySecret;
 use tintype_domain::model::{Id, Surface};
 use tintype_domain::request::GenerateRequest;
-use tintype_store::{AccountCreation, Claim, LeaseWrite, NewKey, Store, Submission};
+use tintype_store::{Claim, LeaseWrite, NewKey, Store, Submission};
 
 use crate::Outcome;
 
@@ -37,7 +37,7 @@ pub async fn limited_caller(store: &Store, name: &str) -> Outcome<Caller> {
 }
 
 async fn caller_with(store: &Store, name: &str, rate: Option<u32>) -> Outcome<Caller> {
-    let AccountCreation::Created(account) = store.create_account(name, CREDITS).await? else {
+    let Some(account) = store.create_account(name, CREDITS).await? else {
         return Err(format!("the account {name} exists").into());
     };
     let secret = KeySecret::random();

@@ -17,7 +17,7 @@ use tintype_engine::picture::Picture;
 use tintype_rigs::postgres::Cluster;
 use tintype_store::postgres;
 use tintype_store::sqlite;
-use tintype_store::{AccountCreation, NewSession, PersonCreation, Rank, Store, Submission};
+use tintype_store::{NewSession, PersonCreation, Rank, Store, Submission};
 use tintype_system::clock::Clock;
 use tintype_system::fault::Faults;
 use tokio::runtime::Runtime;
@@ -86,7 +86,7 @@ async fn fill(store: &Store, clock: &Clock, tasks: usize) -> Outcome<()> {
     let span = Duration::from_secs(60 * 60 * 24) * DAYS;
     clock.set(end.saturating_sub(span));
     let created = store.create_account_as(NAME, fixture::CREDITS, Rank::Administrator).await?;
-    let AccountCreation::Created(account) = created else { return Err("the account exists".into()) };
+    let Some(account) = created else { return Err("the account exists".into()) };
     let ratios = AspectRatio::ALL;
     for begin in (0..tasks).step_by(BATCH) {
         clock.set(end.saturating_sub(span.mul_f64(1.0 - begin as f64 / tasks as f64)));

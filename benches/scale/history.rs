@@ -1,7 +1,7 @@
 //! Finished tasks in bulk, as they would be after years.
 
 use tintype_domain::model::{Account, Id};
-use tintype_store::{AccountCreation, Store};
+use tintype_store::Store;
 use tokio_postgres::Client;
 
 use crate::Outcome;
@@ -17,10 +17,8 @@ const LONG_AGO: i64 = 1_792_022_400_000;
 pub async fn fill(client: &Client, store: &Store, tasks: u32) -> Outcome<Vec<Account>> {
     let mut accounts = Vec::new();
     for number in 0..ACCOUNTS {
-        match store.create_account(&format!("account {number}"), CREDITS).await? {
-            AccountCreation::Created(account) => accounts.push(account),
-            AccountCreation::NameTaken => return Err("the database is not empty".into()),
-        }
+        let created = store.create_account(&format!("account {number}"), CREDITS).await?;
+        accounts.push(created.ok_or("the database is not empty")?);
     }
     let ids: Vec<&str> = accounts.iter().map(|account| account.id.as_str()).collect();
     let floor = Id::floor(tintype_system::clock::Timestamp::from_millis(LONG_AGO));

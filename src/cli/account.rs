@@ -15,7 +15,7 @@ use tintype_config::{DataSettings, DatabaseUrl};
 use tintype_domain::model::{Account, Surface};
 use tintype_domain::names::{self, new_account_name};
 use tintype_domain::text::counted;
-use tintype_store::{AccountChange, AccountCreation, Rank, Store};
+use tintype_store::{AccountChange, Rank, Store};
 use tintype_system::data_dir;
 use tintype_system::output;
 
@@ -134,19 +134,19 @@ async fn create(args: CreateArgs, data: &DataSettings) -> Outcome {
             return Err(Failure(format!("this name looks like the account {:?}", known.name)));
         }
     }
-    match store.create_account_as(&args.name, args.credits, rank).await? {
-        AccountCreation::Created(account) => show(args.json, &account, || {
-            let credits = counted(account.credits, "credit", "credits");
-            let rank = if account.admin { " It is an admin account." } else { "" };
-            let name = quoted(Path::new(&account.name));
-            format!(
-                "Created account {} ({}) with {credits}.{rank}\n\
-                 Sign in: tintype account link {name}\nNew key: tintype key create --account {name}",
-                account.name, account.id
-            )
-        }),
-        AccountCreation::NameTaken => Err(Failure(format!("an account named {:?} already exists", args.name))),
-    }
+    let Some(account) = store.create_account_as(&args.name, args.credits, rank).await? else {
+        return Err(Failure(format!("an account named {:?} already exists", args.name)));
+    };
+    show(args.json, &account, || {
+        let credits = counted(account.credits, "credit", "credits");
+        let rank = if account.admin { " It is an admin account." } else { "" };
+        let name = quoted(Path::new(&account.name));
+        format!(
+            "Created account {} ({}) with {credits}.{rank}\n\
+             Sign in: tintype account link {name}\nNew key: tintype key create --account {name}",
+            account.name, account.id
+        )
+    })
 }
 
 /// An account with its state.

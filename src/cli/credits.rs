@@ -17,7 +17,7 @@ use crate::files::Files;
 use tintype_config::{DataSettings, lifetime};
 use tintype_domain::model::{EntryKind, LedgerEntry};
 use tintype_domain::text::{self, counted};
-use tintype_store::{Audit, Drift, Store, TakeOutcome};
+use tintype_store::{Audit, CreditChange, Drift, Store};
 
 const HISTORY_PAGE: u32 = 1_000;
 
@@ -123,15 +123,15 @@ async fn grant(args: GrantArgs, store: &Store) -> Outcome {
 async fn take(args: TakeArgs, store: &Store) -> Outcome {
     let account = find_account(store, &args.account).await?;
     let name = &account.name;
-    let taken = store.take(account.id, args.amount, &args.note).await?;
-    match taken.ok_or_else(|| was_deleted(&account))? {
-        TakeOutcome::Taken(credits) => show(args.json, &Balance { account: name, credits }, || {
+    match store.take(account.id, args.amount, &args.note).await? {
+        CreditChange::Done(credits) => show(args.json, &Balance { account: name, credits }, || {
             format!("Took {}; {name} has {credits} left.", counted(args.amount, "credit", "credits"))
         }),
-        TakeOutcome::TooFew(available) => Err(Failure(format!(
+        CreditChange::TooFew(available) => Err(Failure(format!(
             "{name} has only {}, so nothing was taken: take {available} or less",
             counted(available, "credit", "credits")
         ))),
+        CreditChange::Repeated | CreditChange::NoAccount => Err(was_deleted(&account)),
     }
 }
 

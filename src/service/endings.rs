@@ -11,7 +11,7 @@ use crate::service::waiters::Waiters;
 use tintype_domain::model::{FailureCause, Id, Surface, TaskFailure, Violation};
 use tintype_domain::string_enum;
 use tintype_store::{
-    Cancellation, Claim, Ended, EndingsElsewhere, Lease, LeaseWrite, Reclaim, Reclaimed, Refusal, Result, Retry, Right,
+    Cancellation, Claim, Ended, EndingsElsewhere, Lease, LeaseWrite, Reclaim, Reclaimed, Refused, Result, Retry, Right,
     Store, StrikeRule,
 };
 use tintype_system::clock::Timestamp;
@@ -146,28 +146,22 @@ impl Endings {
     pub async fn refuse(&self, claim: &Claim, violation: Violation, strikes: Option<StrikeRule>) {
         let (lease, task, kind) = (claim.lease, claim.lease.task_id, violation.as_str());
         let refuse = || self.store.refuse(lease, REFUSED, strikes);
-        match self.retried(lease, "refuse", refuse, |outcome| *outcome == Refusal::Lost).await {
-            Ok(Refusal::SuspendedPerson { person, key }) => {
+        match self.retried(lease, "refuse", refuse, Option::is_none).await {
+            Ok(Some(Refused { suspended_key, suspended_person })) => {
                 self.refused(claim, kind);
-                self.suspended(key);
-                self.metrics.suspended_people.inc();
-                tracing::warn!(%person, "person suspended for policy violations; run `tintype person lift` to reinstate them");
+                if let Some(key) = suspended_key {
+                    self.metrics.suspended.inc();
+                    tracing::warn!(%key, "key suspended for violations of the content policy; `tintype key enable` enables it again");
+                }
+                if let Some(person) = suspended_person {
+                    self.metrics.suspended_people.inc();
+                    tracing::warn!(%person, "person suspended for policy violations; run `tintype person lift` to reinstate them");
+                }
             }
-            Ok(Refusal::Done { suspended }) => {
-                self.refused(claim, kind);
-                self.suspended(suspended);
-            }
-            Ok(Refusal::Lost) => tracing::warn!(%task, "lease lost; refusal discarded"),
+            Ok(None) => tracing::warn!(%task, "lease lost; refusal discarded"),
             Err(error) => {
                 tracing::error!(%task, %error, "could not refuse the task; if it has not failed, its lease will expire")
             }
-        }
-    }
-
-    fn suspended(&self, key: Option<Id>) {
-        if let Some(key) = key {
-            self.metrics.suspended.inc();
-            tracing::warn!(%key, "key suspended for violations of the content policy; `tintype key enable` enables it again");
         }
     }
 

@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tintype_domain::key::KeySecret;
-use tintype_store::{AccountCreation, NewKey, sqlite};
+use tintype_store::{NewKey, sqlite};
 use tintype_system::clock::Clock;
 
 use crate::rigs::binary::Server;
@@ -35,8 +35,7 @@ impl Workplace {
             let mut keys = Vec::new();
             for index in 0..=ACCOUNTS {
                 let (name, credits) = (format!("account-{index}"), if index == 0 { 0 } else { 100 });
-                let AccountCreation::Created(account) = store.create_account(&name, credits).await.expect("a store")
-                else {
+                let Some(account) = store.create_account(&name, credits).await.expect("a store") else {
                     panic!("{name} is taken")
                 };
                 let secret = KeySecret::random();

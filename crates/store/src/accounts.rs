@@ -10,30 +10,14 @@ use tintype_domain::model::{Account, EntryKind, Id, LedgerEntry, TaskId};
 use tintype_system::clock::Timestamp;
 use tintype_system::fault::Effect;
 
-/// Outcome of creating an account.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum AccountCreation {
-    /// The account was created.
-    Created(Account),
-    /// Another account has this name, or this text as its id.
-    NameTaken,
-}
-
-/// Outcome of taking credits away.
+/// Outcome of granting credits or taking them away.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum TakeOutcome {
-    /// The credits were taken, and this is the balance now.
-    Taken(i64),
-    /// Nothing changed: the account has only this balance.
+pub enum CreditChange {
+    /// This is the balance now.
+    Done(i64),
+    /// Nothing changed: the account has only this balance, and more was to be taken.
     TooFew(i64),
-}
-
-/// Outcome of a grant that someone made after seeing the ones before.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum GrantOutcome {
-    /// The credits were granted, and this is the balance now.
-    Granted(i64),
-    /// Nothing changed: there is a newer grant.
+    /// Nothing changed: there is a newer grant than the one that a form has shown.
     Repeated,
     /// Nothing changed: the account doesn't exist or is deleted.
     NoAccount,
@@ -87,18 +71,18 @@ pub(crate) async fn insert(tx: &Transaction<'_>, id: Id, name: &str, admin: &'st
     tx.find(&sql, &[&id, &name], |row| row.get("admin")).await
 }
 
-async fn create(tx: &Transaction<'_>, name: &str, credits: i64, rank: Rank) -> Done<AccountCreation> {
+async fn create(tx: &Transaction<'_>, name: &str, credits: i64, rank: Rank) -> Done<Option<Account>> {
     check_opening(credits).map_err(StoreError::other)?;
     let id = tx.new_id();
     let admin = match rank {
         Rank::Administrator => "TRUE",
         Rank::Ordinary => "NOT EXISTS (SELECT 1 FROM accounts)",
     };
-    let Some(admin) = insert(tx, id, name, admin).await? else { return Ok(AccountCreation::NameTaken) };
+    let Some(admin) = insert(tx, id, name, admin).await? else { return Ok(None) };
     ledger::open(tx, id, credits, OPENING_NOTE).await?;
     let rank = if admin { " (admin)" } else { "" };
     tx.audit(AuditedChange::of(Action::CreateAccount, id).with(format!("+{credits}{rank}"))).await?;
-    Ok(AccountCreation::Created(Account::new(id, name.to_owned(), credits, admin)))
+    Ok(Some(Account::new(id, name.to_owned(), credits, admin)))
 }
 
 /// The rows that go with a deleted account $1, now or at the next sweep.
@@ -151,14 +135,14 @@ async fn delete(tx: &Transaction<'_>, id: Id) -> Done {
 }
 
 impl Store {
-    /// Creates an account, granting it `credits` unless that is zero. More than
-    /// [`MAX_BALANCE`](tintype_domain::model::MAX_BALANCE) is an error.
-    pub async fn create_account(&self, name: &str, credits: i64) -> Result<AccountCreation> {
+    /// Creates an account, granting it `credits` unless that is zero; `None` if another account has this name, or this
+    /// text as its id. More than [`MAX_BALANCE`](tintype_domain::model::MAX_BALANCE) is an error.
+    pub async fn create_account(&self, name: &str, credits: i64) -> Result<Option<Account>> {
         self.create_account_as(name, credits, Rank::Ordinary).await
     }
 
     /// [`Store::create_account`] with a rank. The first account is an administrator in any case.
-    pub async fn create_account_as(&self, name: &str, credits: i64, rank: Rank) -> Result<AccountCreation> {
+    pub async fn create_account_as(&self, name: &str, credits: i64, rank: Rank) -> Result<Option<Account>> {
         let name = name.to_owned();
         self.write(Effect::CreateAccount, async move |tx| create(tx, &name, credits, rank).await).await
     }
@@ -174,7 +158,7 @@ impl Store {
             if tx.query_opt("SELECT 1 FROM accounts LIMIT 1", &[]).await?.is_some() {
                 return Ok(None);
             }
-            let AccountCreation::Created(account) = create(tx, &name, credits, Rank::Administrator).await? else {
+            let Some(account) = create(tx, &name, credits, Rank::Administrator).await? else {
                 return Ok(None);
             };
             keys::create(tx, account.id, &key, None, true, None).await?;
@@ -249,8 +233,8 @@ impl Store {
         expires_at: Option<Timestamp>,
     ) -> Result<Option<i64>> {
         match self.grant_after(account_id, None, amount, note, expires_at).await? {
-            GrantOutcome::Granted(balance) => Ok(Some(balance)),
-            GrantOutcome::Repeated | GrantOutcome::NoAccount => Ok(None),
+            CreditChange::Done(balance) => Ok(Some(balance)),
+            _ => Ok(None),
         }
     }
 
@@ -263,18 +247,18 @@ impl Store {
         amount: i64,
         note: Option<&str>,
         expires_at: Option<Timestamp>,
-    ) -> Result<GrantOutcome> {
+    ) -> Result<CreditChange> {
         let note = note.map(str::to_owned);
         self.write(Effect::Grant, async move |tx| {
             check_positive(amount).map_err(StoreError::other)?;
             if !ledger::lock(tx, account_id).await? {
-                return Ok(GrantOutcome::NoAccount);
+                return Ok(CreditChange::NoAccount);
             }
             // It sees every grant that was made before the lock.
             if let Some(newest) = newest {
                 let sql = "SELECT id FROM ledger WHERE account_id = $1 AND kind = 'grant' ORDER BY id DESC LIMIT 1";
                 if tx.find(sql, &[&account_id], |row| row.get("id")).await? != newest {
-                    return Ok(GrantOutcome::Repeated);
+                    return Ok(CreditChange::Repeated);
                 }
             }
             let balance = ledger::holding(tx, account_id, 0).await?.grant(amount).map_err(StoreError::other)?;
@@ -287,29 +271,29 @@ impl Store {
             }
             let detail = format!("+{amount}{until} {}", note.as_deref().unwrap_or_default());
             tx.audit(AuditedChange::of(Action::Grant, account_id).with(detail.trim())).await?;
-            Ok(GrantOutcome::Granted(balance))
+            Ok(CreditChange::Done(balance))
         })
         .await
     }
 
     /// Takes credits away, which is a grant with a negative amount in the ledger: first those that never expire, then
-    /// those that expire last. `None` if the account does not exist. An amount that is not positive is an error.
-    pub async fn take(&self, account_id: Id, amount: i64, note: &str) -> Result<Option<TakeOutcome>> {
+    /// those that expire last. An amount that is not positive is an error.
+    pub async fn take(&self, account_id: Id, amount: i64, note: &str) -> Result<CreditChange> {
         let note = note.to_owned();
         self.write(Effect::Grant, async move |tx| {
             check_positive(amount).map_err(StoreError::other)?;
             if !ledger::lock(tx, account_id).await? {
-                return Ok(None);
+                return Ok(CreditChange::NoAccount);
             }
             let now = tx.now();
             let debit = match ledger::holding(tx, account_id, 0).await?.take(amount, now) {
                 Ok(debit) => debit,
-                Err(available) => return Ok(Some(TakeOutcome::TooFew(available))),
+                Err(available) => return Ok(CreditChange::TooFew(available)),
             };
             let taken = NewEntry { note: Some(&note), ..NewEntry::new(EntryKind::Grant, -amount) };
             ledger::debit(tx, account_id, &debit, &taken, now).await?;
             tx.audit(AuditedChange::of(Action::Take, account_id).with(format!("-{amount} {note}").trim())).await?;
-            Ok(Some(TakeOutcome::Taken(debit.balance)))
+            Ok(CreditChange::Done(debit.balance))
         })
         .await
     }

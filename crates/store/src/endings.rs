@@ -11,7 +11,7 @@ use super::driver::{List, Parameter, Row, Store, Transaction, from_row, json};
 use super::ledger::{self, NewEntry};
 use super::upkeep::KEEP_FAILED_PROMPT;
 use super::{
-    Cancellation, Ended, LONGEST_DELAY, Lease, LeaseWrite, MAX_LOST_LEASES, Reclaimed, Refusal, Result, StoreError,
+    Cancellation, Ended, LONGEST_DELAY, Lease, LeaseWrite, MAX_LOST_LEASES, Reclaimed, Refused, Result, StoreError,
     StrikeRule, deliveries, strikes,
 };
 use crate::failure::Done;
@@ -206,9 +206,10 @@ impl Store {
         .await
     }
 
-    /// Fails and refunds a task, with a message for the caller, because the content policy refuses it. If there is a
-    /// `rule`, its key or person gets a strike, which suspends either at the limit. The audit log records that.
-    pub async fn refuse(&self, lease: Lease, error: &str, rule: Option<StrikeRule>) -> Result<Refusal> {
+    /// Fails and refunds a task, with a message for the caller, because the content policy refuses it; `None` if the
+    /// lease was lost before. If there is a `rule`, its key or person gets a strike, which suspends either at the limit.
+    /// The audit log records that.
+    pub async fn refuse(&self, lease: Lease, error: &str, rule: Option<StrikeRule>) -> Result<Option<Refused>> {
         let failure = TaskFailure::new(FailureCause::Policy, error);
         self.write(Effect::Refuse, async move |tx| {
             if rule.is_some() {
@@ -217,14 +218,12 @@ impl Store {
                     LEFT JOIN api_keys k ON k.id = q.key_id WHERE q.task_id = $1)";
                 tx.lock(person, &[&lease.task_id]).await?;
             }
-            let Some(found) = find(tx, LEASED, &[&lease.task_id, &lease.epoch]).await? else {
-                return Ok(Refusal::Lost);
-            };
+            let Some(found) = find(tx, LEASED, &[&lease.task_id, &lease.epoch]).await? else { return Ok(None) };
             if found.fail(tx, &failure).await?.is_none() {
-                return Ok(Refusal::Lost);
+                return Ok(None);
             }
-            let Some(rule) = rule else { return Ok(Refusal::Done { suspended: None }) };
-            strikes::strike(tx, lease.task_id, found.key_id, found.person_id, rule).await
+            let Some(rule) = rule else { return Ok(Some(Refused::default())) };
+            strikes::strike(tx, lease.task_id, found.key_id, found.person_id, rule).await.map(Some)
         })
         .await
     }

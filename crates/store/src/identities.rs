@@ -9,16 +9,6 @@ use tintype_domain::model::Id;
 use tintype_domain::person::Person;
 use tintype_system::fault::Effect;
 
-/// Outcome of linking an identity with a person.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Linking {
-    /// The person has the identity.
-    Linked,
-    /// Nothing changed: the identity belongs to another person, the person has another identity from this provider, or
-    /// the person doesn't exist.
-    Taken,
-}
-
 /// The person with the identity $1, $2.
 fn find() -> String {
     format!(
@@ -55,8 +45,9 @@ impl Store {
         Ok(self.driver.read_one(sql, &[&person_id, &issuer]).await?.is_some())
     }
 
-    /// Gives a person an identity.
-    pub async fn link_identity(&self, person_id: Id, identity: &Identity) -> Result<Linking> {
+    /// Gives a person an identity. Returns whether the person has it now: it may belong to another person, or the person
+    /// may have another identity from this provider, or not exist.
+    pub async fn link_identity(&self, person_id: Id, identity: &Identity) -> Result<bool> {
         let identity = identity.clone();
         self.write(Effect::LinkIdentity, async move |tx| {
             let Identity { issuer, subject } = &identity;
@@ -65,11 +56,11 @@ impl Store {
                 SELECT $1, $2, id FROM people WHERE id = $3 ON CONFLICT DO NOTHING";
             let added = tx.execute(sql, &[issuer, subject, &person_id]).await?;
             let found = with_identity(tx, &identity).await?.filter(|person| person.id == person_id);
-            let Some(person) = found else { return Ok(Linking::Taken) };
+            let Some(person) = found else { return Ok(false) };
             if added > 0 {
                 tx.audit(AuditedChange::of_person(Action::LinkIdentity, &person).with(issuer)).await?;
             }
-            Ok(Linking::Linked)
+            Ok(true)
         })
         .await
     }

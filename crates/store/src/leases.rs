@@ -94,23 +94,13 @@ impl StrikeRule {
     }
 }
 
-/// Outcome of refusing a task.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Refusal {
-    /// The task was failed and refunded.
-    Done {
-        /// The key that this strike suspended.
-        suspended: Option<Id>,
-    },
-    /// The task was failed and refunded, and this strike suspended the person who created it, or who made its key.
-    SuspendedPerson {
-        /// The person.
-        person: Id,
-        /// The key, which it suspended as well.
-        key: Option<Id>,
-    },
-    /// The lease was lost before the write; nothing was changed.
-    Lost,
+/// A task that was failed and refunded for a violation of the content policy, and whom its strike suspended.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Refused {
+    /// The key of the task.
+    pub suspended_key: Option<Id>,
+    /// The person who created the task, or who made its key.
+    pub suspended_person: Option<Id>,
 }
 
 /// Outcome of abandoning an attempt.

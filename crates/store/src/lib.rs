@@ -56,7 +56,7 @@ mod upkeep;
 mod uploads;
 mod values;
 
-pub use self::accounts::{AccountChange, AccountCreation, GrantOutcome, Rank, TakeOutcome};
+pub use self::accounts::{AccountChange, CreditChange, Rank};
 pub use self::audit::{Audit, Drift};
 pub use self::audit_log::{Action, Actor, AuditEntry, AuditedChange, Via};
 pub use self::calls::{Attachment, CALL_LIFE, Call, CallEnd, FOUND_UNCOUNTED_WITHIN, Origin};
@@ -71,12 +71,11 @@ pub use self::fleet::{
     WaitingTask, WorkerReport,
 };
 pub use self::gallery::{Board, BoardWrite, GalleryFilter, GalleryPage, MOST_COUNTED, TaskState};
-pub use self::identities::Linking;
 pub use self::invitations::{Acceptance, Accepting, Invitation, NewInvitation};
 pub use self::keys::{KeyChange, NewKey};
 pub use self::leases::{
     AttemptProgress, Cancellation, Claim, Ended, LONGEST_DELAY, LONGEST_LEASE, Lease, LeaseWrite, MAX_LOST_LEASES,
-    Reclaim, Reclaimed, Refusal, Retry, StrikeRule,
+    Reclaim, Reclaimed, Refused, Retry, StrikeRule,
 };
 pub use self::people::{
     Candidate, Credential, DeleteSessions, EndSessions, FactorRemoval, Joining, NewSession, Newcomer, PersonChange,

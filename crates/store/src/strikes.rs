@@ -3,7 +3,7 @@
 use super::driver::{Row, Transaction};
 use super::keys::{KEY, api_key};
 use super::people::{PERSON, person};
-use super::{Action, Actor, AuditedChange, Refusal, StrikeRule, audit_log, deliveries};
+use super::{Action, Actor, AuditedChange, Refused, StrikeRule, audit_log, deliveries};
 use crate::failure::Done;
 use tintype_domain::event::{self, EventType};
 use tintype_domain::model::Id;
@@ -31,21 +31,19 @@ pub(crate) async fn strike(
     tx: &Transaction<'_>,
     task_id: Id,
     key_id: Option<Id>,
-    mut person: Option<Id>,
+    mut person_id: Option<Id>,
     rule: StrikeRule,
-) -> Done<Refusal> {
-    let mut suspended = None;
+) -> Done<Refused> {
+    let mut refused = Refused::default();
     if let Some(key_id) = key_id {
-        suspended = of_key(tx, task_id, key_id, rule).await?.then_some(key_id);
+        refused.suspended_key = of_key(tx, task_id, key_id, rule).await?.then_some(key_id);
         let sql = "SELECT made_by FROM api_keys WHERE id = $1";
-        person = tx.find(sql, &[&key_id], |row| row.get("made_by")).await?.flatten();
+        person_id = tx.find(sql, &[&key_id], |row| row.get("made_by")).await?.flatten();
     }
-    match person {
-        Some(person) if of_person(tx, task_id, person, rule).await? => {
-            Ok(Refusal::SuspendedPerson { person, key: suspended })
-        }
-        _ => Ok(Refusal::Done { suspended }),
+    if let Some(person_id) = person_id {
+        refused.suspended_person = of_person(tx, task_id, person_id, rule).await?.then_some(person_id);
     }
+    Ok(refused)
 }
 
 /// Adds a strike to the key of a task; returns whether that suspends the key, which the audit log records.

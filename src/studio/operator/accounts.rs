@@ -14,7 +14,7 @@ use tintype_domain::key::{ApiKey, KeyState};
 use tintype_domain::model::{Account, EntryKind, ExpiringGrant, Id, LedgerEntry, MAX_BALANCE};
 use tintype_domain::text;
 use tintype_store::{
-    AccountChange, AccountSummary, EntryFilter, FactorRemoval, FoundPerson, GrantOutcome, KeyChange, PersonChange,
+    AccountChange, AccountSummary, CreditChange, EntryFilter, FactorRemoval, FoundPerson, KeyChange, PersonChange,
     StoreError,
 };
 use tintype_system::clock::Timestamp;
@@ -141,14 +141,14 @@ pub async fn grant(Path(id): Path<String>, form: OperatorForm) -> PageResult {
     if let (Some(amount), Some(note), Ok(expires_at), None, true) = (amount, note, expires_at, refusal, is_sure) {
         let note = Some(note.as_str()).filter(|note| !note.is_empty());
         match visitor.store().grant_after(account.id, Some(newest), amount, note, expires_at).await? {
-            GrantOutcome::Granted(_) => {
+            CreditChange::Done(_) => {
                 let person = visitor.person_id();
                 tracing::info!(account = %account.id, %person, amount, "credits were granted in the studio");
                 return Ok(redirect(&format!("{ACCOUNTS}/{}", account.id)));
             }
-            GrantOutcome::NoAccount => return Err(PageError::not_found()),
+            CreditChange::NoAccount | CreditChange::TooFew(_) => return Err(PageError::not_found()),
             // Its twin came first.
-            GrantOutcome::Repeated => refusal = Some("grant-repeated"),
+            CreditChange::Repeated => refusal = Some("grant-repeated"),
         }
     }
     // A form that was sent twice isn't filled in again, so that pressing once more doesn't grant again.

@@ -18,7 +18,7 @@ use crate::studio::{RequestContext, Studio};
 use tintype_domain::identity::{AuthenticationRequest, Identity, Purpose};
 use tintype_domain::source::Source;
 use tintype_outbound::identity_provider::{IdentityProvider, ProviderError, ProviderSignIn, word, words};
-use tintype_store::{Linking, Proof};
+use tintype_store::Proof;
 use tintype_system::clock::Clock;
 
 /// Codes of one address that are exchanged at the same time.
@@ -271,13 +271,11 @@ pub async fn link_identity(form: Form) -> PageResult {
     let tickets = studio.tickets().await?;
     let identity = identity.filter(|identity| tickets.admits(fields.text("ticket"), session, identity));
     let identity = identity.ok_or_else(lost)?;
-    match visitor.store().link_identity(person.id, &identity).await? {
-        Linking::Linked => {
-            tracing::info!(person = %person.id, "a person linked an identity");
-            Ok(redirect(SESSIONS))
-        }
-        Linking::Taken => Err(PageError::new(StatusCode::CONFLICT, "oidc-taken")),
+    if !visitor.store().link_identity(person.id, &identity).await? {
+        return Err(PageError::new(StatusCode::CONFLICT, "oidc-taken"));
     }
+    tracing::info!(person = %person.id, "a person linked an identity");
+    Ok(redirect(SESSIONS))
 }
 
 /// Removes the identity of the person, who needs a password then.

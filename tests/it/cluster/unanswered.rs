@@ -8,7 +8,7 @@ use tintype_domain::key::KeySecret;
 use tintype_domain::model::{Id, Status, Surface};
 use tintype_domain::request::GenerateRequest;
 use tintype_store::postgres;
-use tintype_store::{AccountCreation, LeaseWrite, NewKey, Store, StoreError, Submission};
+use tintype_store::{LeaseWrite, NewKey, Store, StoreError, Submission};
 use tintype_system::clock::Clock;
 use tintype_system::fault::Faults;
 
@@ -26,9 +26,7 @@ async fn store(directory: &TempDir) -> (Relay, Store, Id) {
     cluster().url(directory.path());
     let url = url(relay.directory.path(), directory.path());
     let store = postgres::open(&url, None, Clock::system(), Faults::default()).await.expect("a store");
-    let AccountCreation::Created(account) = store.create_account("ada", 100).await.expect("a store") else {
-        panic!("a new name")
-    };
+    let Some(account) = store.create_account("ada", 100).await.expect("a store") else { panic!("a new name") };
     (relay, store, account.id)
 }
 

@@ -28,7 +28,7 @@ use tintype_domain::model::Id;
 use tintype_engine::{Brief, Engine, EngineError, EngineInfo, Picture, Progress};
 use tintype_engines::{EngineChoice, EngineContext};
 use tintype_outbound::receivers::{ReceiverOptions, Receivers};
-use tintype_store::{AccountCreation, NewKey, Reclaim, Store};
+use tintype_store::{NewKey, Reclaim, Store};
 use tintype_system::clock::Clock;
 use tintype_system::data_dir::backup_lock;
 use tintype_system::fault::Faults;
@@ -383,8 +383,7 @@ impl Service {
 
     /// A new account with credits and a key.
     pub async fn caller(&self, name: &str, credits: i64) -> Caller {
-        let AccountCreation::Created(account) = self.shared.store.create_account(name, credits).await.expect("a store")
-        else {
+        let Some(account) = self.shared.store.create_account(name, credits).await.expect("a store") else {
             panic!("the name {name} is taken")
         };
         let (key_id, key) = self.new_key(account.id, |_| {}).await;

@@ -2,7 +2,6 @@
 
 use tintype_domain::ledger::check_opening;
 use tintype_domain::model::{Account, EntryKind};
-use tintype_store::AccountCreation;
 
 use super::act::{KeyOrder, Name};
 use super::credits::LOW;
@@ -25,10 +24,10 @@ impl Model {
         self.processes[self.by].may_use_an_id();
         let name = self.name(name);
         if self.accounts.iter().any(|account| account.name == name || account.id.as_str() == name) {
-            return Outcome::Creation(AccountCreation::NameTaken);
+            return Outcome::Creation(None);
         }
         let index = self.add_account(name, credits);
-        Outcome::Creation(AccountCreation::Created(self.accounts[index].clone()))
+        Outcome::Creation(Some(self.accounts[index].clone()))
     }
 
     fn add_account(&mut self, name: String, credits: i64) -> usize {

@@ -3,7 +3,7 @@
 use tintype_domain::event::EventType;
 use tintype_domain::ledger::{self, Debit, Holding, Lapse, Part, REFUND_LIFE, Refund, Returned, check_positive};
 use tintype_domain::model::{Account, EntryKind};
-use tintype_store::TakeOutcome;
+use tintype_store::CreditChange;
 use tintype_system::clock::Timestamp;
 
 use super::model::Model;
@@ -123,15 +123,15 @@ impl Model {
         if check_positive(amount).is_err() {
             return Outcome::Refused;
         }
-        let Some(index) = self.account(account) else { return Outcome::Taking(None) };
+        let Some(index) = self.account(account) else { return Outcome::Taking(CreditChange::NoAccount) };
         let now = self.now();
-        Outcome::Taking(Some(match self.holding(index).take(amount, now) {
-            Err(available) => TakeOutcome::TooFew(available),
+        Outcome::Taking(match self.holding(index).take(amount, now) {
+            Err(available) => CreditChange::TooFew(available),
             Ok(debit) => {
                 self.debit(index, EntryKind::Grant, &debit, now).note = Some(TAKEN.into());
-                TakeOutcome::Taken(debit.balance)
+                CreditChange::Done(debit.balance)
             }
-        }))
+        })
     }
 
     pub fn lapse(&mut self) -> Outcome {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use tintype_domain::event::EventType;
 use tintype_domain::model::{FailureCause, Id, Status, TaskFailure};
 use tintype_store::{
-    Claim, Ended, LONGEST_DELAY, LONGEST_LEASE, Lease, LeaseWrite, MAX_LOST_LEASES, Reclaim, Reclaimed, Refusal, Retry,
+    Claim, Ended, LONGEST_DELAY, LONGEST_LEASE, Lease, LeaseWrite, MAX_LOST_LEASES, Reclaim, Reclaimed, Refused, Retry,
     StrikeRule,
 };
 use tintype_system::clock::Timestamp;
@@ -132,13 +132,14 @@ impl Model {
     }
 
     pub fn refuse(&mut self, lease: Held, error: u8, rule: Option<StrikeRule>) -> Outcome {
-        let Some(index) = self.held(lease) else { return Outcome::Refusal(Refusal::Lost) };
+        let Some(index) = self.held(lease) else { return Outcome::Refusal(None) };
         self.end(index, failed(FailureCause::Policy, error));
         let struck = self.tasks[index].key.zip(rule).filter(|(key, rule)| self.strike(*key, *rule));
         if struck.is_some() {
             self.tell(self.tasks[index].account, EventType::KeySuspended, None, self.now());
         }
-        Outcome::Refusal(Refusal::Done { suspended: struck.map(|(key, _)| self.keys[key].key.id) })
+        let suspended_key = struck.map(|(key, _)| self.keys[key].key.id);
+        Outcome::Refusal(Some(Refused { suspended_key, suspended_person: None }))
     }
 
     pub fn fail_unleased(&mut self, task: Option<usize>, error: u8) -> Outcome {

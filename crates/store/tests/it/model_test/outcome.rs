@@ -2,9 +2,7 @@
 
 use tintype_domain::key::ApiKey;
 use tintype_domain::model::{Account, Id};
-use tintype_store::{
-    AccountCreation, Claim, Ended, Lease, LeaseWrite, Reclaimed, Refusal, Retry, StoreError, Submission, TakeOutcome,
-};
+use tintype_store::{Claim, CreditChange, Ended, Lease, LeaseWrite, Reclaimed, Refused, Retry, StoreError, Submission};
 
 /// Defines the outcomes, each with the answer of a driver that becomes it.
 macro_rules! outcomes {
@@ -26,11 +24,11 @@ macro_rules! outcomes {
 }
 
 outcomes! {
-    Creation(AccountCreation),
+    Creation(Option<Account>),
     First(Option<(Account, ApiKey)>),
     Key(Option<ApiKey>),
     Balance(Option<i64>),
-    Taking(Option<TakeOutcome>),
+    Taking(CreditChange),
     /// The number of grants that lapsed.
     Lapsed(usize),
     /// Accepted tasks by id, then refusals.
@@ -39,7 +37,7 @@ outcomes! {
     Lost(Vec<Lease>),
     Write(LeaseWrite),
     Retry(Retry),
-    Refusal(Refusal),
+    Refusal(Option<Refused>),
     Failed(Option<Ended>),
     Reclaimed(Reclaimed),
     Expired(Vec<Ended>),
@@ -48,7 +46,7 @@ outcomes! {
 impl Outcome {
     pub fn account_id(&self) -> Option<Id> {
         match self {
-            Self::Creation(AccountCreation::Created(account)) | Self::First(Some((account, _))) => Some(account.id),
+            Self::Creation(Some(account)) | Self::First(Some((account, _))) => Some(account.id),
             _ => None,
         }
     }

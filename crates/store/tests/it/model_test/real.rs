@@ -7,7 +7,7 @@ use tempfile::TempDir;
 use tintype_domain::endpoint::{AddedBy, SigningSecret};
 use tintype_domain::event::Subscription;
 use tintype_domain::model::{Account, FailureCause, Id};
-use tintype_store::{AccountChange, AccountCreation, NewEndpoint, Store};
+use tintype_store::{AccountChange, NewEndpoint, Store};
 use tintype_system::clock::{Clock, Timestamp};
 
 use super::act::{Act, Order, Step, file_names, message};
@@ -100,9 +100,7 @@ async fn work(store: &Store, model: &Model, act: Act) -> Outcome {
 async fn administer(store: &Store, model: &Model, act: Act) -> Outcome {
     match act {
         Act::CreateAccount { name, credits } => match store.create_account(&model.name(name), credits).await {
-            Ok(AccountCreation::Created(account)) => {
-                Outcome::Creation(AccountCreation::Created(listen(store, account).await))
-            }
+            Ok(Some(account)) => Outcome::Creation(Some(listen(store, account).await)),
             other => other.into(),
         },
         Act::CreateFirstAccount { name, credits, key } => {

@@ -11,9 +11,9 @@ use tintype_domain::model::{FailureCause, Id, Surface};
 use tintype_domain::person::Role;
 use tintype_domain::request::GenerateRequest;
 use tintype_store::{
-    Acceptance, AccountChange, AccountCreation, BoardWrite, Cancellation, EntryFilter, GalleryFilter, NewEndpoint,
-    NewInvitation, NewKey, NewSharedLink, NewUpload, Newcomer, Result, SoughtPreview, Store, Submission, Target,
-    TaskState, UploadedPicture, UsageBy, UsageFilter,
+    Acceptance, AccountChange, BoardWrite, Cancellation, EntryFilter, GalleryFilter, NewEndpoint, NewInvitation,
+    NewKey, NewSharedLink, NewUpload, Newcomer, Result, SoughtPreview, Store, Submission, Target, TaskState,
+    UploadedPicture, UsageBy, UsageFilter,
 };
 
 const MINUTE: Duration = Duration::from_secs(60);
@@ -51,10 +51,7 @@ pub async fn walk(store: &Store) -> Result<()> {
 }
 
 async fn new_account(store: &Store, name: &str) -> Result<Id> {
-    match store.create_account(name, 100).await? {
-        AccountCreation::Created(account) => Ok(account.id),
-        AccountCreation::NameTaken => panic!("the name {name} is taken"),
-    }
+    Ok(store.create_account(name, 100).await?.expect("a free name").id)
 }
 
 async fn invitations(store: &Store, account_id: Id) -> Result<()> {

@@ -8,7 +8,7 @@ use tintype_domain::event::{EventType, Subscription};
 use tintype_domain::model::{FailureCause, Id, Surface, TaskId};
 use tintype_store::{
     AccountChange, Action, Actor, Addition, AttemptEnd, AttemptWrite, DeliveryClaim, EndpointChange, NewEndpoint,
-    Reclaim, Refusal, Result, StrikeRule, Via,
+    Reclaim, Refused, Result, StrikeRule, Via,
 };
 
 use super::fixture::{DAY, Fixture, MILLISECOND, MINUTE, UNLIMITED, accepted, images, new_key, one_file};
@@ -179,9 +179,10 @@ case!(a_suspended_key_is_told_once, async |fx| {
     let endpoint = add(fx, ada, NewEndpoint { events: only, ..new_endpoint("https://a.example/") }).await?;
     let key = fx.store.create_key(ada, new_key("laptop")).await?.expect("a key");
     let rule = Some(StrikeRule { limit: 2, window: DAY });
-    for suspended in [None, Some(key.id), None] {
+    for suspended_key in [None, Some(key.id), None] {
         accepted(fx.store.submit(ada, Some(key.id), Surface::Api, images(1), UNLIMITED).await?);
-        assert_eq!(fx.store.refuse(fx.claim().await?, "refused", rule).await?, Refusal::Done { suspended });
+        let refused = fx.store.refuse(fx.claim().await?, "refused", rule).await?;
+        assert_eq!(refused, Some(Refused { suspended_key, suspended_person: None }));
     }
     let claims = claim(fx, endpoint.id, 10).await?;
     let [claim] = &claims[..] else { panic!("{claims:?}") };

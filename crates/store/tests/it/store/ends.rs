@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use tintype_domain::model::{EntryKind, FailureCause, Id, ReferenceProblem, Status, Surface, TaskId};
-use tintype_store::{Lease, LeaseWrite, MAX_LOST_LEASES, Reclaim, Refusal, Result, Retry};
+use tintype_store::{Lease, LeaseWrite, MAX_LOST_LEASES, Reclaim, Result, Retry};
 use tintype_system::clock::Clock;
 
 use super::fixture::{Fixture, LEASE, MILLISECOND, failure, images, one_file};
@@ -15,7 +15,7 @@ pub async fn assert_final(fx: &Fixture, lease: Lease) -> Result<()> {
     let before = fx.state().await?;
     assert_eq!(fx.store.complete(lease, vec!["late.png".into()]).await?, LeaseWrite::Lost);
     assert_eq!(fx.store.fail(lease, FailureCause::Engine, "too late").await?, LeaseWrite::Lost);
-    assert_eq!(fx.store.refuse(lease, "too late", None).await?, Refusal::Lost);
+    assert_eq!(fx.store.refuse(lease, "too late", None).await?, None);
     assert_eq!(fx.store.retry(lease, Duration::ZERO, "too late").await?, Retry::Lost);
     assert_eq!(fx.store.release(lease, Duration::ZERO).await?, LeaseWrite::Lost);
     assert_eq!(fx.store.renew(vec![lease], LEASE).await?, [lease]);

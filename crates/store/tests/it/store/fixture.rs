@@ -8,7 +8,7 @@ use tempfile::TempDir;
 use tintype_domain::key::{ApiKey, KeySecret};
 use tintype_domain::model::{Account, FailureCause, Id, LedgerEntry, Status, Surface, Task, TaskFailure};
 use tintype_domain::request::GenerateRequest;
-use tintype_store::{AccountCreation, Ended, Lease, NewKey, QueueDepth, Result, Store, Submission};
+use tintype_store::{Ended, Lease, NewKey, QueueDepth, Result, Store, Submission};
 use tintype_system::clock::Clock;
 
 use tintype_rigs::database::{Backend, NOON};
@@ -104,10 +104,7 @@ impl Fixture {
 
     /// Creates an account.
     pub async fn account(&self, name: &str, credits: i64) -> Result<Id> {
-        match self.store.create_account(name, credits).await? {
-            AccountCreation::Created(account) => Ok(account.id),
-            AccountCreation::NameTaken => panic!("the name {name} is taken"),
-        }
+        Ok(self.store.create_account(name, credits).await?.expect("a free name").id)
     }
 
     /// The balance of the account.

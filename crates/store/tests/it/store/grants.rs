@@ -3,7 +3,7 @@
 use futures::future::try_join_all;
 use tintype_domain::ledger::{NotCharged, REFUND_LIFE};
 use tintype_domain::model::{EntryKind, ExpiringGrant, FailureCause, Id, Surface};
-use tintype_store::{AccountChange, GrantOutcome, Result, Submission, TakeOutcome};
+use tintype_store::{AccountChange, CreditChange, Result, Submission};
 
 use super::fixture::{Fixture, HOUR, LEASE, MILLISECOND, UNLIMITED, accepted, images, one_file};
 use tintype_rigs::database::NOON;
@@ -54,17 +54,17 @@ case!(a_grant_that_is_made_twice_at_once_after_the_same_one_is_made_once, async 
         let newest = fx.store.history(account, None, 1).await?.first().map(|entry| entry.id);
         let outcomes =
             try_join_all([(); 4].map(|()| fx.store.grant_after(account, Some(newest), 5, None, end))).await?;
-        let made = outcomes.iter().filter(|outcome| **outcome == GrantOutcome::Granted(before + 5)).count();
-        let repeated = outcomes.iter().filter(|outcome| **outcome == GrantOutcome::Repeated).count();
+        let made = outcomes.iter().filter(|outcome| **outcome == CreditChange::Done(before + 5)).count();
+        let repeated = outcomes.iter().filter(|outcome| **outcome == CreditChange::Repeated).count();
         assert_eq!((made, repeated, fx.credits(account).await?), (1, 3, before + 5), "{outcomes:?}");
         assert_eq!(left(fx, account).await?, [5]);
     }
     // A charge is no grant.
     let newest = fx.store.history(ada, None, 1).await?[0].id;
     fx.submit(ada).await?;
-    assert_eq!(fx.store.grant_after(ada, Some(Some(newest)), 1, None, None).await?, GrantOutcome::Granted(7));
+    assert_eq!(fx.store.grant_after(ada, Some(Some(newest)), 1, None, None).await?, CreditChange::Done(7));
     fx.store.change_account(bob, AccountChange::Delete).await?;
-    assert_eq!(fx.store.grant_after(bob, Some(None), 1, None, None).await?, GrantOutcome::NoAccount);
+    assert_eq!(fx.store.grant_after(bob, Some(None), 1, None, None).await?, CreditChange::NoAccount);
     Ok(())
 });
 
@@ -105,7 +105,7 @@ case!(an_expired_grant_is_not_spent_even_before_it_lapses, async |fx| {
     assert_eq!(submit(2).await?, Submission::NotCharged(NotCharged::InsufficientCredits { available: 3 }));
     accepted(submit(1).await?);
     assert_eq!((fx.credits(ada).await?, left(fx, ada).await?), (6, vec![5]));
-    assert_eq!(fx.store.take(ada, 2, "a mistake").await?, Some(TakeOutcome::TooFew(1)));
+    assert_eq!(fx.store.take(ada, 2, "a mistake").await?, CreditChange::TooFew(1));
     assert_eq!(fx.store.expire_grants().await?, 1);
     assert_eq!(fx.credits(ada).await?, 1);
     Ok(())
@@ -247,11 +247,11 @@ case!(taken_credits_are_lasting_ones_first_and_then_those_that_expire_last, asyn
     let ada = fx.account("ada", 2).await?;
     grant(fx, ada, 3, 1).await?;
     grant(fx, ada, 3, 2).await?;
-    assert_eq!(fx.store.take(ada, 1, "a mistake").await?, Some(TakeOutcome::Taken(7)));
+    assert_eq!(fx.store.take(ada, 1, "a mistake").await?, CreditChange::Done(7));
     assert_eq!(left(fx, ada).await?, [3, 3]);
-    assert_eq!(fx.store.take(ada, 3, "a mistake").await?, Some(TakeOutcome::Taken(4)));
+    assert_eq!(fx.store.take(ada, 3, "a mistake").await?, CreditChange::Done(4));
     assert_eq!(left(fx, ada).await?, [3, 1]);
-    assert_eq!(fx.store.take(ada, 2, "a mistake").await?, Some(TakeOutcome::Taken(2)));
+    assert_eq!(fx.store.take(ada, 2, "a mistake").await?, CreditChange::Done(2));
     assert_eq!(left(fx, ada).await?, [2, 0]);
     Ok(())
 });

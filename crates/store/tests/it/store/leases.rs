@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use tintype_domain::model::{FailureCause, Status};
-use tintype_store::{LONGEST_LEASE, Lease, LeaseWrite, MAX_LOST_LEASES, Reclaim, Reclaimed, Refusal, Result, Retry};
+use tintype_store::{LONGEST_LEASE, Lease, LeaseWrite, MAX_LOST_LEASES, Reclaim, Reclaimed, Result, Retry};
 
 use super::fixture::{Fixture, LEASE, MILLISECOND, failure, one_file};
 
@@ -18,7 +18,7 @@ async fn assert_lost(fx: &Fixture, lease: Lease) -> Result<()> {
     assert_eq!(fx.store.retry(lease, Duration::ZERO, "too late").await?, Retry::Lost);
     assert_eq!(fx.store.complete(lease, vec!["late.png".into()]).await?, LeaseWrite::Lost);
     assert_eq!(fx.store.fail(lease, FailureCause::Engine, "too late").await?, LeaseWrite::Lost);
-    assert_eq!(fx.store.refuse(lease, "too late", None).await?, Refusal::Lost);
+    assert_eq!(fx.store.refuse(lease, "too late", None).await?, None);
     assert_eq!(fx.state().await?, before);
     Ok(())
 }

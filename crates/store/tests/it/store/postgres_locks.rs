@@ -8,8 +8,8 @@ use tintype_domain::key::KeySecret;
 use tintype_domain::model::{FailureCause, Status, Surface};
 use tintype_store::postgres;
 use tintype_store::{
-    AccountCreation, AttemptEnd, AttemptFailure, AttemptProgress, AttemptWrite, Ended, EndpointChange, Lease,
-    LeaseWrite, NewKey, NewUpload, Reclaim, Result, Right, StartLimit, Submission, Verdict,
+    AttemptEnd, AttemptFailure, AttemptProgress, AttemptWrite, Ended, EndpointChange, Lease, LeaseWrite, NewKey,
+    NewUpload, Reclaim, Result, Right, StartLimit, Submission, Verdict,
 };
 
 use super::endpoints::{claim, claim_one, complete, endpoint};
@@ -60,7 +60,7 @@ async fn a_write_that_ends_in_a_deadlock_is_repeated() -> Result<()> {
     let url = cluster().url(directory.path()).replace("?options=", "?options=-cdeadlock_timeout%3D3s%20");
     let clock = Clock::manual(NOON);
     let store = postgres::open(&url, None, clock, Faults::default()).await.expect("a fresh schema");
-    let AccountCreation::Created(account) = store.create_account("ada", 5).await? else { panic!("a new name") };
+    let Some(account) = store.create_account("ada", 5).await? else { panic!("a new name") };
     let account = account.id;
     let secret = KeySecret::random();
     store.create_key(account, NewKey::new(&secret)).await?.expect("a key");

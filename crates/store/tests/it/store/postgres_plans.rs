@@ -8,7 +8,7 @@ use serde_json::Value;
 use tempfile::TempDir;
 use tintype_domain::model::Surface;
 use tintype_domain::request::GenerateRequest;
-use tintype_store::{AccountCreation, Store, Submission};
+use tintype_store::{Store, Submission};
 use tintype_system::clock::Clock;
 use tintype_system::fault::Faults;
 
@@ -64,9 +64,7 @@ fn scans(step: &Value, found: &mut Vec<String>) {
 
 /// Gives another account so many tasks that no plan reads all.
 async fn fill(cluster: &Cluster, directory: &Path, store: &Store) {
-    let AccountCreation::Created(other) = store.create_account("eve", 100).await.expect("a store") else {
-        panic!("the name is taken")
-    };
+    let Some(other) = store.create_account("eve", 100).await.expect("a store") else { panic!("the name is taken") };
     let request = GenerateRequest::parse(br#"{"prompt": "a boat"}"#, &[443]).expect("a request");
     let submitted = store.submit(other.id, None, Surface::Api, request, 9).await.expect("a store");
     assert!(matches!(submitted, Submission::Accepted(_)), "{submitted:?}");

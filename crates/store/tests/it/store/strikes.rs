@@ -4,12 +4,12 @@ use std::time::Duration;
 
 use tintype_domain::key::{ApiKey, KeyState};
 use tintype_domain::model::{EntryKind, FailureCause, Id, Surface};
-use tintype_store::{Actor, KeyChange, LeaseWrite, PersonChange, Refusal, Result, StrikeRule, Via};
+use tintype_store::{Actor, KeyChange, LeaseWrite, PersonChange, Refused, Result, StrikeRule, Via};
 
 use super::fixture::{Fixture, HOUR, LEASE, UNLIMITED, accepted, failure, images, new_key};
 
 const THREE_AN_HOUR: Option<StrikeRule> = Some(StrikeRule { limit: 3, window: HOUR });
-const NOT_SUSPENDED: Refusal = Refusal::Done { suspended: None };
+const NOT_SUSPENDED: Option<Refused> = Some(Refused { suspended_key: None, suspended_person: None });
 
 #[test]
 fn a_rule_is_read_from_the_reason_that_it_gives() {
@@ -23,6 +23,11 @@ fn a_rule_is_read_from_the_reason_that_it_gives() {
     assert_eq!(StrikeRule::read("1 strike of the content policy within 1 hour"), None);
 }
 
+/// The outcome of a refusal that suspends a key.
+fn suspended(key: Id) -> Option<Refused> {
+    Some(Refused { suspended_key: Some(key), suspended_person: None })
+}
+
 /// Creates an account with credits and a key.
 async fn owner(fx: &Fixture, name: &str) -> Result<(Id, Id)> {
     let account = fx.account(name, 100).await?;
@@ -34,7 +39,7 @@ async fn key(fx: &Fixture, account: Id) -> Result<Id> {
 }
 
 /// Submits a task with a key and refuses it.
-async fn strike(fx: &Fixture, account: Id, key: Option<Id>, rule: Option<StrikeRule>) -> Result<Refusal> {
+async fn strike(fx: &Fixture, account: Id, key: Option<Id>, rule: Option<StrikeRule>) -> Result<Option<Refused>> {
     let surface = if key.is_some() { Surface::Api } else { Surface::Web };
     accepted(fx.store.submit(account, key, surface, images(1), UNLIMITED).await?);
     fx.store.refuse(fx.claim().await?, "refused", rule).await
@@ -56,7 +61,7 @@ case!(a_refused_task_is_failed_and_refunded_once, async |fx| {
     assert_eq!(fx.task(task.id).await?.status, failure(FailureCause::Policy, "refused"));
     assert_eq!(fx.credits(account).await?, 100);
     let before = fx.state().await?;
-    assert_eq!(fx.store.refuse(lease, "again", THREE_AN_HOUR).await?, Refusal::Lost);
+    assert_eq!(fx.store.refuse(lease, "again", THREE_AN_HOUR).await?, None);
     assert_eq!(fx.store.fail(lease, FailureCause::Engine, "again").await?, LeaseWrite::Lost);
     assert_eq!(fx.state().await?, before);
     let refunds = fx.store.history(account, None, 10).await?;
@@ -70,7 +75,7 @@ case!(a_refusal_under_a_lost_lease_adds_no_strike, async |fx| {
     let lost = fx.claim().await?;
     fx.store.release(lost, Duration::ZERO).await?;
     for _ in 0..5 {
-        assert_eq!(fx.store.refuse(lost, "refused", THREE_AN_HOUR).await?, Refusal::Lost);
+        assert_eq!(fx.store.refuse(lost, "refused", THREE_AN_HOUR).await?, None);
     }
     fx.store.complete(fx.claim().await?, vec!["boat.png".into()]).await?;
     for _ in 0..2 {
@@ -86,7 +91,7 @@ case!(the_last_strike_suspends_the_key_and_records_the_reason, async |fx| {
         assert_eq!(strike(fx, account, Some(key), THREE_AN_HOUR).await?, NOT_SUSPENDED);
         assert_eq!(state(fx, key).await?, KeyState::Active);
     }
-    assert_eq!(strike(fx, account, Some(key), THREE_AN_HOUR).await?, Refusal::Done { suspended: Some(key) });
+    assert_eq!(strike(fx, account, Some(key), THREE_AN_HOUR).await?, suspended(key));
     assert_eq!(state(fx, key).await?, KeyState::Suspended);
     let suspension = found(fx, key).await?.suspension.expect("a suspension");
     assert_eq!(suspension.at, fx.clock.now());
@@ -112,7 +117,7 @@ case!(a_strike_expires_at_the_exact_end_of_its_window, async |fx| {
         }
     }
     fx.clock.advance(HOUR - Duration::from_millis(1));
-    assert_eq!(strike(fx, account, Some(key), THREE_AN_HOUR).await?, Refusal::Done { suspended: Some(key) });
+    assert_eq!(strike(fx, account, Some(key), THREE_AN_HOUR).await?, suspended(key));
     fx.clock.advance(Duration::from_millis(1));
     assert_eq!(strike(fx, account, Some(late), THREE_AN_HOUR).await?, NOT_SUSPENDED);
     Ok(())
@@ -127,7 +132,7 @@ case!(strikes_of_one_key_do_not_count_for_another, async |fx| {
             assert_eq!(strike(fx, account, Some(key), THREE_AN_HOUR).await?, NOT_SUSPENDED);
         }
     }
-    assert_eq!(strike(fx, ada, Some(first), THREE_AN_HOUR).await?, Refusal::Done { suspended: Some(first) });
+    assert_eq!(strike(fx, ada, Some(first), THREE_AN_HOUR).await?, suspended(first));
     assert_eq!(state(fx, second).await?, KeyState::Active);
     assert_eq!(state(fx, of_bob).await?, KeyState::Active);
     Ok(())
@@ -143,7 +148,7 @@ case!(enabling_a_suspended_key_deletes_its_strikes, async |fx| {
     for _ in 0..2 {
         assert_eq!(strike(fx, account, Some(key), THREE_AN_HOUR).await?, NOT_SUSPENDED);
     }
-    assert_eq!(strike(fx, account, Some(key), THREE_AN_HOUR).await?, Refusal::Done { suspended: Some(key) });
+    assert_eq!(strike(fx, account, Some(key), THREE_AN_HOUR).await?, suspended(key));
     Ok(())
 });
 
@@ -155,7 +160,7 @@ case!(a_key_that_its_owner_enables_keeps_its_strikes_and_its_suspension, async |
         fx.store.change_key(key, KeyChange::Undisable).await?;
         assert_eq!(state(fx, key).await?, KeyState::Active);
     }
-    assert_eq!(strike(fx, account, Some(key), THREE_AN_HOUR).await?, Refusal::Done { suspended: Some(key) });
+    assert_eq!(strike(fx, account, Some(key), THREE_AN_HOUR).await?, suspended(key));
     fx.store.change_key(key, KeyChange::Undisable).await?;
     assert_eq!(state(fx, key).await?, KeyState::Suspended);
     Ok(())
@@ -220,7 +225,7 @@ case!(a_rotated_key_keeps_its_strikes, async |fx| {
     }
     let new = rotated(fx, key).await?;
     assert_eq!(new.state(fx.clock.now()), KeyState::Active);
-    assert_eq!(strike(fx, account, Some(new.id), THREE_AN_HOUR).await?, Refusal::Done { suspended: Some(new.id) });
+    assert_eq!(strike(fx, account, Some(new.id), THREE_AN_HOUR).await?, suspended(new.id));
     Ok(())
 });
 
@@ -239,7 +244,7 @@ case!(strikes_of_an_old_key_count_with_those_of_the_new_one, async |fx| {
     );
     // Each key of the line has used up what all of them had together.
     for key in keys.iter().rev() {
-        assert_eq!(strike(fx, account, Some(*key), THREE_AN_HOUR).await?, Refusal::Done { suspended: Some(*key) });
+        assert_eq!(strike(fx, account, Some(*key), THREE_AN_HOUR).await?, suspended(*key));
     }
     fx.store.change_key(keys[1], KeyChange::Lift).await?;
     assert_eq!(strike(fx, account, Some(keys[1]), THREE_AN_HOUR).await?, NOT_SUSPENDED, "the line begins anew");
@@ -254,7 +259,7 @@ case!(strikes_keep_their_age_across_rotations, async |fx| {
     let new = rotated(fx, rotated(fx, key).await?.id).await?.id;
     fx.clock.advance(HOUR / 2);
     assert_eq!(strike(fx, account, Some(new), THREE_AN_HOUR).await?, NOT_SUSPENDED, "the first strike has expired");
-    assert_eq!(strike(fx, account, Some(new), THREE_AN_HOUR).await?, Refusal::Done { suspended: Some(new) });
+    assert_eq!(strike(fx, account, Some(new), THREE_AN_HOUR).await?, suspended(new));
     Ok(())
 });
 
@@ -266,7 +271,7 @@ case!(a_failed_rotation_leaves_the_strikes_on_the_old_key, async |fx| {
     let taken = new_key("");
     fx.store.create_key(account, taken.clone()).await?;
     fx.store.rotate_key(key, taken.hash, "", HOUR).await.expect_err("the hash is taken");
-    assert_eq!(strike(fx, account, Some(key), THREE_AN_HOUR).await?, Refusal::Done { suspended: Some(key) });
+    assert_eq!(strike(fx, account, Some(key), THREE_AN_HOUR).await?, suspended(key));
     Ok(())
 });
 
@@ -282,7 +287,7 @@ case!(strikes_of_a_key_count_for_the_person_who_made_it_and_follow_its_rotation,
     for key in [of_nobody, rotated, of_nobody, second] {
         assert_eq!(strike(fx, account, Some(key), THREE_AN_HOUR).await?, NOT_SUSPENDED);
     }
-    let expected = Refusal::SuspendedPerson { person: ada.id, key: None };
+    let expected = Some(Refused { suspended_key: None, suspended_person: Some(ada.id) });
     assert_eq!(strike(fx, account, Some(second), THREE_AN_HOUR).await?, expected);
     // The strikes of a key that is lifted are lifted from its maker.
     fx.store.change_person(ada.id, PersonChange::Lift).await?;
@@ -291,7 +296,7 @@ case!(strikes_of_a_key_count_for_the_person_who_made_it_and_follow_its_rotation,
         assert_eq!(strike(fx, account, Some(second), THREE_AN_HOUR).await?, NOT_SUSPENDED);
         assert_eq!(strike(fx, account, Some(second), THREE_AN_HOUR).await?, NOT_SUSPENDED);
     }
-    let expected = Refusal::SuspendedPerson { person: ada.id, key: Some(second) };
+    let expected = Some(Refused { suspended_key: Some(second), suspended_person: Some(ada.id) });
     assert_eq!(strike(fx, account, Some(second), THREE_AN_HOUR).await?, expected);
     fx.store.remove_person(ada.id).await?;
     assert_eq!(strike(fx, account, Some(rotated), THREE_AN_HOUR).await?, NOT_SUSPENDED);
