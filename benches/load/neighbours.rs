@@ -19,7 +19,7 @@ use tintype::service::people::People;
 use tintype_domain::person::Role;
 use tintype_engine::picture::Picture;
 use tintype_store::sqlite;
-use tintype_store::{PersonCreation, Store};
+use tintype_store::{PersonAdded, Store};
 use tintype_system::clock::Clock;
 use tokio::runtime::Runtime;
 
@@ -253,7 +253,7 @@ impl Site {
 async fn people(store: &Arc<Store>, caller: &Caller, name: &str, count: usize) -> Outcome<()> {
     for number in 0..count {
         let created = store.create_person(caller.account_id, &format!("{name}-{number}"), Role::Owner).await?;
-        let PersonCreation::Created(person) = created else { return Err("the person exists".into()) };
+        let PersonAdded::Done(person) = created else { return Err("the person exists".into()) };
         People::new(store.clone()).set_password(&person, PASSWORD.into()).await?.map_err(|_| "a bad password")?;
     }
     Ok(())

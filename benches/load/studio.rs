@@ -17,7 +17,7 @@ use tintype_engine::picture::Picture;
 use tintype_rigs::postgres::Cluster;
 use tintype_store::postgres;
 use tintype_store::sqlite;
-use tintype_store::{NewSession, PersonCreation, Rank, Store, Submission};
+use tintype_store::{NewSession, PersonAdded, Rank, Store, Submission};
 use tintype_system::clock::Clock;
 use tintype_system::fault::Faults;
 use tokio::runtime::Runtime;
@@ -111,7 +111,7 @@ async fn fill(store: &Store, clock: &Clock, tasks: usize) -> Outcome<()> {
 
 /// Signs a new person in to an account and returns the cookie.
 async fn sign_in(store: &Store, account: Id, name: &str) -> Outcome<String> {
-    let PersonCreation::Created(person) = store.create_person(account, name, Role::Owner).await? else {
+    let PersonAdded::Done(person) = store.create_person(account, name, Role::Owner).await? else {
         return Err(format!("the person {name} exists").into());
     };
     let token = Token::random();

@@ -21,7 +21,7 @@ use tintype_domain::names::new_person_name;
 use tintype_domain::passwords::{MAX_PASSWORD_BYTES, check_password};
 use tintype_domain::person::{Person, Role, person_name};
 use tintype_domain::timestamp::Timestamp;
-use tintype_store::{FactorRemoval, PersonChange, PersonCreation, Store};
+use tintype_store::{FactorRemoval, PersonAdded, PersonChange, Store};
 use tintype_system::output;
 
 /// The path of sign-in links; the token follows.
@@ -165,11 +165,9 @@ async fn add(args: AddArgs, store: &Arc<Store>) -> Outcome {
 
 async fn create(store: &Store, account: &Account, name: &str, role: Role) -> Result<Person, Failure> {
     match store.create_person(account.id, name, role).await? {
-        PersonCreation::Created(person) => Ok(person),
-        PersonCreation::NameTaken => Err(Failure(format!("a person named {name:?} already exists"))),
-        PersonCreation::NotPossible => {
-            Err(Failure(format!("the account {} takes no more people, or was deleted", account.name)))
-        }
+        PersonAdded::Done(person) => Ok(person),
+        PersonAdded::NameTaken => Err(Failure(format!("a person named {name:?} already exists"))),
+        _ => Err(Failure(format!("the account {} takes no more people, or was deleted", account.name))),
     }
 }
 

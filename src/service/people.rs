@@ -13,12 +13,13 @@ use tintype_domain::passwords::{InvalidPassword, MAX_PASSWORD_BYTES, check_passw
 use tintype_domain::person::{Person, Session, Token};
 use tintype_domain::text::MAX_NAME_CHARS;
 use tintype_domain::timestamp::Timestamp;
-use tintype_store::{Cause, Credential, NewSession, PersonChange, Proof, Result, SignUp, SigningUp, Store, StoreError};
+use tintype_store::{
+    Cause, Credential, NewSession, PersonAdded, PersonChange, Proof, Result, SignUp, Store, StoreError,
+};
 
 mod invitations;
 mod second_factor;
 
-pub use self::invitations::JoinOutcome;
 pub use self::second_factor::FirstProof;
 
 /// Lifetime of a sign-in link.
@@ -97,15 +98,19 @@ pub struct SignUpTerms {
     pub per_address: u32,
 }
 
-/// Outcome of a sign-up.
+/// Outcome of a sign-up, or of joining by an invitation.
 #[derive(Debug)]
-pub enum SignUpOutcome {
-    /// The account exists, and a session of its owner began.
+pub enum JoinOutcome {
+    /// The person was added, and a session began.
     Done(SignedIn),
     /// Another person has this name.
     NameTaken,
-    /// The attempts of the day from this address range are used up.
-    TooMany,
+    /// The account has reached its limit of people.
+    AccountFull,
+    /// The sign-ups of the day from this address range are used up.
+    TooManyToday,
+    /// The invitation does not work any more.
+    InvitationGone,
     /// The password is not one that may be set.
     Invalid(InvalidPassword),
 }
@@ -183,14 +188,14 @@ impl People {
 
     /// Opens an account for a new person, and begins a session. The caller limits the sign-ups that wait for their
     /// turn.
-    pub async fn sign_up(&self, new: NewPerson, terms: SignUpTerms, agent: &str) -> Result<SignUpOutcome> {
+    pub async fn sign_up(&self, new: NewPerson, terms: SignUpTerms, agent: &str) -> Result<JoinOutcome> {
         let NewPerson { name, password, source } = new;
         if let Err(invalid) = check_password(&password, &[&name]) {
-            return Ok(SignUpOutcome::Invalid(invalid));
+            return Ok(JoinOutcome::Invalid(invalid));
         }
         let _turn = self.sign_ups.acquire().await.map_err(|error| StoreError::Other(Cause::new(error)))?;
         if self.store.sign_ups_of(&source).await? >= terms.per_address {
-            return Ok(SignUpOutcome::TooMany);
+            return Ok(JoinOutcome::TooManyToday);
         }
         let name = self.known_as(name).await?;
         let password = self.hashing(move || hash(&password)).await??;
@@ -209,7 +214,7 @@ impl People {
         source: String,
         terms: SignUpTerms,
         agent: &str,
-    ) -> Result<SignUpOutcome> {
+    ) -> Result<JoinOutcome> {
         let name = self.name_of(name).await?;
         let proof = Proof::Identity(identity.clone(), began_at);
         self.open_account(name, Credential::Identity(identity), proof, source, terms, agent).await
@@ -236,15 +241,23 @@ impl People {
         source: String,
         terms: SignUpTerms,
         agent: &str,
-    ) -> Result<SignUpOutcome> {
+    ) -> Result<JoinOutcome> {
         let new = SignUp { name, credential, credits: terms.credits, source, limit: terms.per_address };
-        let person = match self.store.sign_up(new).await? {
-            SigningUp::Done(person) | SigningUp::Known(person) => person,
-            SigningUp::NameTaken => return Ok(SignUpOutcome::NameTaken),
-            SigningUp::TooMany => return Ok(SignUpOutcome::TooMany),
-        };
-        let signed_in = self.sign_in_as(&person, proof, agent).await?;
-        Ok(signed_in.map_or(SignUpOutcome::NameTaken, SignUpOutcome::Done))
+        let added = self.store.sign_up(new).await?;
+        Ok(self.enter(added, proof, agent).await?.unwrap_or(JoinOutcome::NameTaken))
+    }
+
+    /// Begins a session for a person who was added; `None` if the proof no longer holds.
+    async fn enter(&self, added: PersonAdded, proof: Proof, agent: &str) -> Result<Option<JoinOutcome>> {
+        Ok(Some(match added {
+            PersonAdded::Done(person) | PersonAdded::Known(person) => {
+                return Ok(self.sign_in_as(&person, proof, agent).await?.map(JoinOutcome::Done));
+            }
+            PersonAdded::NameTaken => JoinOutcome::NameTaken,
+            PersonAdded::AccountFull => JoinOutcome::AccountFull,
+            PersonAdded::TooManyToday => JoinOutcome::TooManyToday,
+            PersonAdded::InvitationGone => JoinOutcome::InvitationGone,
+        }))
     }
 
     /// Sets the password of a person and ends all sessions of that person.

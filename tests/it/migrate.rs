@@ -17,8 +17,8 @@ use tintype_domain::second_factor::{FactorSecret, NewFactor};
 use tintype_store::sqlite;
 use tintype_store::{
     Actor, Addition, AttemptProgress, BoardWrite, Credential, EndpointChange, GalleryFilter, KeyChange, NewEndpoint,
-    NewKey, NewSharedLink, Origin, PersonCreation, SignUp, SigningUp, StartLimit, Store, StrikeRule, Submission,
-    Target, UsageBy, UsageFilter, Via,
+    NewKey, NewSharedLink, Origin, PersonAdded, SignUp, StartLimit, Store, StrikeRule, Submission, Target, UsageBy,
+    UsageFilter, Via,
 };
 use tintype_system::clock::Clock;
 use tintype_system::fault::Faults;
@@ -69,8 +69,7 @@ pub(super) async fn installation(data: &Path) -> String {
     submit(None.into(), Surface::Web).await;
     store.fail(claim().await, FailureCause::Engine, "it sank").await.expect("a store");
     let rule = StrikeRule { limit: 1, window: LEASE };
-    let PersonCreation::Created(person) = store.create_person(ada.id, "ada", Role::Member).await.expect("a store")
-    else {
+    let PersonAdded::Done(person) = store.create_person(ada.id, "ada", Role::Member).await.expect("a store") else {
         panic!("a new name")
     };
     submit(Origin { person_id: Some(person.id), ..Origin::default() }, Surface::Web).await;
@@ -91,7 +90,7 @@ pub(super) async fn installation(data: &Path) -> String {
         source,
         limit: 3,
     };
-    let SigningUp::Done(eve) = store.sign_up(new).await.expect("a store") else { panic!("a new name") };
+    let PersonAdded::Done(eve) = store.sign_up(new).await.expect("a store") else { panic!("a new name") };
     store.link_identity(eve.id, &identity()).await.expect("a store");
     let factor = NewFactor { secret: FactorSecret::random(), step: 7, recovery: vec![[1; 32], [2; 32]] };
     assert!(store.add_factor(eve.id, factor, eve.id).await.expect("a store"));
@@ -205,7 +204,7 @@ async fn the_gallery_is_migrated_and_its_prompts_are_indexed_anew() {
     let BoardWrite::Done(board) = source.create_board(ada.id, None, "Ships & <boats>", 10).await.unwrap() else {
         panic!("a new name")
     };
-    let PersonCreation::Created(fan) = source.create_person(ada.id, "fan", Role::Member).await.unwrap() else {
+    let PersonAdded::Done(fan) = source.create_person(ada.id, "fan", Role::Member).await.unwrap() else {
         panic!("a new name")
     };
     source.star_tasks(ada.id, fan.id, &[red, green], true).await.unwrap();

@@ -1,9 +1,9 @@
 //! Invitations: an owner creates a link that lets several people join the account.
 
 use super::driver::{Parameter, Store, from_row};
-use super::{Action, Actor, AuditedChange, PersonCreation, Result, audit_log, ledger, people};
+use super::{Action, Actor, AuditedChange, PersonAdded, Result, audit_log, ledger, people};
 use tintype_domain::model::Id;
-use tintype_domain::person::{Person, Role, TokenHash};
+use tintype_domain::person::{Role, TokenHash};
 use tintype_domain::text::counted;
 use tintype_system::clock::Timestamp;
 use tintype_system::fault::Effect;
@@ -60,19 +60,6 @@ pub struct Acceptance {
 }
 
 tintype_domain::opaque_debug!(Acceptance);
-
-/// Outcome of accepting an invitation.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Accepting {
-    /// This person was added, and took a place.
-    Done(Person),
-    /// Another person has this name, or this text as its id. No place was taken.
-    NameTaken,
-    /// No such invitation works, perhaps since a moment ago.
-    Gone,
-    /// The account has reached its limit of people. No place was taken.
-    Full,
-}
 
 /// The invitations that have not expired at the time $1.
 const OPEN: &str = "SELECT i.id, i.account_id, i.role, i.places, i.expires_at, a.name AS account, p.name AS maker,
@@ -136,7 +123,7 @@ impl Store {
 
     /// Adds a person to an invitation's account, and takes one of its places. The audit log names the person as the
     /// actor.
-    pub async fn accept_invitation(&self, new: Acceptance) -> Result<Accepting> {
+    pub async fn accept_invitation(&self, new: Acceptance) -> Result<PersonAdded> {
         self.write(Effect::ChangePerson, async move |tx| {
             // What ends the rights of its maker waits for the lock, or this waits for that and looks again. People are
             // locked before accounts.
@@ -146,23 +133,22 @@ impl Store {
                 tx.locking("FOR SHARE OF p")
             );
             let Some(row) = tx.query_opt(&working, &[&new.hash, &tx.now()]).await? else {
-                return Ok(Accepting::Gone);
+                return Ok(PersonAdded::InvitationGone);
             };
             let (invitation, account_id): (Id, Id) = (row.get("id")?, row.get("account_id")?);
             let account = "SELECT 1 FROM accounts WHERE id = $1 AND disabled_at IS NULL";
             if tx.lock(account, &[&account_id]).await?.is_none() {
-                return Ok(Accepting::Gone);
+                return Ok(PersonAdded::InvitationGone);
             }
             // Others may have taken the last place, or revoked it, while this one waited.
             let still = format!("SELECT 1 FROM invitations WHERE id = $1 {}", tx.locking("FOR UPDATE"));
             if tx.query_opt(&still, &[&invitation]).await?.is_none() {
-                return Ok(Accepting::Gone);
+                return Ok(PersonAdded::InvitationGone);
             }
             let (id, role) = (tx.new_id(), row.get("role")?);
             let person = match people::create(tx, id, account_id, &new.name, role, Some(&new.password)).await? {
-                PersonCreation::Created(person) => person,
-                PersonCreation::NameTaken => return Ok(Accepting::NameTaken),
-                PersonCreation::NotPossible => return Ok(Accepting::Full),
+                PersonAdded::Done(person) => person,
+                refused => return Ok(refused),
             };
             let last = "DELETE FROM invitations WHERE id = $1 AND places = 1";
             if tx.execute(last, &[&invitation]).await? == 0 {
@@ -171,7 +157,7 @@ impl Store {
             let audited =
                 AuditedChange::of_person(Action::AddPerson, &person).with(format!("{} by invitation", person.role));
             audit_log::record(tx, &Actor::newcomer(&person, &new.source), &audited).await?;
-            Ok(Accepting::Done(person))
+            Ok(PersonAdded::Done(person))
         })
         .await
     }

@@ -71,15 +71,15 @@ pub use self::fleet::{
     WaitingTask, WorkerReport,
 };
 pub use self::gallery::{Board, BoardWrite, GalleryFilter, GalleryPage, MOST_COUNTED, TaskState};
-pub use self::invitations::{Acceptance, Accepting, Invitation, NewInvitation};
+pub use self::invitations::{Acceptance, Invitation, NewInvitation};
 pub use self::keys::{KeyChange, NewKey};
 pub use self::leases::{
     AttemptProgress, Cancellation, Claim, Ended, LONGEST_DELAY, LONGEST_LEASE, Lease, LeaseWrite, MAX_LOST_LEASES,
     Reclaim, Reclaimed, Refused, Retry, StrikeRule,
 };
 pub use self::people::{
-    Candidate, Credential, DeleteSessions, EndSessions, FactorRemoval, Joining, NewSession, Newcomer, PersonChange,
-    PersonCreation, Proof, SignUp, SigningUp,
+    Candidate, Credential, DeleteSessions, EndSessions, FactorRemoval, NewSession, Newcomer, PersonAdded, PersonChange,
+    Proof, SignUp,
 };
 pub use self::reports::{
     AccountSummary, DayUsage, EntryFilter, FoundPerson, Hour, StruckKey, StruckPerson, UsageBy, UsageFilter, UsageRow,

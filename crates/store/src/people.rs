@@ -17,15 +17,22 @@ use tintype_system::fault::Effect;
 /// The note of the ledger entry for the first credits of someone who signed up.
 pub(super) const SIGN_UP_NOTE: &str = "sign-up";
 
-/// Outcome of adding a person.
+/// Outcome of adding a person, by others or by a sign-up, an invitation or a rule. Unless it is `Done`, nothing changes,
+/// except that a sign-up counts for its address if the name is taken.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum PersonCreation {
+pub enum PersonAdded {
     /// The person was added.
-    Created(Person),
+    Done(Person),
+    /// This person has the identity, perhaps since a moment ago.
+    Known(Person),
     /// Another person has this name, or this text as its id.
     NameTaken,
     /// The account doesn't exist, is deleted, or has reached its limit of people.
-    NotPossible,
+    AccountFull,
+    /// The sign-ups of the day are used up.
+    TooManyToday,
+    /// No such invitation works, perhaps since a moment ago.
+    InvitationGone,
 }
 
 /// A change to a person.
@@ -128,35 +135,11 @@ pub struct Newcomer {
 
 tintype_domain::opaque_debug!(Newcomer);
 
-/// Outcome of joining an account.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Joining {
-    /// This person was added.
-    Done(Person),
-    /// This person has the identity, perhaps since a moment ago. Nothing changes.
-    Known(Person),
-    /// The account doesn't exist, is deleted, or has reached its limit of people.
-    NotPossible,
-}
-
 /// The name for a person whose preferred name is taken.
 pub(super) fn with_id(name: &str, id: Id) -> String {
     let id = id.as_str().to_lowercase();
     let rest = MAX_NAME_CHARS - id.len() - 1;
     format!("{}-{id}", name.chars().take(rest).collect::<String>())
-}
-
-/// Outcome of a sign-up.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum SigningUp {
-    /// The account exists, and this person owns it.
-    Done(Person),
-    /// This person has the identity, perhaps since a moment ago. Nothing changes, and the attempt does not count.
-    Known(Person),
-    /// Another person has this name, or this text as its id. The attempt counts.
-    NameTaken,
-    /// The attempts of the day are used up.
-    TooMany,
 }
 
 /// The sessions to end.
@@ -235,7 +218,7 @@ pub(crate) async fn create(
     name: &str,
     role: Role,
     password: Option<&str>,
-) -> Done<PersonCreation> {
+) -> Done<PersonAdded> {
     // People added at the same time wait for each other, and the next statement counts them.
     tx.lock("SELECT 1 FROM accounts WHERE id = $1", &[&account_id]).await?;
     let sql = "INSERT INTO people (id, account_id, name, role, password)
@@ -245,9 +228,9 @@ pub(crate) async fn create(
         ON CONFLICT DO NOTHING";
     if tx.execute(sql, &[&id, &account_id, &name, &role, &MAX_PEOPLE, &password]).await? == 0 {
         let taken = tx.query_opt("SELECT 1 FROM people WHERE name = $1 OR id = $1", &[&name]).await?;
-        return Ok(taken.map_or(PersonCreation::NotPossible, |_| PersonCreation::NameTaken));
+        return Ok(taken.map_or(PersonAdded::AccountFull, |_| PersonAdded::NameTaken));
     }
-    Ok(PersonCreation::Created(Person {
+    Ok(PersonAdded::Done(Person {
         id,
         account_id,
         name: name.to_owned(),
@@ -322,14 +305,14 @@ const CLOCK_SKEW: Duration = Duration::from_secs(60);
 /// People who may use the studio. A session counts only while its account is enabled.
 impl Store {
     /// Adds a person to an account.
-    pub async fn create_person(&self, account_id: Id, name: &str, role: Role) -> Result<PersonCreation> {
+    pub async fn create_person(&self, account_id: Id, name: &str, role: Role) -> Result<PersonAdded> {
         let name = name.to_owned();
         self.write(Effect::ChangePerson, async move |tx| {
-            let creation = create(tx, tx.new_id(), account_id, &name, role, None).await?;
-            if let PersonCreation::Created(person) = &creation {
+            let added = create(tx, tx.new_id(), account_id, &name, role, None).await?;
+            if let PersonAdded::Done(person) = &added {
                 tx.audit(AuditedChange::of_person(Action::AddPerson, person).with(role)).await?;
             }
-            Ok(creation)
+            Ok(added)
         })
         .await
     }

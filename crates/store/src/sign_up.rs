@@ -4,8 +4,8 @@ use super::driver::{Store, Transaction};
 use super::identities::{identify, with_identity};
 use super::people::{SIGN_UP_NOTE, create, with_id};
 use super::{
-    Action, Actor, AuditedChange, Credential, Joining, Newcomer, PersonCreation, Result, SignUp, SigningUp, StoreError,
-    accounts, audit_log, ledger,
+    Action, Actor, AuditedChange, Credential, Newcomer, PersonAdded, Result, SignUp, StoreError, accounts, audit_log,
+    ledger,
 };
 use crate::failure::Done;
 use tintype_domain::identity::Identity;
@@ -32,7 +32,7 @@ async fn wait(tx: &Transaction<'_>, Identity { issuer, subject }: &Identity) -> 
 impl Store {
     /// Creates a non-admin account with its owner and its first credits, and counts the attempt, even if it is rejected
     /// for its name. The audit log names the person as the actor.
-    pub async fn sign_up(&self, new: SignUp) -> Result<SigningUp> {
+    pub async fn sign_up(&self, new: SignUp) -> Result<PersonAdded> {
         self.write(Effect::SignUp, async move |tx| {
             check_opening(new.credits).map_err(StoreError::other)?;
             let (password, identity) = match &new.credential {
@@ -42,18 +42,18 @@ impl Store {
             if let Some(identity) = identity {
                 wait(tx, identity).await?;
                 if let Some(person) = with_identity(tx, identity).await? {
-                    return Ok(SigningUp::Known(person));
+                    return Ok(PersonAdded::Known(person));
                 }
             }
             let now = tx.now();
             if tx.execute(COUNT, &[&new.source, &now.day(), &new.limit]).await? == 0 {
-                return Ok(SigningUp::TooMany);
+                return Ok(PersonAdded::TooManyToday);
             }
             let (account_id, id) = (tx.new_id(), tx.new_id());
             let taken = tx.query_opt("SELECT 1 FROM people WHERE name = $1 OR id = $1", &[&new.name]).await?;
             let name = match &new.credential {
                 _ if taken.is_none() => new.name.clone(),
-                Credential::Password(_) => return Ok(SigningUp::NameTaken),
+                Credential::Password(_) => return Ok(PersonAdded::NameTaken),
                 Credential::Identity(_) => with_id(&new.name, id),
             };
             // An account's name can be taken where a person's isn't; only the operator sees it.
@@ -61,9 +61,9 @@ impl Store {
                 accounts::insert(tx, account_id, &format!("{name}-{account_id}"), "FALSE").await?;
             }
             let created = create(tx, id, account_id, &name, Role::Owner, password).await?;
-            let PersonCreation::Created(person) = created else {
+            let PersonAdded::Done(person) = created else {
                 tx.execute("DELETE FROM accounts WHERE id = $1", &[&account_id]).await?;
-                return Ok(SigningUp::NameTaken);
+                return Ok(PersonAdded::NameTaken);
             };
             ledger::open(tx, account_id, new.credits, SIGN_UP_NOTE).await?;
             if let Some(identity) = identity {
@@ -73,29 +73,29 @@ impl Store {
             let detail = format!("+{} {provider}", new.credits);
             let audited = AuditedChange::of_person(Action::SignUp, &person).with(detail.trim_end());
             audit_log::record(tx, &Actor::newcomer(&person, &new.source), &audited).await?;
-            Ok(SigningUp::Done(person))
+            Ok(PersonAdded::Done(person))
         })
         .await
     }
 
     /// Adds a person with an identity to an account. The audit log names the person as the actor.
-    pub async fn join(&self, new: Newcomer) -> Result<Joining> {
+    pub async fn join(&self, new: Newcomer) -> Result<PersonAdded> {
         self.write(Effect::ChangePerson, async move |tx| {
             wait(tx, &new.identity).await?;
             if let Some(person) = with_identity(tx, &new.identity).await? {
-                return Ok(Joining::Known(person));
+                return Ok(PersonAdded::Known(person));
             }
             let id: Id = tx.new_id();
             let mut created = create(tx, id, new.account_id, &new.name, new.role, None).await?;
-            if created == PersonCreation::NameTaken {
+            if created == PersonAdded::NameTaken {
                 created = create(tx, id, new.account_id, &with_id(&new.name, id), new.role, None).await?;
             }
-            let PersonCreation::Created(person) = created else { return Ok(Joining::NotPossible) };
+            let PersonAdded::Done(person) = created else { return Ok(PersonAdded::AccountFull) };
             identify(tx, id, &new.identity).await?;
             let detail = format!("{} {}", new.role, new.identity.issuer);
             let audited = AuditedChange::of_person(Action::AddPerson, &person).with(detail);
             audit_log::record(tx, &Actor::newcomer(&person, &new.source), &audited).await?;
-            Ok(Joining::Done(person))
+            Ok(PersonAdded::Done(person))
         })
         .await
     }

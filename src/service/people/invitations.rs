@@ -1,24 +1,9 @@
 //! Joining an account by an invitation.
 
-use super::{NewPerson, People, SignedIn, hash};
-use tintype_domain::passwords::{InvalidPassword, check_password};
+use super::{JoinOutcome, NewPerson, People, hash};
+use tintype_domain::passwords::check_password;
 use tintype_domain::person::TokenHash;
-use tintype_store::{Acceptance, Accepting, Cause, Invitation, Proof, Result, StoreError};
-
-/// Outcome of joining by an invitation.
-#[derive(Debug)]
-pub enum JoinOutcome {
-    /// The person was added, and a session began.
-    Done(SignedIn),
-    /// Another person has this name.
-    NameTaken,
-    /// The invitation does not work any more.
-    Gone,
-    /// The account has reached its limit of people.
-    Full,
-    /// The password is not one that may be set.
-    Invalid(InvalidPassword),
-}
+use tintype_store::{Acceptance, Cause, Invitation, Proof, Result, StoreError};
 
 impl People {
     /// Adds someone to the account of an invitation with this hash, and begins a session. The caller limits those who
@@ -38,13 +23,8 @@ impl People {
         let name = self.known_as(name).await?;
         let password = self.hashing(move || hash(&password)).await??;
         let acceptance = Acceptance { hash: token, name, password: password.clone(), source };
-        let person = match self.store.accept_invitation(acceptance).await? {
-            Accepting::Done(person) => person,
-            Accepting::NameTaken => return Ok(JoinOutcome::NameTaken),
-            Accepting::Gone => return Ok(JoinOutcome::Gone),
-            Accepting::Full => return Ok(JoinOutcome::Full),
-        };
-        let signed_in = self.sign_in_as(&person, Proof::Password(password), agent).await?;
-        Ok(signed_in.map_or(JoinOutcome::Gone, JoinOutcome::Done))
+        let added = self.store.accept_invitation(acceptance).await?;
+        let entered = self.enter(added, Proof::Password(password), agent).await?;
+        Ok(entered.unwrap_or(JoinOutcome::InvitationGone))
     }
 }

@@ -168,7 +168,7 @@ pub async fn join(Path(token): Path<String>, GuestForm { guest, fields }: GuestF
             delay_failure(studio, &guest.context).await?;
             refuse("sign-up-taken")
         }
-        JoinOutcome::Full => refuse("people-full"),
-        JoinOutcome::Gone => gone(&guest).await,
+        JoinOutcome::AccountFull => refuse("people-full"),
+        JoinOutcome::InvitationGone | JoinOutcome::TooManyToday => gone(&guest).await,
     }
 }

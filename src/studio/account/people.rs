@@ -18,7 +18,7 @@ use crate::studio::session::{Fields, Form, Visitor};
 use tintype_domain::model::Id;
 use tintype_domain::names::{InvalidName, new_person_name};
 use tintype_domain::person::{Person, Role};
-use tintype_store::{FoundPerson, Invitation, PersonChange, PersonCreation};
+use tintype_store::{FoundPerson, Invitation, PersonAdded, PersonChange};
 
 pub(super) const PEOPLE: &str = "/studio/people";
 
@@ -87,8 +87,8 @@ pub async fn add(form: Form) -> PageResult {
     };
     let account = visitor.account_id();
     match visitor.store().create_person(account, &name, role).await? {
-        PersonCreation::Created(person) => show_link(&visitor, &person, &headers).await,
-        PersonCreation::NameTaken => {
+        PersonAdded::Done(person) => show_link(&visitor, &person, &headers).await,
+        PersonAdded::NameTaken => {
             // Names are unique across all accounts, so attempts are limited.
             if let Some(source) = visitor.context.source
                 && visitor.studio.failures.delay(source).await == FailureDelay::Exhausted
@@ -97,7 +97,7 @@ pub async fn add(form: Form) -> PageResult {
             }
             refused(&visitor, "people-taken", fields).await
         }
-        PersonCreation::NotPossible => refused(&visitor, "people-full", fields).await,
+        _ => refused(&visitor, "people-full", fields).await,
     }
 }
 

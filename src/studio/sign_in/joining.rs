@@ -9,7 +9,7 @@ use tintype_domain::identity::AuthenticationRequest;
 use tintype_domain::joining::{Claims, JoinRule, Standing};
 use tintype_domain::person::Person;
 use tintype_outbound::identity_provider::ProviderSignIn;
-use tintype_store::{Actor, Joining, Newcomer, PersonChange, Proof};
+use tintype_store::{Actor, Newcomer, PersonAdded, PersonChange, Proof};
 
 /// Adds someone new to the account of a rule, and signs that person in.
 pub(super) async fn join(
@@ -36,12 +36,12 @@ pub(super) async fn join(
         source: guest.context.source.map(|source| source.to_string()).unwrap_or_default(),
     };
     let person = match studio.shared.store.join(new).await? {
-        Joining::Done(person) => {
+        PersonAdded::Done(person) => {
             tracing::info!(person = %person.id, account = %account.id, %rule, "a person joined an account by a rule");
             person
         }
-        Joining::Known(person) => person,
-        Joining::NotPossible => {
+        PersonAdded::Known(person) => person,
+        _ => {
             tracing::warn!(%rule, "cannot add a person by a rule of --oidc-join: the account has reached its limit of people");
             return Err(unknown());
         }

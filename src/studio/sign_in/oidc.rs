@@ -8,7 +8,7 @@ use axum::response::IntoResponse as _;
 use super::joining::{follow, join};
 use super::{agent, delay_failure, take_slot, without_path_in_referrer};
 use crate::service::concurrency_limit::ConcurrencyLimit;
-use crate::service::people::SignUpOutcome;
+use crate::service::people::JoinOutcome;
 use crate::service::rejections::Rejections;
 use crate::studio::cookies::{AUTHENTICATION, with_id_token};
 use crate::studio::error::{PageError, PageResult};
@@ -242,15 +242,15 @@ async fn sign_in_as(guest: &Guest, authentication: &AuthenticationRequest, sign_
     };
     let source = context.source.ok_or_else(PageError::not_found)?.to_string();
     match people.sign_up_as(&sign_in.name, sign_in.identity, authentication.began_at(), source, terms, agent).await? {
-        SignUpOutcome::Done(signed_in) => {
+        JoinOutcome::Done(signed_in) => {
             tracing::info!(account = %signed_in.session.person.account_id, "a person signed up with an identity");
             Ok(guest.enter(&signed_in))
         }
-        SignUpOutcome::TooMany => {
+        JoinOutcome::TooManyToday => {
             delay_failure(studio, context).await?;
             Err(PageError::new(StatusCode::TOO_MANY_REQUESTS, "sign-up-often"))
         }
-        SignUpOutcome::NameTaken | SignUpOutcome::Invalid(_) => Err(unknown()),
+        _ => Err(unknown()),
     }
 }
 

@@ -4,7 +4,7 @@ use askama::Template;
 use axum::http::StatusCode;
 
 use super::{agent, delay_failure, password_refusal, take_slot};
-use crate::service::people::{NewPerson, SignUpOutcome, SignUpTerms};
+use crate::service::people::{JoinOutcome, NewPerson, SignUpTerms};
 use crate::studio::HOME;
 use crate::studio::error::{PageError, PageResult};
 use crate::studio::page::{form_page, html, redirect};
@@ -74,19 +74,20 @@ pub async fn submit(GuestForm { guest, fields }: GuestForm) -> PageResult {
     let outcome = studio.people.sign_up(new, terms, agent(guest.headers())).await?;
     drop(slot);
     match outcome {
-        SignUpOutcome::Done(signed_in) => {
+        JoinOutcome::Done(signed_in) => {
             tracing::info!(account = %signed_in.session.person.account_id, "a person signed up");
             Ok(guest.enter(&signed_in))
         }
-        SignUpOutcome::Invalid(invalid) => refuse(password_refusal(invalid)),
-        SignUpOutcome::NameTaken => {
+        JoinOutcome::Invalid(invalid) => refuse(password_refusal(invalid)),
+        JoinOutcome::NameTaken => {
             delay_failure(studio, &guest.context).await?;
             refuse("sign-up-taken")
         }
-        SignUpOutcome::TooMany => {
+        JoinOutcome::TooManyToday => {
             tracing::info!("a sign-up was refused, because there were too many from that address today");
             delay_failure(studio, &guest.context).await?;
             Err(PageError::new(StatusCode::TOO_MANY_REQUESTS, "sign-up-often"))
         }
+        JoinOutcome::AccountFull | JoinOutcome::InvitationGone => Err(PageError::not_found()),
     }
 }

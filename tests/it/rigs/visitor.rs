@@ -4,7 +4,7 @@ use hyper::StatusCode;
 use tintype::service::people::People;
 use tintype_domain::model::{Id, Status, Surface};
 use tintype_domain::person::{Person, Role};
-use tintype_store::PersonCreation;
+use tintype_store::PersonAdded;
 
 use super::http::Answer;
 use super::service::Service;
@@ -22,7 +22,7 @@ impl Service {
         let store = &self.shared.store;
         let account = store.find_account(account).await.expect("a store").expect("an account");
         match store.create_person(account.id, name, role).await.expect("a store") {
-            PersonCreation::Created(person) => person,
+            PersonAdded::Done(person) => person,
             refused => panic!("{refused:?}"),
         }
     }

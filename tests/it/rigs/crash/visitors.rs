@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use tintype_domain::model::{Status, Surface};
 use tintype_domain::person::{Role, Token};
 use tintype_engine::picture::Picture;
-use tintype_store::{NewSession, PersonCreation, Store};
+use tintype_store::{NewSession, PersonAdded, Store};
 use tintype_system::clock::Clock;
 use tokio::net::TcpStream;
 use tokio::sync::watch;
@@ -37,8 +37,7 @@ pub async fn sign_in(installation: &Installation) -> Vec<Visitor> {
     let mut visitors = Vec::new();
     for (account, name) in ACCOUNTS.into_iter().enumerate() {
         let id = store.find_account(name).await.expect("a store").expect("an account").id;
-        let PersonCreation::Created(person) = store.create_person(id, name, Role::Member).await.expect("a store")
-        else {
+        let PersonAdded::Done(person) = store.create_person(id, name, Role::Member).await.expect("a store") else {
             panic!("the name is free")
         };
         let token = Token::random();

@@ -6,7 +6,7 @@ use tintype_domain::key::KeySecret;
 use tintype_domain::model::{FailureCause, Id, Surface};
 use tintype_domain::person::{Role, Token};
 use tintype_store::{
-    AccountChange, Action, Actor, AuditEntry, KeyChange, NewKey, PersonChange, PersonCreation, Rank, Result, Store, Via,
+    AccountChange, Action, Actor, AuditEntry, KeyChange, NewKey, PersonAdded, PersonChange, Rank, Result, Store, Via,
 };
 
 use super::fixture::{DAY, Fixture};
@@ -74,7 +74,7 @@ case!(changes_to_keys_and_people_are_recorded_without_secrets, async |fixture| {
     let next = KeySecret::random();
     let new = store.rotate_key(key.id, next.hash(), &next.hint(), DAY).await?.expect("a key");
     store.change_key(key.id, KeyChange::Revoke).await?;
-    let PersonCreation::Created(person) = store.create_person(account, "ada", Role::Member).await? else {
+    let PersonAdded::Done(person) = store.create_person(account, "ada", Role::Member).await? else {
         panic!("a new name")
     };
     store.change_person(person.id, PersonChange::Role(Role::Owner)).await?;

@@ -6,8 +6,8 @@ use tintype_domain::identity::Identity;
 use tintype_domain::model::Id;
 use tintype_domain::person::{Person, Role, Token};
 use tintype_store::{
-    AccountChange, Action, Actor, Credential, DeleteSessions, Joining, NewSession, Newcomer, PersonChange, Proof,
-    Result, SignUp, SigningUp, Via,
+    AccountChange, Action, Actor, Credential, DeleteSessions, NewSession, Newcomer, PersonAdded, PersonChange, Proof,
+    Result, SignUp, Via,
 };
 
 use super::fixture::Fixture;
@@ -71,18 +71,18 @@ case!(an_identity_goes_with_its_person_and_its_account, async |fixture| {
 });
 
 case!(somebody_signs_up_with_an_identity_under_any_name, async |fixture| {
-    let SigningUp::Done(ada) = fixture.store.sign_up(newcomer("ada", "1")).await? else { panic!("a free name") };
+    let PersonAdded::Done(ada) = fixture.store.sign_up(newcomer("ada", "1")).await? else { panic!("a free name") };
     assert_eq!((ada.name.as_str(), ada.has_password), ("ada", false));
     let long = "x".repeat(100);
     for (name, subject, kept) in [("ada", "2", "ada"), (&long, "3", &long[..]), (&long, "4", &long[..78])] {
-        let SigningUp::Done(person) = fixture.store.sign_up(newcomer(name, subject)).await? else { panic!("{name}") };
+        let PersonAdded::Done(person) = fixture.store.sign_up(newcomer(name, subject)).await? else { panic!("{name}") };
         let id = person.id.as_str().to_lowercase();
         let expected = if subject == "3" { kept.to_owned() } else { format!("{kept}-{id}") };
         assert_eq!(person.name, expected);
         assert_eq!(fixture.store.find_identity(&identity(subject)).await?, Some(person));
     }
     // An identity that somebody has opens nothing, and nothing of it stays.
-    assert_eq!(fixture.store.sign_up(newcomer("eve", "1")).await?, SigningUp::Known(ada));
+    assert_eq!(fixture.store.sign_up(newcomer("eve", "1")).await?, PersonAdded::Known(ada));
     assert!(fixture.store.find_person("eve").await?.is_none() && fixture.store.find_account("eve").await?.is_none());
     assert_eq!(fixture.store.sign_ups_of("192.0.2.7").await?, 4);
     let log = fixture.store.audit_entries(None, None, 10).await?;
@@ -97,15 +97,15 @@ fn joining(account_id: Id, name: &str, subject: &str) -> Newcomer {
 
 case!(somebody_joins_an_account_with_an_identity_under_any_name, async |fixture| {
     let (account, other) = (fixture.account("acme", 0).await?, fixture.account("other", 0).await?);
-    let Joining::Done(ada) = fixture.store.join(joining(account, "ada", "1")).await? else { panic!("a free name") };
+    let PersonAdded::Done(ada) = fixture.store.join(joining(account, "ada", "1")).await? else { panic!("a free name") };
     assert_eq!((ada.name.as_str(), ada.role, ada.account_id, ada.has_password), ("ada", Role::Viewer, account, false));
     assert_eq!(fixture.store.find_identity(&identity("1")).await?.as_ref(), Some(&ada));
-    let Joining::Done(second) = fixture.store.join(joining(account, "ada", "2")).await? else { panic!("a name") };
+    let PersonAdded::Done(second) = fixture.store.join(joining(account, "ada", "2")).await? else { panic!("a name") };
     assert_eq!(second.name, format!("ada-{}", second.id.as_str().to_lowercase()));
     // Somebody with the identity stays where that person is.
-    assert_eq!(fixture.store.join(joining(other, "ada", "1")).await?, Joining::Known(ada.clone()));
+    assert_eq!(fixture.store.join(joining(other, "ada", "1")).await?, PersonAdded::Known(ada.clone()));
     fixture.store.change_account(other, AccountChange::Delete).await?;
-    assert_eq!(fixture.store.join(joining(other, "eve", "3")).await?, Joining::NotPossible);
+    assert_eq!(fixture.store.join(joining(other, "eve", "3")).await?, PersonAdded::AccountFull);
     assert_eq!(fixture.store.find_identity(&identity("3")).await?, None);
     let log = fixture.store.audit_entries(Some(account), None, 10).await?;
     let audited = &log.last().expect("an entry").audited;

@@ -3,8 +3,8 @@
 use tintype_domain::model::Id;
 use tintype_domain::person::{MAX_PEOPLE, Person, Role, Token, TokenHash};
 use tintype_store::{
-    Acceptance, Accepting, AccountChange, Action, Actor, DeleteSessions, NewInvitation, PersonChange, PersonCreation,
-    Result, Store, Via,
+    Acceptance, AccountChange, Action, Actor, DeleteSessions, NewInvitation, PersonAdded, PersonChange, Result, Store,
+    Via,
 };
 
 use super::fixture::{DAY, Fixture, MILLISECOND};
@@ -14,7 +14,7 @@ const MOST: u32 = 3;
 impl Fixture {
     pub(super) async fn owner_of(&self, account: Id, name: &str) -> Result<Person> {
         match self.store.create_person(account, name, Role::Owner).await? {
-            PersonCreation::Created(person) => Ok(person),
+            PersonAdded::Done(person) => Ok(person),
             refused => panic!("{name}: {refused:?}"),
         }
     }
@@ -30,7 +30,7 @@ impl Fixture {
         Ok(self.store.find_invitation(hash).await?.is_some())
     }
 
-    async fn accept(&self, hash: TokenHash, name: &str) -> Result<Accepting> {
+    async fn accept(&self, hash: TokenHash, name: &str) -> Result<PersonAdded> {
         self.store.accept_invitation(acceptance(hash, name)).await
     }
 }
@@ -50,18 +50,18 @@ case!(an_invitation_lets_as_many_people_in_as_it_has_places, async |fx| {
     assert_eq!((found.id, found.account_id, found.account.as_str(), found.maker.as_str()), (id, ada, "ada", "grace"));
     assert_eq!((found.role, found.places, found.expires_at, found.works), (Role::Viewer, 2, expires_at, true));
     assert_eq!(fx.store.find_invitation(Token::random().hash()).await?, None);
-    let Accepting::Done(hedy) = fx.accept(hash, "hedy").await? else { panic!("there are two places") };
+    let PersonAdded::Done(hedy) = fx.accept(hash, "hedy").await? else { panic!("there are two places") };
     let expected = fx.store.find_person("hedy").await?.expect("a person");
     assert_eq!((&hedy, expected.password.as_deref()), (&expected.person, Some("$of hedy")));
     assert_eq!((hedy.account_id, hedy.role, hedy.has_password), (ada, Role::Viewer, true));
     // A name that is taken, in any account, takes no place.
     fx.person(eve, "eve").await?;
     for taken in ["hedy", "eve", hedy.id.as_str()] {
-        assert_eq!(fx.accept(hash, taken).await?, Accepting::NameTaken, "{taken}");
+        assert_eq!(fx.accept(hash, taken).await?, PersonAdded::NameTaken, "{taken}");
     }
     assert_eq!(fx.store.find_invitation(hash).await?.expect("a place is left").places, 1);
-    assert!(matches!(fx.accept(hash, "joan").await?, Accepting::Done(_)));
-    assert_eq!((fx.accept(hash, "kay").await?, fx.invites(hash).await?), (Accepting::Gone, false));
+    assert!(matches!(fx.accept(hash, "joan").await?, PersonAdded::Done(_)));
+    assert_eq!((fx.accept(hash, "kay").await?, fx.invites(hash).await?), (PersonAdded::InvitationGone, false));
     assert_eq!((fx.count("invitations"), fx.store.find_person("kay").await?), (0, None));
     let log = fx.store.audit_entries(Some(ada), None, 9).await?;
     let log: Vec<_> =
@@ -86,8 +86,8 @@ case!(of_several_processes_no_more_people_join_than_there_are_places, async |fx|
     let mut joined = 0;
     while let Some(attempt) = attempts.join_next().await {
         match attempt.expect("no panic")? {
-            Accepting::Done(_) => joined += 1,
-            other => assert_eq!(other, Accepting::Gone),
+            PersonAdded::Done(_) => joined += 1,
+            other => assert_eq!(other, PersonAdded::InvitationGone),
         }
     }
     assert_eq!((joined, fx.store.list_people(Some(ada)).await?.len()), (5, 6));
@@ -109,8 +109,11 @@ case!(people_join_while_the_rights_of_the_maker_end, async |fx| {
         let store = fx.another_process();
         end(&store, loss, ada, grace, id).await?;
         let before = attempts.join_all().await.into_iter().collect::<Result<Vec<_>>>()?;
-        assert!(before.iter().all(|outcome| matches!(outcome, Accepting::Done(_) | Accepting::Gone)), "{before:?}");
-        assert_eq!(fx.accept(hash, &format!("{loss} late")).await?, Accepting::Gone, "{loss}");
+        assert!(
+            before.iter().all(|outcome| matches!(outcome, PersonAdded::Done(_) | PersonAdded::InvitationGone)),
+            "{before:?}"
+        );
+        assert_eq!(fx.accept(hash, &format!("{loss} late")).await?, PersonAdded::InvitationGone, "{loss}");
     }
     Ok(())
 });
@@ -134,7 +137,11 @@ case!(an_invitation_works_while_its_maker_may_invite, async |fx| {
         fx.execute(&format!("UPDATE people SET suspended_at = {at}, suspended_for = {at} WHERE name = 'grace'"));
     };
     let refused = async |what: &str| -> Result<()> {
-        assert_eq!((fx.invites(hash).await?, fx.accept(hash, "hedy").await?), (false, Accepting::Gone), "{what}");
+        assert_eq!(
+            (fx.invites(hash).await?, fx.accept(hash, "hedy").await?),
+            (false, PersonAdded::InvitationGone),
+            "{what}"
+        );
         let listed = fx.store.list_invitations(ada).await?;
         assert_eq!(listed.iter().map(|found| (found.id, found.works)).collect::<Vec<_>>(), [(id, false)], "{what}");
         Ok(())
@@ -148,13 +155,13 @@ case!(an_invitation_works_while_its_maker_may_invite, async |fx| {
     fx.store.change_account(ada, AccountChange::Disable).await?;
     refused("a disabled account").await?;
     fx.store.change_account(ada, AccountChange::Enable).await?;
-    assert!(matches!(fx.accept(hash, "hedy").await?, Accepting::Done(_)));
+    assert!(matches!(fx.accept(hash, "hedy").await?, PersonAdded::Done(_)));
     // It ends at its exact millisecond.
     fx.clock.advance(DAY - MILLISECOND);
-    assert!(fx.invites(hash).await? && matches!(fx.accept(hash, "joan").await?, Accepting::Done(_)));
+    assert!(fx.invites(hash).await? && matches!(fx.accept(hash, "joan").await?, PersonAdded::Done(_)));
     assert_eq!(fx.store.delete_sessions(DeleteSessions::Expired).await?, 0);
     fx.clock.advance(MILLISECOND);
-    assert_eq!((fx.invites(hash).await?, fx.accept(hash, "kay").await?), (false, Accepting::Gone));
+    assert_eq!((fx.invites(hash).await?, fx.accept(hash, "kay").await?), (false, PersonAdded::InvitationGone));
     assert_eq!((fx.store.list_invitations(ada).await?, fx.count("invitations")), (vec![], 1));
     assert_eq!((fx.store.delete_sessions(DeleteSessions::Expired).await?, fx.count("invitations")), (1, 0));
     // It goes with its maker, with its account, and with a restored database.
@@ -166,7 +173,11 @@ case!(an_invitation_works_while_its_maker_may_invite, async |fx| {
             "restore" => assert_eq!(fx.store.delete_sessions(DeleteSessions::All).await?, 1),
             _ => drop(fx.store.change_account(ada, AccountChange::Delete).await?),
         }
-        assert_eq!((fx.count("invitations"), fx.accept(hash, "late").await?), (0, Accepting::Gone), "{end}");
+        assert_eq!(
+            (fx.count("invitations"), fx.accept(hash, "late").await?),
+            (0, PersonAdded::InvitationGone),
+            "{end}"
+        );
     }
     Ok(())
 });
@@ -193,7 +204,7 @@ case!(invitations_are_limited_listed_and_revoked_by_account, async |fx| {
     let actor = Actor { name: "grace".into(), person_id: Some(grace), via: Via::Studio, source: None };
     let acting = fx.store.acting(actor);
     assert!(acting.revoke_invitation(ada, second).await? && !acting.revoke_invitation(ada, second).await?);
-    assert_eq!((fx.invites(hash).await?, fx.accept(hash, "hedy").await?), (false, Accepting::Gone));
+    assert_eq!((fx.invites(hash).await?, fx.accept(hash, "hedy").await?), (false, PersonAdded::InvitationGone));
     let log = fx.store.audit_entries(Some(ada), None, 9).await?;
     let log: Vec<_> = log.iter().map(|entry| (entry.audited.action, entry.audited.subject.clone())).collect();
     assert_eq!(log, [(Action::RevokeInvitation, Some(second.to_string()))]);
@@ -209,12 +220,12 @@ case!(nobody_joins_an_account_that_is_full, async |fx| {
     }
     assert_eq!(
         (fx.accept(hash, "hedy").await?, fx.accept(hash, "grace").await?),
-        (Accepting::Full, Accepting::NameTaken)
+        (PersonAdded::AccountFull, PersonAdded::NameTaken)
     );
     assert_eq!(fx.store.find_invitation(hash).await?.expect("it works").places, 2);
     let last = fx.store.find_person("person 1").await?.expect("a person").person.id;
     fx.store.remove_person(last).await?;
-    assert!(matches!(fx.accept(hash, "hedy").await?, Accepting::Done(_)));
-    assert_eq!(fx.accept(hash, "joan").await?, Accepting::Full);
+    assert!(matches!(fx.accept(hash, "hedy").await?, PersonAdded::Done(_)));
+    assert_eq!(fx.accept(hash, "joan").await?, PersonAdded::AccountFull);
     Ok(())
 });

@@ -3,7 +3,7 @@
 use tintype_domain::model::Id;
 use tintype_domain::person::{MAX_PEOPLE, Person, Role, Session, Token, TokenHash};
 use tintype_store::{
-    AccountChange, DeleteSessions, EndSessions, NewSession, PersonChange, PersonCreation, Rank, Result, StoreError,
+    AccountChange, DeleteSessions, EndSessions, NewSession, PersonAdded, PersonChange, Rank, Result, StoreError,
 };
 use tintype_system::clock::Timestamp;
 
@@ -20,7 +20,7 @@ impl Fixture {
 
     pub(super) async fn person(&self, account: Id, name: &str) -> Result<Person> {
         match self.store.create_person(account, name, Role::Member).await? {
-            PersonCreation::Created(person) => Ok(person),
+            PersonAdded::Done(person) => Ok(person),
             refused => panic!("{name}: {refused:?}"),
         }
     }
@@ -97,7 +97,7 @@ case!(a_name_of_a_person_is_taken_once, async |fixture| {
     let person = fixture.person(ada, "ada").await?;
     for (account, name) in [(ada, "ada"), (eve, "ada"), (eve, person.id.as_str())] {
         let refused = fixture.store.create_person(account, name, Role::Owner).await?;
-        assert_eq!(refused, PersonCreation::NameTaken, "{name}");
+        assert_eq!(refused, PersonAdded::NameTaken, "{name}");
     }
     assert_eq!(fixture.store.list_people(None).await?, [person]);
     Ok(())
@@ -109,13 +109,13 @@ case!(an_account_has_a_limited_number_of_people_and_a_deleted_one_none, async |f
         fixture.person(ada, &format!("person {number}")).await?;
     }
     let more = fixture.store.create_person(ada, "one more", Role::Viewer).await?;
-    assert_eq!(more, PersonCreation::NotPossible);
+    assert_eq!(more, PersonAdded::AccountFull);
     let person = fixture.person(eve, "eve").await?;
     let (_, hash) = fixture.session(&person).await?;
     fixture.store.change_account(eve, AccountChange::Delete).await?;
     assert_eq!(fixture.store.list_people(Some(eve)).await?, []);
     assert_eq!(fixture.store.find_session(hash).await?, None);
-    assert_eq!(fixture.store.create_person(eve, "mallory", Role::Owner).await?, PersonCreation::NotPossible);
+    assert_eq!(fixture.store.create_person(eve, "mallory", Role::Owner).await?, PersonAdded::AccountFull);
     Ok(())
 });
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 use tintype_domain::identity::Identity;
 use tintype_domain::model::EntryKind;
 use tintype_domain::person::{Person, Role};
-use tintype_store::{AccountChange, Action, Actor, Credential, Result, SignUp, SigningUp, Via};
+use tintype_store::{AccountChange, Action, Actor, Credential, PersonAdded, Result, SignUp, Via};
 
 use super::fixture::Fixture;
 
@@ -26,7 +26,7 @@ fn new(name: &str) -> SignUp {
 impl Fixture {
     async fn signed_up(&self, name: &str) -> Result<Person> {
         match self.store.sign_up(new(name)).await? {
-            SigningUp::Done(person) => Ok(person),
+            PersonAdded::Done(person) => Ok(person),
             refused => panic!("{name}: {refused:?}"),
         }
     }
@@ -51,7 +51,7 @@ case!(somebody_who_signs_up_owns_an_account_with_credits, async |fixture| {
     assert_eq!((log.len(), &entry.actor, entry.audited.action), (1, &actor, Action::SignUp));
     assert_eq!((entry.audited.account_id, entry.audited.detail.as_deref()), (Some(account.id), Some("+20")));
     let penniless = SignUp { credits: 0, ..new("eve") };
-    let SigningUp::Done(eve) = fixture.store.sign_up(penniless).await? else { panic!("a free name") };
+    let PersonAdded::Done(eve) = fixture.store.sign_up(penniless).await? else { panic!("a free name") };
     assert_eq!(fixture.store.history(eve.account_id, None, 10).await?, []);
     Ok(())
 });
@@ -60,7 +60,7 @@ case!(a_taken_name_opens_no_account_and_counts, async |fixture| {
     let account = fixture.account("acme", 0).await?;
     let grace = fixture.owner_of(account, "grace").await?;
     for name in ["grace", grace.id.as_str()] {
-        assert_eq!(fixture.store.sign_up(new(name)).await?, SigningUp::NameTaken, "{name}");
+        assert_eq!(fixture.store.sign_up(new(name)).await?, PersonAdded::NameTaken, "{name}");
     }
     assert_eq!(fixture.store.sign_ups_of(SOURCE).await?, 2);
     assert_eq!((fixture.store.list_accounts().await?.len(), fixture.store.list_people(None).await?.len()), (1, 1));
@@ -78,7 +78,7 @@ case!(the_name_of_an_account_keeps_no_person_out, async |fixture| {
     let ada = fixture.signed_up("ada").await?;
     fixture.store.change_account(ada.account_id, AccountChange::Delete).await?;
     let again = SignUp { source: "192.0.2.8".into(), ..new("ada") };
-    let SigningUp::Done(again) = fixture.store.sign_up(again).await? else { panic!("the person is gone") };
+    let PersonAdded::Done(again) = fixture.store.sign_up(again).await? else { panic!("the person is gone") };
     assert_ne!(again.account_id, ada.account_id);
     Ok(())
 });
@@ -87,11 +87,11 @@ case!(attempts_are_limited_by_source_and_day_and_then_forgotten, async |fixture|
     for name in ["a", "b", "c"] {
         fixture.signed_up(name).await?;
     }
-    assert_eq!(fixture.store.sign_up(new("d")).await?, SigningUp::TooMany);
+    assert_eq!(fixture.store.sign_up(new("d")).await?, PersonAdded::TooManyToday);
     assert_eq!(fixture.store.sign_ups_of(SOURCE).await?, 3);
     assert!(fixture.store.find_person("d").await?.is_none());
     let elsewhere = SignUp { source: "2001:db8::/64".into(), ..new("d") };
-    assert!(matches!(fixture.store.sign_up(elsewhere).await?, SigningUp::Done(_)));
+    assert!(matches!(fixture.store.sign_up(elsewhere).await?, PersonAdded::Done(_)));
     assert_eq!(fixture.store.delete_sign_ups().await?, 0);
     fixture.clock.advance(REST_OF_THE_DAY);
     assert_eq!(fixture.store.sign_ups_of(SOURCE).await?, 0);
@@ -103,7 +103,7 @@ case!(attempts_are_limited_by_source_and_day_and_then_forgotten, async |fixture|
 case!(of_several_processes_one_opens_an_account_of_a_name, async |fixture| {
     let other = fixture.another_process();
     let (one, two) = tokio::join!(fixture.store.sign_up(new("ada")), other.sign_up(new("ada")));
-    let done = [one?, two?].into_iter().filter(|outcome| matches!(outcome, SigningUp::Done(_))).count();
+    let done = [one?, two?].into_iter().filter(|outcome| matches!(outcome, PersonAdded::Done(_))).count();
     assert_eq!((done, fixture.store.list_accounts().await?.len()), (1, 1));
     assert_eq!(fixture.store.sign_ups_of(SOURCE).await?, 2);
     Ok(())
@@ -114,7 +114,7 @@ case!(of_several_processes_one_opens_an_account_of_an_identity, async |fixture| 
     let new = || SignUp { credential: Credential::Identity(identity.clone()), ..new("ada") };
     let other = fixture.another_process();
     let outcomes = tokio::join!(fixture.store.sign_up(new()), other.sign_up(new()));
-    let ((SigningUp::Done(done), SigningUp::Known(known)) | (SigningUp::Known(known), SigningUp::Done(done))) =
+    let ((PersonAdded::Done(done), PersonAdded::Known(known)) | (PersonAdded::Known(known), PersonAdded::Done(done))) =
         (outcomes.0?, outcomes.1?)
     else {
         panic!("one opens an account, and the other finds it")
