@@ -20,99 +20,53 @@ pub const MAX_REFERENCES: usize = 4;
 /// Longest prompt, in characters.
 pub const MAX_PROMPT_CHARS: usize = 32_000;
 
-/// Aspect ratio of the images, about one megapixel each.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, utoipa::ToSchema)]
-pub enum AspectRatio {
-    /// 1024x1024
-    #[default]
-    #[serde(rename = "1:1")]
-    Square,
-    /// 1280x720
-    #[serde(rename = "16:9")]
-    W16H9,
-    /// 720x1280
-    #[serde(rename = "9:16")]
-    W9H16,
-    /// 1152x864
-    #[serde(rename = "4:3")]
-    W4H3,
-    /// 864x1152
-    #[serde(rename = "3:4")]
-    W3H4,
-    /// 1248x832
-    #[serde(rename = "3:2")]
-    W3H2,
-    /// 832x1248
-    #[serde(rename = "2:3")]
-    W2H3,
-    /// 1120x896
-    #[serde(rename = "5:4")]
-    W5H4,
-    /// 896x1120
-    #[serde(rename = "4:5")]
-    W4H5,
-    /// 1440x720
-    #[serde(rename = "2:1")]
-    W2H1,
-    /// 720x1440
-    #[serde(rename = "1:2")]
-    W1H2,
-    /// 1568x672
-    #[serde(rename = "21:9")]
-    W21H9,
-    /// 672x1568
-    #[serde(rename = "9:21")]
-    W9H21,
+/// Defines the aspect ratios, in the order of the interface: spelling there, and size in pixels.
+macro_rules! aspect_ratios {
+    ($($(#[$each:meta])* $ratio:ident = $text:literal, $width:literal x $height:literal;)+) => {
+        /// Aspect ratio of the images, about one megapixel each.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, utoipa::ToSchema)]
+        pub enum AspectRatio {
+            $(#[doc = concat!($width, "x", $height)] $(#[$each])* #[serde(rename = $text)] $ratio,)+
+        }
+
+        impl AspectRatio {
+            /// All aspect ratios, in the order of the interface.
+            pub const ALL: [Self; [$($text),+].len()] = [$(Self::$ratio),+];
+
+            /// Spelling in the interface, such as `16:9`.
+            pub const fn as_str(self) -> &'static str {
+                match self {
+                    $(Self::$ratio => $text,)+
+                }
+            }
+
+            /// Width and height in pixels, with the exact ratio.
+            pub const fn size(self) -> (u32, u32) {
+                match self {
+                    $(Self::$ratio => ($width, $height),)+
+                }
+            }
+        }
+    };
+}
+
+aspect_ratios! {
+    #[default] Square = "1:1", 1024 x 1024;
+    W16H9 = "16:9", 1280 x 720;
+    W9H16 = "9:16", 720 x 1280;
+    W4H3 = "4:3", 1152 x 864;
+    W3H4 = "3:4", 864 x 1152;
+    W3H2 = "3:2", 1248 x 832;
+    W2H3 = "2:3", 832 x 1248;
+    W5H4 = "5:4", 1120 x 896;
+    W4H5 = "4:5", 896 x 1120;
+    W2H1 = "2:1", 1440 x 720;
+    W1H2 = "1:2", 720 x 1440;
+    W21H9 = "21:9", 1568 x 672;
+    W9H21 = "9:21", 672 x 1568;
 }
 
 impl AspectRatio {
-    /// All aspect ratios, in the order of the interface.
-    pub const ALL: [Self; 13] = [
-        Self::Square,
-        Self::W16H9,
-        Self::W9H16,
-        Self::W4H3,
-        Self::W3H4,
-        Self::W3H2,
-        Self::W2H3,
-        Self::W5H4,
-        Self::W4H5,
-        Self::W2H1,
-        Self::W1H2,
-        Self::W21H9,
-        Self::W9H21,
-    ];
-
-    /// Spelling in the interface and size in pixels: about one megapixel, with the exact ratio.
-    const fn facts(self) -> (&'static str, u32, u32) {
-        match self {
-            Self::Square => ("1:1", 1024, 1024),
-            Self::W16H9 => ("16:9", 1280, 720),
-            Self::W9H16 => ("9:16", 720, 1280),
-            Self::W4H3 => ("4:3", 1152, 864),
-            Self::W3H4 => ("3:4", 864, 1152),
-            Self::W3H2 => ("3:2", 1248, 832),
-            Self::W2H3 => ("2:3", 832, 1248),
-            Self::W5H4 => ("5:4", 1120, 896),
-            Self::W4H5 => ("4:5", 896, 1120),
-            Self::W2H1 => ("2:1", 1440, 720),
-            Self::W1H2 => ("1:2", 720, 1440),
-            Self::W21H9 => ("21:9", 1568, 672),
-            Self::W9H21 => ("9:21", 672, 1568),
-        }
-    }
-
-    /// Spelling in the interface, such as `16:9`.
-    pub const fn as_str(self) -> &'static str {
-        self.facts().0
-    }
-
-    /// Width and height in pixels.
-    pub const fn size(self) -> (u32, u32) {
-        let (_, width, height) = self.facts();
-        (width, height)
-    }
-
     /// The ratio nearest to a size; sizes count from 1.
     pub fn nearest(width: u32, height: u32) -> Self {
         let distance = |ratio: Self| {
