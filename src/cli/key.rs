@@ -156,12 +156,12 @@ async fn create(args: CreateArgs, store: &Store) -> Outcome {
     let key = store.create_key(account.id, new).await?.ok_or_else(|| was_deleted(&account))?;
     let mut shown = new_json(&key, store.now());
     shown["key"] = secret.reveal().into();
-    let printed = show_once(args.json, &shown, secret.reveal(), &introduction(&key))?;
-    if let Err(error) = printed {
+    let unprinted = "the new key could not be printed, so it was revoked";
+    let printed = show_once(args.json, &shown, (secret.reveal(), &introduction(&key)), unprinted);
+    if printed.is_err() {
         store.change_key(key.id, KeyChange::Revoke).await?;
-        return Err(Failure(format!("the new key could not be printed, so it was revoked: {error}")));
     }
-    Ok(ExitCode::SUCCESS)
+    printed
 }
 
 fn introduction(key: &ApiKey) -> String {

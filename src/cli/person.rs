@@ -2,7 +2,6 @@
 
 use std::io::{self, IsTerminal as _, Read as _};
 use std::path::PathBuf;
-use std::process::ExitCode;
 use std::sync::Arc;
 
 use clap::{Args, Subcommand};
@@ -222,9 +221,8 @@ pub(super) async fn show_link_of_account(store: &Arc<Store>, account: &Account, 
 async fn show_link(store: &Arc<Store>, person: &Person, shown: ShownLinkArgs) -> Outcome {
     let (url, expires_at) = link_of(store, person, &shown.studio.url()?).await?;
     let note = format!("One-time sign-in link for {}, valid until {expires_at}.", person.name);
-    show_once(shown.json, &ShownLink { url: url.clone(), expires_at }, &url, &note)?
-        .map_err(|error| Failure(format!("the link could not be printed, so repeat this for another one: {error}")))?;
-    Ok(ExitCode::SUCCESS)
+    let unprinted = "the link could not be printed, so repeat this for another one";
+    show_once(shown.json, &ShownLink { url: url.clone(), expires_at }, (&url, &note), unprinted)
 }
 
 async fn change(args: OnePersonArgs, change: PersonChange, store: &Store) -> Outcome {

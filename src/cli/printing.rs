@@ -42,19 +42,21 @@ pub(super) fn show_verdict(ok: bool, json: JsonArgs, thing: &impl Serialize, tex
     Ok(if ok { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Prints a secret that cannot be printed again. If this fails, the caller undoes or repeats what created it. In text
-/// output, the secret is on its own line before the note: a reader such as `head -1` may be gone by then.
+/// Prints a secret that cannot be printed again, or fails with the message `unprinted`: the caller undoes or repeats what
+/// created the secret. In text output, it is on its own line before the note: a reader such as `head -1` may be gone by
+/// then.
 pub(super) fn show_once(
     json: JsonArgs,
     thing: &impl Serialize,
-    secret: &str,
-    note: &str,
-) -> Result<Result<(), io::Error>, Failure> {
-    let printed = output::print(&shown(json, thing, || secret.to_owned())?);
-    if !json && printed.is_ok() {
+    (secret, note): (&str, &str),
+    unprinted: &str,
+) -> Outcome {
+    output::print(&shown(json, thing, || secret.to_owned())?)
+        .map_err(|error| Failure(format!("{unprinted}: {error}")))?;
+    if !json {
         drop(output::print(&terminal::visible(&format!("\n{note}"))));
     }
-    Ok(printed)
+    Ok(ExitCode::SUCCESS)
 }
 
 fn shown(

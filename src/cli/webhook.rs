@@ -1,7 +1,6 @@
 //! `tintype webhook`: endpoints that receive events, and deliveries to them.
 
 use std::fmt::Display;
-use std::io;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -186,12 +185,12 @@ async fn add(args: AddArgs, store: &Store, data: &DataSettings, adopted: &Adopte
     let events = Subscription::to(&kinds).unwrap_or_else(Subscription::to_all);
     match endpoints::add(store, account.id, args.url, events, AddedBy::Operator).await? {
         Ok((endpoint, secret)) => {
-            if let Err(error) = show_secret(args.json, &endpoint, &secret, "")? {
+            let unprinted = "the secret of the new endpoint could not be printed, so the endpoint was removed";
+            let printed = show_secret(args.json, &endpoint, (&secret, ""), unprinted);
+            if printed.is_err() {
                 store.remove_endpoint(endpoint.id).await?;
-                let message = "the secret of the new endpoint could not be printed, so the endpoint was removed";
-                return Err(Failure(format!("{message}: {error}")));
             }
-            Ok(ExitCode::SUCCESS)
+            printed
         }
         Err(EndpointRefusal::TooMany) => Err(Failure(format!(
             "account {} has {MAX_ENDPOINTS} endpoints, which is the most: remove one with `tintype webhook remove`",
@@ -205,14 +204,14 @@ async fn add(args: AddArgs, store: &Store, data: &DataSettings, adopted: &Adopte
 fn show_secret(
     json: JsonArgs,
     endpoint: &Endpoint,
-    secret: &SigningSecret,
-    note: &str,
-) -> Result<io::Result<()>, Failure> {
+    (secret, note): (&SigningSecret, &str),
+    unprinted: &str,
+) -> Outcome {
     let secret = secret.reveal();
     let note =
         format!("Signing secret of endpoint {}. It will not be shown again: store it safely.{note}", endpoint.id);
     let with_secret = json!({ "id": endpoint.id, "url": endpoint.url, "secret": secret });
-    show_once(json, &with_secret, secret, &note)
+    show_once(json, &with_secret, (secret, &note), unprinted)
 }
 
 async fn list(args: AccountFilterArgs, store: &Store) -> Outcome {
@@ -256,8 +255,8 @@ async fn rotate(args: RotateArgs, store: &Store) -> Outcome {
     let note = format!("\nThe previous secret stays valid for {overlap}.");
     let note = if args.overlap.is_zero() { "" } else { note.as_str() };
     // The present secret is lost with a rotation, so the new one must be printed first.
-    show_secret(args.endpoint.json, &endpoint, &secret, note)?
-        .map_err(|error| Failure(format!("the new secret could not be printed, so nothing was rotated: {error}")))?;
+    let unprinted = "the new secret could not be printed, so nothing was rotated";
+    show_secret(args.endpoint.json, &endpoint, (&secret, note), unprinted)?;
     let rotation = EndpointChange::Rotate { secret, overlap: args.overlap };
     let unused = |why: &dyn Display| Failure(format!("{why}; the secret that was printed signs nothing"));
     let changed = store.change_endpoint(id, rotation).await.map_err(|error| unused(&error))?;
