@@ -37,7 +37,7 @@ use crate::service::ServiceContext;
 use crate::service::concurrency_limit::ConcurrencyLimit;
 use crate::service::failures::Failures;
 use crate::service::hourly_stats::HourlyStats;
-use crate::service::limits::{Allowance, RateLimits};
+use crate::service::limits::{RateLimit, RateLimits};
 use crate::service::links::Links;
 use crate::service::people::{
     MAX_HASHES_OF_ONE, MAX_HASHES_QUEUED, MAX_SIGN_UPS_OF_ONE, MAX_SIGN_UPS_QUEUED, People, SignUpTerms,
@@ -190,8 +190,9 @@ impl Studio {
         Ok(TokenSigner::new(&self.shared.store.cursor_secret().await?, self.shared.store.now()))
     }
 
-    /// Rejects a request that is beyond a limit.
-    fn refuse_if(&self, counted: Option<Allowance>) -> Result<(), PageError> {
+    /// Counts a request, and rejects it beyond the limit.
+    async fn count(&self, id: Id, limit: RateLimit) -> Result<(), PageError> {
+        let counted = self.limits.count_one(id, limit).await;
         let Some(seconds) = counted.and_then(|counted| counted.retry_after) else { return Ok(()) };
         self.shared.metrics.rate_limited.inc();
         Err(PageError::too_often(seconds))

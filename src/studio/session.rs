@@ -17,6 +17,7 @@ use super::error::PageError;
 use super::page::DAY;
 use super::texts::Texts;
 use super::{RequestContext, Studio};
+use crate::service::limits::RateLimit;
 use crate::service::people::LONGEST_SESSION;
 use tintype_config::{MAX_BODY, RequiredFor};
 use tintype_domain::model::{Account, Id, Surface};
@@ -151,8 +152,8 @@ impl Visitor {
             return Err(PageError::caused_by(EarlyVisitor));
         }
         let visitor = Self::read(parts, studio, need).await.map_err(|error| error.leading_to(parts))?;
-        let counted = studio.limits.count_page(visitor.person_id()).await;
-        studio.refuse_if(counted).map(|()| visitor)
+        studio.count(visitor.person_id(), RateLimit::Page).await?;
+        Ok(visitor)
     }
 }
 
@@ -288,7 +289,7 @@ impl<'a> Sender<'a> {
     async fn with(parts: &'a Parts, studio: &Arc<Studio>, need: Need) -> Result<Self, PageError> {
         check_origin(studio, parts)?;
         let early = Visitor::read(parts, studio, need).await.map_err(|error| error.with_unsent_form(parts))?;
-        studio.refuse_if(studio.limits.count_form(early.session.person.id).await)?;
+        studio.count(early.session.person.id, RateLimit::Form).await?;
         Ok(Self { early, parts, need })
     }
 

@@ -43,7 +43,7 @@ string_enum! {
         AccountSubmit = "account-submit",
         /// Everything else, with any key of the account.
         AccountRead = "account-read",
-        /// A form that a person sends in the studio.
+        /// A form that a person sends in the studio, uploads among them.
         Form = "form",
         /// A page, picture or stream that a person asks for in the studio.
         Page = "page",
@@ -151,14 +151,25 @@ impl RateLimits {
 
     /// Requests per minute that a key may send; `None` if it is not limited.
     pub fn of(&self, key: &ApiKey, usage: RateLimit) -> Option<u32> {
-        // Owners cannot go beyond the server's limits, even if these were higher when they made the key.
-        let of_key = |set: Option<u32>, most: u32| match set {
-            Some(rate) if key.made_by.is_some() && most > 0 => rate.min(most),
-            set => set.unwrap_or(most),
+        let own = match usage {
+            RateLimit::Submit => key.submit_rate,
+            RateLimit::Read => key.read_rate,
+            _ => None,
         };
-        let limit = match usage {
-            RateLimit::Submit => of_key(key.submit_rate, self.submit_rate),
-            RateLimit::Read => of_key(key.read_rate, self.read_rate),
+        let most = self.per_minute(usage);
+        // Owners cannot go beyond the server's limits, even if these were higher when they made the key.
+        let limit = match own {
+            Some(rate) if key.made_by.is_some() && most > 0 => rate.min(most),
+            own => own.unwrap_or(most),
+        };
+        Some(limit).filter(|limit| *limit > 0)
+    }
+
+    /// Requests per minute, unless a key has a limit of its own; 0 means no limit.
+    fn per_minute(&self, usage: RateLimit) -> u32 {
+        match usage {
+            RateLimit::Submit => self.submit_rate,
+            RateLimit::Read => self.read_rate,
             RateLimit::AccountSubmit => self.account_submit_rate,
             RateLimit::AccountRead => self.account_read_rate,
             RateLimit::Form => FORMS,
@@ -167,8 +178,7 @@ impl RateLimits {
             RateLimit::Webhook => WEBHOOKS,
             RateLimit::View => VIEWS,
             RateLimit::AccountView => VIEWS_OF_ACCOUNT,
-        };
-        (limit > 0).then_some(limit)
+        }
     }
 
     /// Whether an account's owner can give a key these limits: none above the server's.
@@ -206,39 +216,9 @@ impl RateLimits {
         }
     }
 
-    /// Counts a task that a person creates in the studio, against the default limit of submits; `None` if there is
-    /// none.
-    pub async fn count_person(&self, person_id: Id) -> Option<Allowance> {
-        self.count_under(person_id, RateLimit::Submit, self.submit_rate).await
-    }
-
-    /// Counts one test of an endpoint, or one delivery that is sent again, by an owner of the account in the studio.
-    pub async fn count_webhook(&self, account_id: Id) -> Option<Allowance> {
-        self.count_under(account_id, RateLimit::Webhook, WEBHOOKS).await
-    }
-
-    /// Counts one report that a person asks for in the studio.
-    pub async fn count_report(&self, person_id: Id) -> Option<Allowance> {
-        self.count_under(person_id, RateLimit::Report, REPORTS).await
-    }
-
-    /// Counts one view of a shared link of an account.
-    pub async fn count_view(&self, link: Id, account: Id) -> Option<Allowance> {
-        let of_link = self.count_under(link, RateLimit::View, VIEWS).await;
-        if of_link.is_some_and(|counted| counted.retry_after.is_some()) {
-            return of_link;
-        }
-        self.count_under(account, RateLimit::AccountView, VIEWS_OF_ACCOUNT).await
-    }
-
-    /// Counts one page, picture or stream that a person asks for in the studio.
-    pub async fn count_page(&self, person_id: Id) -> Option<Allowance> {
-        self.count_under(person_id, RateLimit::Page, PAGES).await
-    }
-
-    /// Counts one form that a person sends in the studio.
-    pub async fn count_form(&self, person_id: Id) -> Option<Allowance> {
-        self.count_under(person_id, RateLimit::Form, FORMS).await
+    /// Counts one request of a person, link or account against a limit; `None` if there is no limit.
+    pub async fn count_one(&self, id: Id, usage: RateLimit) -> Option<Allowance> {
+        self.count_under(id, usage, self.per_minute(usage)).await
     }
 
     async fn count_under(&self, id: Id, usage: RateLimit, limit: u32) -> Option<Allowance> {

@@ -9,6 +9,7 @@ use axum::extract::Query;
 use futures::{StreamExt as _, stream};
 use serde::Deserialize;
 
+use crate::service::limits::RateLimit;
 use crate::studio::chart::{Chart, Measure, Step};
 use crate::studio::error::{PageError, PageResult};
 use crate::studio::page::{BYTE_ORDER_MARK, DAY, Frame, html, last_of_page, query};
@@ -131,7 +132,7 @@ async fn chart(visitor: &Visitor, days: u32) -> Result<Chart, PageError> {
 /// The ledger as CSV (RFC 4180), newest first, with the filters of the page. It is read while it is sent, as long as the
 /// session lasts.
 pub async fn csv(visitor: Visitor, Query(query): Query<PeriodQuery>) -> PageResult {
-    visitor.studio.refuse_if(visitor.studio.limits.count_report(visitor.person_id()).await)?;
+    visitor.studio.count(visitor.person_id(), RateLimit::Report).await?;
     let filter = query.filter()?;
     let head = format!("{BYTE_ORDER_MARK}time,kind,amount,balance,task_id,note\r\n");
     let head = stream::iter([io::Result::Ok(head)]);

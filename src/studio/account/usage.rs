@@ -6,6 +6,7 @@ use askama::Template;
 use axum::extract::Query;
 use serde::Deserialize;
 
+use crate::service::limits::RateLimit;
 use crate::service::usage::{self, API, FORMER_PERSON, STUDIO, UNKNOWN_KEY, UsageLine};
 use crate::studio::chart::{Chart, Measure, Step};
 use crate::studio::error::{PageError, PageResult};
@@ -96,7 +97,7 @@ impl UsagePage<'_> {
 async fn lines(visitor: &Visitor, query: &UsageQuery) -> Result<Vec<UsageLine>, PageError> {
     visitor.require(Role::Owner)?;
     let studio = &visitor.studio;
-    studio.refuse_if(studio.limits.count_report(visitor.person_id()).await)?;
+    studio.count(visitor.person_id(), RateLimit::Report).await?;
     let store = &visitor.studio.shared.store;
     let filter = UsageFilter { account_id: Some(visitor.account_id()), from: query.from(store.now()), until: None };
     Ok(usage::lines(store, query.by(), filter).await?)

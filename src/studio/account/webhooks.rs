@@ -7,6 +7,7 @@ use axum::http::{Response, StatusCode};
 
 use super::overlap::Overlap;
 use super::secret::{self, Secret};
+use crate::service::limits::RateLimit;
 use crate::service::webhooks::endpoints::{self, EndpointRefusal};
 use crate::studio::action::{WebhookAction, action};
 use crate::studio::error::{PageError, PageResult};
@@ -180,7 +181,7 @@ async fn endpoint_page(
 
 /// Counts a webhook that the person sends by hand, and refuses too many.
 async fn count(visitor: &Visitor) -> Result<(), PageError> {
-    visitor.studio.refuse_if(visitor.studio.limits.count_webhook(visitor.account_id()).await)
+    visitor.studio.count(visitor.account_id(), RateLimit::Webhook).await
 }
 
 /// Disables, enables, rotates, tests or removes an endpoint, or subscribes it to other events.

@@ -22,6 +22,7 @@ use super::references::{Chip, lines};
 use super::session::{Fields, Form, Visitor};
 use super::settings::{self, PresetOption, SettingField};
 use super::{HOME, Studio, failures};
+use crate::service::limits::RateLimit;
 use tintype_domain::ledger::NotCharged;
 use tintype_domain::model::{CREDITS_PER_IMAGE, Id, Surface};
 use tintype_domain::person::Role;
@@ -440,7 +441,7 @@ async fn submit_refusal(visitor: &Visitor) -> Result<Option<SubmitRefusal>, Page
     if person.suspension.is_some() {
         return Ok(Some(SubmitRefusal { message: t.get("suspended"), wait: None }));
     }
-    let Some(counted) = studio.limits.count_person(person.id).await else { return Ok(None) };
+    let Some(counted) = studio.limits.count_one(person.id, RateLimit::Submit).await else { return Ok(None) };
     let metrics = &studio.shared.metrics;
     if counted.fallback {
         metrics.rate_limit_fallbacks.inc();

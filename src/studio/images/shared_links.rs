@@ -12,6 +12,7 @@ use serde::Deserialize;
 
 use super::downloads::stream_file;
 use crate::files::FileName;
+use crate::service::limits::RateLimit;
 use crate::service::thumbnails;
 use crate::studio::Studio;
 use crate::studio::cards::name_of;
@@ -205,7 +206,8 @@ pub async fn shared(
         None => None,
     };
     let Some(link) = link else { return gone(&headers) };
-    studio.refuse_if(studio.limits.count_view(link.id, link.account_id).await)?;
+    studio.count(link.id, RateLimit::View).await?;
+    studio.count(link.account_id, RateLimit::AccountView).await?;
     let (path, before) = (format!("/studio/shared/{token}"), query.before.parse().ok());
     let (records, older) = match link.target {
         Target::Task(task) => (store.find_shared_task(link.id, task).await?.into_iter().collect(), None),
