@@ -1,7 +1,6 @@
 //! The rules of the service, independent of its callers: submits, the endings of tasks, limits and sweeps.
 
 pub mod call_hold;
-pub mod concurrency_limit;
 pub mod encoder;
 pub mod endings;
 pub mod failed_tasks;

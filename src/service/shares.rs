@@ -1,4 +1,5 @@
-//! Fair shares of a finite resource: no account takes what the others need.
+//! Fair shares of a finite resource: no account takes what the others need. Callers wait for their share, or are rejected
+//! at once: those who want password hashes, sign-ups, exchanges with an OpenID Connect provider, uploads or downloads.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -62,18 +63,19 @@ impl<K: Eq + Hash> Counts<K> {
     }
 }
 
-/// Units of something finite that accounts share. Clones share the same units.
+/// Units of something finite that accounts, or other callers, share. Clones share the same units.
 #[derive(Debug, Clone)]
-pub struct Shares {
+pub struct Shares<K: Eq + Hash + Copy = Id> {
+    of_one: usize,
     total: usize,
-    state: Arc<Mutex<ShareState>>,
+    state: Arc<Mutex<ShareState<K>>>,
 }
 
-#[derive(Debug, Default)]
-struct ShareState {
+#[derive(Debug)]
+struct ShareState<K: Eq + Hash + Copy> {
     used: usize,
-    accounts: HashMap<Id, Held>,
-    waiting: Vec<Waiting>,
+    callers: HashMap<K, Held>,
+    waiting: Vec<Waiting<K>>,
     /// Counts the grants.
     turn: u64,
 }
@@ -82,40 +84,46 @@ struct ShareState {
 struct Held {
     units: usize,
     waiting: usize,
-    /// The turn in which the account was last served.
+    /// The turn in which the caller was last served.
     served: u64,
 }
 
 #[derive(Debug)]
-struct Waiting {
-    account_id: Id,
+struct Waiting<K: Eq + Hash + Copy> {
+    caller: K,
     units: usize,
-    granted: oneshot::Sender<Share>,
+    granted: oneshot::Sender<Share<K>>,
 }
 
-/// Units held by an account; dropping them returns them.
+/// Units held by a caller; dropping them returns them.
 #[derive(Debug)]
-pub struct Share {
-    shares: Shares,
-    account_id: Id,
+pub struct Share<K: Eq + Hash + Copy = Id> {
+    shares: Shares<K>,
+    caller: Option<K>,
     units: usize,
 }
 
-impl Shares {
+impl<K: Eq + Hash + Copy> Shares<K> {
     /// Shares `total` units.
     pub fn new(total: usize) -> Self {
-        Self { total, state: Arc::default() }
+        Self::limited(usize::MAX, total)
     }
 
-    /// Units that are held by all accounts.
+    /// Shares `total` units, for [`Shares::try_take`], at most `of_one` to one caller.
+    pub fn limited(of_one: usize, total: usize) -> Self {
+        let state = ShareState { used: 0, callers: HashMap::new(), waiting: Vec::new(), turn: 0 };
+        Self { of_one, total, state: Arc::new(Mutex::new(state)) }
+    }
+
+    /// Units that are held by all callers.
     pub fn used(&self) -> usize {
         self.state.locked().used
     }
 
-    /// Whether an account could take `units` at this moment.
-    pub fn is_free(&self, account_id: Id, units: usize) -> bool {
+    /// Whether a caller could take `units` at this moment.
+    pub fn is_free(&self, caller: K, units: usize) -> bool {
         let state = self.state.locked();
-        let held = state.accounts.get(&account_id).map_or(0, |held| held.units);
+        let held = state.held(caller);
         fits(self.total, held, state.used - held, units)
     }
 
@@ -124,21 +132,39 @@ impl Shares {
         self.state.locked().waiting.iter().any(|waiting| !waiting.granted.is_closed())
     }
 
-    /// Takes units for an account, or waits for them. Of the waiting accounts, the one served longest ago comes first.
-    pub async fn take(&self, account_id: Id, units: usize) -> Share {
+    /// Takes one unit at once. Callers that cannot be distinguished, such as those without an address, are `None`: they
+    /// share what is left.
+    ///
+    /// # Errors
+    /// The units that the caller has, which is its share now. With none, all are taken.
+    pub fn try_take(&self, caller: Option<K>) -> Result<Share<K>, usize> {
+        let mut state = self.state.locked();
+        let held = caller.map_or(0, |caller| state.held(caller));
+        if held >= self.of_one || !fits(self.total, held, state.used - held, 1) {
+            return Err(held);
+        }
+        state.used += 1;
+        if let Some(caller) = caller {
+            state.callers.entry(caller).or_default().units += 1;
+        }
+        Ok(Share { shares: self.clone(), caller, units: 1 })
+    }
+
+    /// Takes units for a caller, or waits for them. Of the waiting callers, the one served longest ago comes first.
+    pub async fn take(&self, caller: K, units: usize) -> Share<K> {
         let units = units.min(self.total);
         let (granted, grant) = oneshot::channel();
         {
             let mut state = self.state.locked();
-            state.accounts.entry(account_id).or_default().waiting += 1;
-            state.waiting.push(Waiting { account_id, units, granted });
+            state.callers.entry(caller).or_default().waiting += 1;
+            state.waiting.push(Waiting { caller, units, granted });
         }
         self.serve();
-        let wait = Wait { shares: self, account_id };
+        let wait = Wait { shares: self, caller };
         let share = grant.await;
         drop(wait);
         // The sender is never dropped before it has sent.
-        share.unwrap_or_else(|_| Share { shares: self.clone(), account_id, units: 0 })
+        share.unwrap_or_else(|_| Share { shares: self.clone(), caller: Some(caller), units: 0 })
     }
 
     /// Serves those who wait, as long as something is left for them.
@@ -147,14 +173,14 @@ impl Shares {
         {
             let mut state = self.state.locked();
             while let Some(waiting) = state.next(self.total) {
-                let Waiting { account_id, units, granted } = waiting;
+                let Waiting { caller, units, granted } = waiting;
                 state.turn += 1;
                 let turn = state.turn;
                 state.used += units;
-                let held = state.accounts.entry(account_id).or_default();
+                let held = state.callers.entry(caller).or_default();
                 held.units += units;
                 held.served = turn;
-                let share = Share { shares: self.clone(), account_id, units };
+                let share = Share { shares: self.clone(), caller: Some(caller), units };
                 // If the receiver is gone, the share is dropped below, because dropping it takes the lock.
                 unwanted.extend(granted.send(share).err());
             }
@@ -163,63 +189,68 @@ impl Shares {
     }
 }
 
-impl ShareState {
-    fn next(&mut self, total: usize) -> Option<Waiting> {
+impl<K: Eq + Hash + Copy> ShareState<K> {
+    fn held(&self, caller: K) -> usize {
+        self.callers.get(&caller).map_or(0, |held| held.units)
+    }
+
+    fn next(&mut self, total: usize) -> Option<Waiting<K>> {
         self.waiting.retain(|waiting| !waiting.granted.is_closed());
         let ready = self.waiting.iter().enumerate().filter_map(|(index, waiting)| {
-            let held = self.accounts.get(&waiting.account_id)?;
+            let held = self.callers.get(&waiting.caller)?;
             fits(total, held.units, self.used - held.units, waiting.units).then_some((held.served, index))
         });
         let (_, index) = ready.min()?;
         Some(self.waiting.remove(index))
     }
 
-    fn forget_idle(&mut self, account_id: Id) {
-        if self.accounts.get(&account_id).is_some_and(|held| held.units == 0 && held.waiting == 0) {
-            self.accounts.remove(&account_id);
+    fn forget_idle(&mut self, caller: K) {
+        if self.callers.get(&caller).is_some_and(|held| held.units == 0 && held.waiting == 0) {
+            self.callers.remove(&caller);
         }
     }
 }
 
 /// One who waits; dropping it ends the wait.
-struct Wait<'a> {
-    shares: &'a Shares,
-    account_id: Id,
+struct Wait<'a, K: Eq + Hash + Copy> {
+    shares: &'a Shares<K>,
+    caller: K,
 }
 
-impl Drop for Wait<'_> {
+impl<K: Eq + Hash + Copy> Drop for Wait<'_, K> {
     fn drop(&mut self) {
         let mut state = self.shares.state.locked();
-        if let Some(held) = state.accounts.get_mut(&self.account_id) {
+        if let Some(held) = state.callers.get_mut(&self.caller) {
             held.waiting -= 1;
         }
-        state.forget_idle(self.account_id);
+        state.forget_idle(self.caller);
     }
 }
 
-impl Share {
+impl<K: Eq + Hash + Copy> Share<K> {
     /// Corrects an estimate of the units.
     pub fn correct(&mut self, units: usize) {
         {
             let mut state = self.shares.state.locked();
             state.used = state.used - self.units + units;
-            let held = state.accounts.entry(self.account_id).or_default();
-            held.units = held.units - self.units + units;
+            if let Some(held) = self.caller.and_then(|caller| state.callers.get_mut(&caller)) {
+                held.units = held.units - self.units + units;
+            }
             self.units = units;
         }
         self.shares.serve();
     }
 }
 
-impl Drop for Share {
+impl<K: Eq + Hash + Copy> Drop for Share<K> {
     fn drop(&mut self) {
         {
             let mut state = self.shares.state.locked();
             state.used -= self.units;
-            if let Some(held) = state.accounts.get_mut(&self.account_id) {
-                held.units -= self.units;
+            if let Some(caller) = self.caller {
+                state.callers.entry(caller).or_default().units -= self.units;
+                state.forget_idle(caller);
             }
-            state.forget_idle(self.account_id);
         }
         self.shares.serve();
     }
@@ -246,7 +277,28 @@ mod tests {
         assert_eq!(shares.used(), 16);
         drop(held);
         let state = shares.state.locked();
-        assert!(state.used == 0 && state.accounts.is_empty() && state.waiting.is_empty());
+        assert!(state.used == 0 && state.callers.is_empty() && state.waiting.is_empty());
+    }
+
+    #[test]
+    fn a_caller_takes_two_slots_and_leaves_the_others_to_others() {
+        let slots = Shares::limited(2, 64);
+        let held = [slots.try_take(Some(1)), slots.try_take(Some(1))];
+        assert!(held.iter().all(Result::is_ok) && slots.try_take(Some(1)).is_err());
+        assert!(slots.try_take(Some(2)).is_ok());
+        drop(held);
+        assert!(slots.state.locked().callers.is_empty());
+        let held: Vec<_> = (0..=u8::MAX).flat_map(|one| [slots.try_take(Some(one)), slots.try_take(None)]).collect();
+        assert_eq!(held.iter().flatten().count(), 64);
+        assert!(slots.try_take(Some(1)).is_err() && slots.try_take(None).is_err());
+    }
+
+    #[test]
+    fn no_caller_takes_more_slots_than_half_of_what_the_others_leave() {
+        let slots = Shares::limited(4, 16);
+        let all = |one: u8| std::iter::from_fn(|| slots.try_take(Some(one)).ok()).collect::<Vec<_>>();
+        let held: Vec<_> = (0..6).map(all).collect();
+        assert_eq!(held.iter().map(Vec::len).collect::<Vec<_>>(), [4, 4, 4, 2, 1, 1]);
     }
 
     #[test]

@@ -148,8 +148,7 @@ impl Tasks {
         to_its_end(submitting).await
     }
 
-    /// Looks for the task of an earlier attempt at a call. If the caller drops this future, the hold of an attempt that
-    /// found a task ends.
+    /// Looks for the task of an earlier attempt at a call. Dropping this future releases that task for the next attempt.
     ///
     /// # Errors
     /// [`StoreError`]: no task is known.

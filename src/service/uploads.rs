@@ -17,8 +17,8 @@ use tracing::Instrument as _;
 
 use crate::files::FilesError;
 use crate::service::ServiceContext;
-use crate::service::concurrency_limit::{ConcurrencyLimit, ConcurrencyPermit};
 use crate::service::rejections::Rejections;
+use crate::service::shares::{Share, Shares};
 use tintype_config::{MAX_UPLOAD, MAX_UPLOADS, temporary_directory};
 use tintype_domain::model::{CREDITS_PER_IMAGE, Id, Surface};
 use tintype_store::{NewUpload, Right, StoreError, Upload, UploadedPicture};
@@ -42,7 +42,7 @@ pub struct Uploads {
     /// The directory that holds the bytes while they arrive, and its disk.
     directory: PathBuf,
     disk: Disk,
-    arriving: ConcurrencyLimit<Id>,
+    arriving: Shares,
     rejections: Rejections<Id>,
     decoding: Semaphore,
 }
@@ -121,7 +121,7 @@ pub struct UploadSlot {
     uploads: Arc<Uploads>,
     account_id: Id,
     right: Right,
-    _admitted: ConcurrencyPermit<Id>,
+    _admitted: Share,
 }
 
 /// A picture that is arriving. Dropping it discards it.
@@ -147,7 +147,7 @@ impl Uploads {
     pub fn new(shared: Arc<ServiceContext>, decoder: Decoder) -> Arc<Self> {
         let directory = shared.disk.directory().map_or_else(temporary_directory, Path::to_owned);
         let disk = shared.disk.beside(directory.clone());
-        let arriving = ConcurrencyLimit::new(MAX_ARRIVING_OF_ACCOUNT, MAX_ARRIVING);
+        let arriving = Shares::limited(MAX_ARRIVING_OF_ACCOUNT, MAX_ARRIVING);
         let decoding = Semaphore::new(MAX_DECODING);
         let rejections = Rejections::new(shared.clock.clone());
         Arc::new(Self { shared, decoder, directory, disk, arriving, rejections, decoding })
@@ -191,7 +191,7 @@ impl Uploads {
         if self.rejections.are_too_many(account_id) {
             return Err(Refusal::TooManyRejected);
         }
-        let admitted = self.arriving.enter(Some(account_id)).map_err(|_| Refusal::Busy)?;
+        let admitted = self.arriving.try_take(Some(account_id)).map_err(|_| Refusal::Busy)?;
         Ok(UploadSlot { uploads: self.clone(), account_id, right, _admitted: admitted })
     }
 
@@ -322,8 +322,8 @@ impl Incoming {
         self.store(picture).await
     }
 
-    /// Does the same with a painted mask for a picture of this size in pixels: it is white where the picture changes, black
-    /// elsewhere, and may have another size.
+    /// Does the same with a mask for a picture of this size in pixels. The mask is painted white where the picture
+    /// changes and black elsewhere; it may have another size.
     pub async fn finish_mask(mut self, (width, height): (u32, u32)) -> Result<Upload, UploadError> {
         let painted = Mask::of(self.spool.decode().await?);
         let fitted = tokio::task::spawn_blocking(move || painted.stretch(width, height));

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 use tokio::sync::Notify;
 use tokio::sync::futures::Notified;
 
-use crate::service::concurrency_limit::{ConcurrencyLimit, ConcurrencyPermit};
+use crate::service::shares::{Share, Shares};
 use tintype_domain::model::Id;
 use tintype_system::locked::Locked as _;
 
@@ -20,13 +20,13 @@ const MAX_SHARING: usize = 8;
 /// The callers of this process that wait. Clones are the same callers.
 #[derive(Debug, Clone)]
 pub struct Waiters {
-    slots: ConcurrencyLimit<Id>,
+    slots: Shares,
     waiting: Arc<Mutex<Waiting>>,
 }
 
 impl Default for Waiters {
     fn default() -> Self {
-        Self { slots: ConcurrencyLimit::new(MAX_SLOTS_OF_ACCOUNT, MAX_SLOTS), waiting: Arc::default() }
+        Self { slots: Shares::limited(MAX_SLOTS_OF_ACCOUNT, MAX_SLOTS), waiting: Arc::default() }
     }
 }
 
@@ -41,16 +41,16 @@ struct Waiting {
 #[derive(Debug, Default)]
 struct SharedSlots {
     callers: usize,
-    slots: Vec<ConcurrencyPermit<Id>>,
+    slots: Vec<Share>,
 }
 
-/// Room for one caller to wait, from before it has a task until it has its answer; dropping it frees the room.
+/// A caller's slot for waiting, held from its submit to its answer; dropping it frees the slot.
 #[derive(Debug)]
 pub struct WaitSlot {
     waiters: Waiters,
     account_id: Id,
     /// `None` once the caller waits for a task.
-    own: Mutex<Option<ConcurrencyPermit<Id>>>,
+    own: Mutex<Option<Share>>,
     task_id: OnceLock<Id>,
 }
 
@@ -63,13 +63,13 @@ pub(super) struct Waiter<'a> {
 }
 
 impl Waiters {
-    /// Room for a caller of this account. An account has up to [`MAX_SLOTS_OF_ACCOUNT`] slots, and no more than half of what
+    /// A slot for a caller of this account. An account has up to [`MAX_SLOTS_OF_ACCOUNT`] slots, and no more than half of what
     /// the others leave.
     ///
     /// # Errors
     /// The slots of the account, which is its share now. With none, all slots of this process are taken.
     pub fn slot(&self, account_id: Id) -> Result<WaitSlot, usize> {
-        let own = Mutex::new(Some(self.slots.enter(Some(account_id))?));
+        let own = Mutex::new(Some(self.slots.try_take(Some(account_id))?));
         Ok(WaitSlot { waiters: self.clone(), account_id, own, task_id: OnceLock::new() })
     }
 
@@ -80,7 +80,7 @@ impl Waiters {
 
     /// Slots that are taken.
     pub fn slots(&self) -> usize {
-        self.slots.taken()
+        self.slots.used()
     }
 
     pub(super) fn wake(&self, task_id: Id) {

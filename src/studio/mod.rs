@@ -34,7 +34,6 @@ use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
 use crate::service::ServiceContext;
-use crate::service::concurrency_limit::ConcurrencyLimit;
 use crate::service::failures::Failures;
 use crate::service::hourly_stats::HourlyStats;
 use crate::service::limits::{RateLimit, RateLimits};
@@ -42,6 +41,7 @@ use crate::service::links::Links;
 use crate::service::people::{
     MAX_HASHES_OF_ONE, MAX_HASHES_QUEUED, MAX_SIGN_UPS_OF_ONE, MAX_SIGN_UPS_QUEUED, People, SignUpTerms,
 };
+use crate::service::shares::Shares;
 use crate::service::sign_in_attempts::SignInAttempts;
 use crate::service::tasks::Tasks;
 use crate::service::thumbnails::Thumbnails;
@@ -90,9 +90,9 @@ pub struct Studio {
     failures: Arc<Failures>,
     sign_in_attempts: SignInAttempts,
     /// Places for password hashes, for sign-ups, and for downloads of an account.
-    hashes: ConcurrencyLimit<Source>,
-    sign_ups: ConcurrencyLimit<Source>,
-    downloads: ConcurrencyLimit<Id>,
+    hashes: Shares<Source>,
+    sign_ups: Shares<Source>,
+    downloads: Shares,
     codes: SignInAttempts,
     provider: Option<IdentityProvider>,
     exchanges: sign_in::oidc::Exchanges,
@@ -162,8 +162,8 @@ impl Studio {
             people: People::new(shared.store.clone()),
             failures,
             sign_in_attempts: SignInAttempts::new(shared.clock.clone()),
-            hashes: ConcurrencyLimit::new(MAX_HASHES_OF_ONE, MAX_HASHES_QUEUED),
-            sign_ups: ConcurrencyLimit::new(MAX_SIGN_UPS_OF_ONE, MAX_SIGN_UPS_QUEUED),
+            hashes: Shares::limited(MAX_HASHES_OF_ONE, MAX_HASHES_QUEUED),
+            sign_ups: Shares::limited(MAX_SIGN_UPS_OF_ONE, MAX_SIGN_UPS_QUEUED),
             codes: SignInAttempts::of_codes(shared.clock.clone()),
             provider,
             exchanges: sign_in::oidc::Exchanges::new(shared.clock.clone()),
@@ -173,7 +173,7 @@ impl Studio {
             samples: create::presets::Samples::default(),
             hours: HourlyStats::default(),
             usage: UsageCache::default(),
-            downloads: ConcurrencyLimit::new(images::downloads::MAX_DOWNLOADS, usize::MAX),
+            downloads: Shares::limited(images::downloads::MAX_DOWNLOADS, usize::MAX),
             connections,
             settings,
             shared,

@@ -248,7 +248,7 @@ pub async fn zip_chosen(form: Form) -> Response<Body> {
 pub async fn zip(visitor: Visitor, Query(query): Query<HashMap<String, String>>) -> PageResult {
     let account = visitor.account_id();
     let shared = visitor.studio.shared.clone();
-    let Ok(download) = visitor.studio.downloads.enter(Some(account)) else {
+    let Ok(download) = visitor.studio.downloads.try_take(Some(account)) else {
         return Err(PageError::new(StatusCode::TOO_MANY_REQUESTS, "zip-busy"));
     };
     let (mut pictures, mut of_one) = (Vec::new(), String::new());

@@ -13,9 +13,9 @@ use super::page::{html, redirect};
 use super::session::{Form, Guest, GuestForm, Visitor, WithoutSecondFactor, check_origin, with_session};
 use super::texts::Texts;
 use super::{HOME, RequestContext, SIGN_IN, Studio};
-use crate::service::concurrency_limit::{ConcurrencyLimit, ConcurrencyPermit};
 use crate::service::failures::FailureDelay;
 use crate::service::people::{SignIn, SignedIn};
+use crate::service::shares::{Share, Shares};
 use tintype_domain::passwords::InvalidPassword;
 use tintype_domain::person::{Person, Token, person_name};
 use tintype_domain::source::Source;
@@ -116,11 +116,8 @@ pub(super) fn password_refusal(invalid: InvalidPassword) -> &'static str {
 }
 
 /// Takes a slot for the address of a request, before anything costs time.
-pub(super) fn take_slot(
-    limit: &ConcurrencyLimit<Source>,
-    context: &RequestContext,
-) -> Result<ConcurrencyPermit<Source>, PageError> {
-    limit.enter(context.source).map_err(|_| PageError::busy())
+pub(super) fn take_slot(slots: &Shares<Source>, context: &RequestContext) -> Result<Share<Source>, PageError> {
+    slots.try_take(context.source).map_err(|_| PageError::busy())
 }
 
 /// The source of a request, for the log.

@@ -7,9 +7,9 @@ use axum::response::IntoResponse as _;
 
 use super::joining::{follow, join};
 use super::{agent, delay_failure, take_slot, without_path_in_referrer};
-use crate::service::concurrency_limit::ConcurrencyLimit;
 use crate::service::people::JoinOutcome;
 use crate::service::rejections::Rejections;
+use crate::service::shares::Shares;
 use crate::studio::cookies::{AUTHENTICATION, with_id_token};
 use crate::studio::error::{PageError, PageResult};
 use crate::studio::page::{Frame, html, redirect};
@@ -43,14 +43,14 @@ struct LinkPage<'a> {
 /// anything.
 #[derive(Debug)]
 pub(in crate::studio) struct Exchanges {
-    slots: ConcurrencyLimit<Source>,
+    slots: Shares<Source>,
     /// Failed authentication requests.
     failed: Rejections<Source>,
 }
 
 impl Exchanges {
     pub(in crate::studio) fn new(clock: Clock) -> Self {
-        Self { slots: ConcurrencyLimit::new(MAX_EXCHANGES_OF_ONE, MAX_EXCHANGES), failed: Rejections::new(clock) }
+        Self { slots: Shares::limited(MAX_EXCHANGES_OF_ONE, MAX_EXCHANGES), failed: Rejections::new(clock) }
     }
 }
 
