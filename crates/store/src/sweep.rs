@@ -95,7 +95,7 @@ impl Sweep {
 
 /// Does the part of a sweep that is about one account or task. If that is damaged, or locked for too long, only this
 /// part is undone, and the sweep goes on.
-async fn unless_damaged<T>(tx: &Transaction<'_>, id: Id, part: impl Future<Output = Done<T>>) -> Done<Option<T>> {
+async fn unless_damaged<T>(tx: &Transaction<'_>, id: String, part: impl Future<Output = Done<T>>) -> Done<Option<T>> {
     tx.execute("SAVEPOINT part", &[]).await?;
     let done = match part.await {
         Ok(done) => Some(done),
@@ -238,7 +238,7 @@ impl Store {
                     if tx.query_opt(&lock, &[&account_id]).await?.is_none() {
                         return Ok(0);
                     }
-                    Ok(unless_damaged(tx, account_id, end_grants(tx, account_id, now)).await?.unwrap_or(0))
+                    Ok(unless_damaged(tx, account_id.to_string(), end_grants(tx, account_id, now)).await?.unwrap_or(0))
                 };
                 all += self.write(None, end).await?;
             }
