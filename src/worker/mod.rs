@@ -248,10 +248,10 @@ impl Worker {
 
     /// Claims tasks for this many free render slots.
     async fn claim(&self, slots: usize) -> Result<Claimed, StoreError> {
-        let (most, passed_over) = self.reference_slots.to_claim(slots);
+        let (most, excluded) = self.reference_slots.to_claim(slots);
         let (engine, max_references, lease) = (&self.engine, self.renderer.max_references(), self.settings.lease);
         let began = self.shared.clock.elapsed();
-        let claims = self.shared.store.claim_within(most, engine, max_references, lease, &passed_over).await?;
+        let claims = self.shared.store.claim_within(most, engine, max_references, lease, &excluded).await?;
         let lasted_micros = u64::try_from(self.shared.clock.elapsed().saturating_sub(began).as_micros()).ok();
         for claim in &claims {
             // One claim is for several tasks, and is in the trace of each.

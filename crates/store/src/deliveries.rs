@@ -365,7 +365,7 @@ async fn delete(tx: &Transaction<'_>, cutoff: Timestamp) -> Done<usize> {
 }
 
 /// Abandons the oldest of more than `most` deliveries that wait for an endpoint, up to [`BATCH`].
-async fn give_up(tx: &Transaction<'_>, endpoint_id: Id, most: i64) -> Done<usize> {
+async fn trim_backlog(tx: &Transaction<'_>, endpoint_id: Id, most: i64) -> Done<usize> {
     if tx.lock("SELECT id FROM endpoints WHERE id = $1", &[&endpoint_id]).await?.is_none() {
         return Ok(0);
     }
@@ -380,9 +380,10 @@ async fn trim(store: &Store, cutoff: Timestamp, most: i64) -> Result<usize> {
     let mut trimmed = store.write(Effect::TrimDeliveries, async move |tx| delete(tx, cutoff).await).await?;
     let crowded = "SELECT endpoint_id FROM deliveries WHERE next_attempt_at IS NOT NULL
         GROUP BY endpoint_id HAVING count(*) > $1";
-    for row in store.driver.read_apart(crowded.into(), &[&most]).await? {
+    for row in store.driver.long_read(crowded.into(), &[&most]).await? {
         let endpoint_id = row.get("endpoint_id")?;
-        trimmed += store.write(Effect::TrimDeliveries, async move |tx| give_up(tx, endpoint_id, most).await).await?;
+        trimmed +=
+            store.write(Effect::TrimDeliveries, async move |tx| trim_backlog(tx, endpoint_id, most).await).await?;
     }
     Ok(trimmed)
 }
@@ -447,7 +448,7 @@ impl Store {
     pub async fn due_endpoints(&self, after: Option<Id>, limit: u32) -> Result<Vec<DueEndpoint>> {
         let after = after.map(|id| id.to_string()).unwrap_or_default();
         let sql = due(self.driver.either("$2", "tintype_now($2)"));
-        let rows = self.driver.look_up(&sql, &[&after, &self.driver.time(), &LONGEST_WAIT, &limit]).await?;
+        let rows = self.driver.read_by_index(&sql, &[&after, &self.driver.time(), &LONGEST_WAIT, &limit]).await?;
         rows.iter().map(due_endpoint).collect()
     }
 

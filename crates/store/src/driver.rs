@@ -496,7 +496,7 @@ impl Driver {
     }
 
     /// [`Driver::read`] on a connection of PostgreSQL for writing, whose plans use the indexes.
-    pub(crate) async fn look_up(&self, sql: &str, parameters: &[&dyn Parameter]) -> Result<Vec<Row>> {
+    pub(crate) async fn read_by_index(&self, sql: &str, parameters: &[&dyn Parameter]) -> Result<Vec<Row>> {
         match self {
             Self::Sqlite(_) => self.read(sql, parameters).await,
             Self::Postgres(store) => Ok(store.database.write(sql, parameters).await?),
@@ -529,11 +529,11 @@ impl Driver {
     }
 
     /// [`Driver::read`] for many rows, on a separate thread with SQLite.
-    pub(crate) async fn read_apart(&self, sql: String, parameters: &[&dyn Parameter]) -> Result<Vec<Row>> {
+    pub(crate) async fn long_read(&self, sql: String, parameters: &[&dyn Parameter]) -> Result<Vec<Row>> {
         match self {
             Self::Sqlite(store) => {
                 let values = owned(parameters)?;
-                store.read_apart(move |connection| query(connection, &sql, &values)).await
+                store.long_read(move |connection| query(connection, &sql, &values)).await
             }
             Self::Postgres(_) => self.read(&sql, parameters).await,
         }

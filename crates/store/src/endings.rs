@@ -9,7 +9,7 @@ use tokio::try_join;
 
 use super::driver::{List, Parameter, Row, Store, Transaction, from_row, json};
 use super::ledger::{self, NewEntry};
-use super::upkeep::KEEP_FAILED_PROMPT;
+use super::retention::KEEP_FAILED_PROMPT;
 use super::{
     Cancellation, Ended, LONGEST_DELAY, Lease, LeaseWrite, MAX_LOST_LEASES, Reclaimed, Refused, Result, StoreError,
     StrikeRule, deliveries, strikes,
@@ -32,7 +32,7 @@ pub(super) fn ready_after(now: Timestamp, delay: Duration) -> Timestamp {
 
 /// A queue row whose task is to be ended or requeued. It is locked, so that no other transaction ends the task.
 #[derive(Debug)]
-pub(super) struct LostLease {
+pub(super) struct QueueRow {
     pub(super) task_id: Id,
     account_id: Id,
     key_id: Option<Id>,
@@ -48,7 +48,7 @@ pub(super) struct LostLease {
 }
 
 /// Selects the rows `q` of the queue that meet a condition, and locks them. `hint` names the index for SQLite.
-pub(super) fn select_lost(hint: &str, condition: &str, locking: &str) -> String {
+pub(super) fn select_queue_rows(hint: &str, condition: &str, locking: &str) -> String {
     format!(
         "SELECT q.task_id, q.account_id, q.key_id, q.person_id, q.taken, CAST(q.lost_leases AS bigint) AS lost_leases,
              t.surface, CAST(t.n AS bigint) AS n,
@@ -58,17 +58,17 @@ pub(super) fn select_lost(hint: &str, condition: &str, locking: &str) -> String 
     )
 }
 
-from_row! { fn lost(row) -> LostLease {
+from_row! { fn queue_row(row) -> QueueRow {
     task_id, account_id, key_id, person_id, taken, lost_leases, held_since,
     task: row.get::<Option<_>>("surface")?.zip(row.get("n")?),
 } }
 
 /// Locks the row of the queue that meets a condition.
-async fn find(tx: &Transaction<'_>, condition: &str, parameters: &[&dyn Parameter]) -> Done<Option<LostLease>> {
-    tx.find(&select_lost("", condition, tx.locking("FOR UPDATE OF q")), parameters, lost).await
+async fn find(tx: &Transaction<'_>, condition: &str, parameters: &[&dyn Parameter]) -> Done<Option<QueueRow>> {
+    tx.find(&select_queue_rows("", condition, tx.locking("FOR UPDATE OF q")), parameters, queue_row).await
 }
 
-impl LostLease {
+impl QueueRow {
     /// Takes the task out of the queue.
     async fn leave_queue(&self, tx: &Transaction<'_>) -> Done<u64> {
         tx.execute("DELETE FROM queue WHERE task_id = $1", &[&self.task_id]).await
@@ -137,7 +137,7 @@ async fn may_stop(tx: &Transaction<'_>, account_id: Id, cost: i64) -> Done<bool>
 
 /// How tasks are failed or queued again.
 #[derive(Debug, Clone)]
-pub(super) struct Loss {
+pub(super) struct FailOrRequeue {
     failure: TaskFailure,
     /// Lost leases after which a task fails; 0: now.
     most: i64,
@@ -145,32 +145,32 @@ pub(super) struct Loss {
     delay: Duration,
 }
 
-impl Loss {
+impl FailOrRequeue {
     /// The tasks fail now.
-    pub(super) fn now(cause: FailureCause, error: &str) -> Self {
+    pub(super) fn fail(cause: FailureCause, error: &str) -> Self {
         Self { failure: TaskFailure::new(cause, error), most: 0, delay: Duration::ZERO }
     }
 
     /// The tasks fail when they have lost [`MAX_LOST_LEASES`].
-    pub(super) fn attempt(error: &str, delay: Duration) -> Self {
+    pub(super) fn lost(error: &str, delay: Duration) -> Self {
         Self { failure: TaskFailure::new(FailureCause::Lost, error), most: MAX_LOST_LEASES.into(), delay }
     }
 
-    /// Gives up the tasks of one account that meet a condition.
-    pub(super) async fn give_up(
+    /// Fails or requeues the tasks of one account that meet a condition.
+    pub(super) async fn apply(
         &self,
         tx: &Transaction<'_>,
         condition: &str,
         parameters: &[&dyn Parameter],
     ) -> Done<Reclaimed> {
-        let rows = tx.query(&select_lost("", condition, tx.locking("FOR UPDATE OF q")), parameters).await?;
-        self.give_up_rows(tx, &rows).await
+        let rows = tx.query(&select_queue_rows("", condition, tx.locking("FOR UPDATE OF q")), parameters).await?;
+        self.apply_to_rows(tx, &rows).await
     }
 
-    /// Gives up the tasks of one account in these rows of [`select_lost`]: queues each again, or fails and refunds it
-    /// if this was its last attempt. One without a task stays as it was; other damage fails all.
-    pub(super) async fn give_up_rows(&self, tx: &Transaction<'_>, rows: &[Row]) -> Done<Reclaimed> {
-        let lost = rows.iter().map(lost).collect::<Result<Vec<_>>>()?;
+    /// Fails or requeues the tasks of one account in these rows of [`select_queue_rows`]. A row whose task is missing
+    /// is skipped; any other damage is an error.
+    pub(super) async fn apply_to_rows(&self, tx: &Transaction<'_>, rows: &[Row]) -> Done<Reclaimed> {
+        let lost = rows.iter().map(queue_row).collect::<Result<Vec<_>>>()?;
         let (queued, last): (Vec<_>, Vec<_>) = lost.into_iter().partition(|lost| lost.lost_leases + 1 < self.most);
         let mut reclaimed = Reclaimed { queued: queued.len(), failed: Vec::new() };
         if !queued.is_empty() {

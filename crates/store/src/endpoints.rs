@@ -59,7 +59,7 @@ async fn enable(tx: &Transaction<'_>, id: Id) -> Done {
     let sql = "UPDATE endpoints SET disabled_at = NULL, disabled_for = NULL, failing_since = NULL, resume_at = NULL
         WHERE id = $1 AND disabled_at IS NOT NULL";
     if tx.execute(sql, &[&id]).await? > 0 {
-        give_up(tx, id).await?;
+        abandon_deliveries(tx, id).await?;
     }
     Ok(())
 }
@@ -68,14 +68,14 @@ async fn enable(tx: &Transaction<'_>, id: Id) -> Done {
 pub(super) async fn disable(tx: &Transaction<'_>, id: Id, reason: DisabledFor) -> Done {
     let sql = "UPDATE endpoints SET disabled_at = $2, disabled_for = $3 WHERE id = $1 AND disabled_at IS NULL";
     if tx.execute(sql, &[&id, &tx.now(), &reason]).await? > 0 {
-        give_up(tx, id).await?;
+        abandon_deliveries(tx, id).await?;
     }
     Ok(())
 }
 
 /// Abandons the waiting deliveries of an endpoint locked by this transaction: a separate statement sees everything that
 /// was written before the lock.
-async fn give_up(tx: &Transaction<'_>, id: Id) -> Done {
+async fn abandon_deliveries(tx: &Transaction<'_>, id: Id) -> Done {
     let sql = "UPDATE deliveries SET next_attempt_at = NULL WHERE endpoint_id = $1 AND next_attempt_at IS NOT NULL";
     tx.execute(sql, &[&id]).await?;
     Ok(())

@@ -30,7 +30,6 @@ mod endings;
 mod endpoints;
 mod error;
 mod failure;
-mod fleet;
 mod gallery;
 mod identities;
 mod invitations;
@@ -42,6 +41,8 @@ pub mod postgres;
 mod progress;
 mod queue;
 mod reports;
+mod retention;
+mod retention;
 mod rights;
 mod schema;
 mod second_factor;
@@ -52,9 +53,10 @@ mod strikes;
 mod submit;
 mod sweep;
 mod tasks;
-mod upkeep;
 mod uploads;
 mod values;
+mod workers;
+mod workers;
 
 pub use self::accounts::{AccountChange, CreditChange, Rank};
 pub use self::audit::{Audit, Drift};
@@ -66,10 +68,6 @@ pub use self::deliveries::{
 pub use self::driver::Store;
 pub use self::endpoints::{EndpointChange, NewEndpoint};
 pub use self::error::{Cause, OpenError, StoreError};
-pub use self::fleet::{
-    ANY_REFERENCES, Abilities, ENGINE_SILENCE, EndingsElsewhere, EngineState, WORKER_SILENCE, WaitingForEngine,
-    WaitingTask, WorkerReport,
-};
 pub use self::gallery::{Board, BoardWrite, GalleryFilter, GalleryPage, MOST_COUNTED, TaskState};
 pub use self::invitations::{Acceptance, Invitation, NewInvitation};
 pub use self::keys::{KeyChange, NewKey};
@@ -88,6 +86,10 @@ pub use self::rights::{Right, SessionRight};
 pub use self::schema::{FIRST_VERSION, Schema};
 pub use self::shared_links::{NewSharedLink, SharedLink, Target};
 pub use self::uploads::{NewUpload, Upload, UploadedPicture};
+pub use self::workers::{
+    ANY_REFERENCES, Abilities, ENGINE_SILENCE, EndingsElsewhere, EngineState, WORKER_SILENCE, WaitingForEngine,
+    WaitingTask, WorkerReport,
+};
 
 /// The longest that a sweep can be postponed. A sweep due later than that was postponed before the clock was set back,
 /// and counts as due.

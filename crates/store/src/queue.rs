@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::driver::{Driver, List, Row, Store, Transaction, from_row, with_store};
-use super::endings::{LEASED, Loss, ready_after};
+use super::endings::{FailOrRequeue, LEASED, ready_after};
 use super::tasks::request;
 use super::{
     ANY_REFERENCES, Action, AuditedChange, Claim, Ended, EndingsElsewhere, Lease, LeaseWrite, QueueDepth, Reclaimed,
@@ -65,7 +65,7 @@ impl Store {
     }
 
     /// [`Store::claim`] for tasks that name this engine or none, with up to `max_references` reference images, except
-    /// for the accounts `passed_over`. Once an account is no longer excluded, it is served before any other account is
+    /// for the accounts `excluded`. Once an account is no longer excluded, it is served before any other account is
     /// served twice. Claims with different engines or `max_references` take turns separately, so that none keeps an
     /// account from the others.
     pub async fn claim_within(
@@ -74,9 +74,9 @@ impl Store {
         engine: &str,
         max_references: u32,
         lease: Duration,
-        passed_over: &[Id],
+        excluded: &[Id],
     ) -> Result<Vec<Claim>> {
-        with_store!(self.driver, store => store.claim_tasks(max, engine, max_references, lease, passed_over).await)
+        with_store!(self.driver, store => store.claim_tasks(max, engine, max_references, lease, excluded).await)
     }
 
     /// Extends leases to `lease` from now; returns the leases that had been lost.
@@ -123,10 +123,10 @@ impl Store {
     /// Ends a failed attempt. The task is queued again, claimable after `delay`; or, after `MAX_LOST_LEASES` lost
     /// leases, it fails with `last_error` and is refunded.
     pub async fn retry(&self, lease: Lease, delay: Duration, last_error: &str) -> Result<Retry> {
-        let loss = Loss::attempt(last_error, delay);
+        let rule = FailOrRequeue::lost(last_error, delay);
         self.write(Effect::Retry, async move |tx| {
-            let given_up = loss.give_up(tx, LEASED, &[&lease.task_id, &lease.epoch]).await?;
-            Ok(match given_up {
+            let done = rule.apply(tx, LEASED, &[&lease.task_id, &lease.epoch]).await?;
+            Ok(match done {
                 Reclaimed { queued: 1.., .. } => Retry::Queued,
                 Reclaimed { failed, .. } if !failed.is_empty() => Retry::Failed,
                 _ => Retry::Lost,
@@ -137,20 +137,20 @@ impl Store {
 
     /// Fails and refunds a task, with a message for the caller.
     pub async fn fail(&self, lease: Lease, cause: FailureCause, error: &str) -> Result<LeaseWrite> {
-        let loss = Loss::now(cause, error);
+        let rule = FailOrRequeue::fail(cause, error);
         self.write(Effect::Fail, async move |tx| {
-            let given_up = loss.give_up(tx, LEASED, &[&lease.task_id, &lease.epoch]).await?;
-            Ok(done_if(!given_up.failed.is_empty()))
+            let done = rule.apply(tx, LEASED, &[&lease.task_id, &lease.epoch]).await?;
+            Ok(done_if(!done.failed.is_empty()))
         })
         .await
     }
 
     /// Fails and refunds a task regardless of its lease; `None` if it is not processing.
     pub async fn fail_unleased(&self, id: Id, cause: FailureCause, error: &str) -> Result<Option<Ended>> {
-        let (loss, error) = (Loss::now(cause, error), error.to_owned());
+        let (rule, error) = (FailOrRequeue::fail(cause, error), error.to_owned());
         self.write(Effect::FailUnleased, async move |tx| {
-            let given_up = loss.give_up(tx, "q.task_id = $1", &[&id]).await?;
-            let Some(ended) = given_up.failed.into_iter().next() else { return Ok(None) };
+            let done = rule.apply(tx, "q.task_id = $1", &[&id]).await?;
+            let Some(ended) = done.failed.into_iter().next() else { return Ok(None) };
             if let Transaction::Postgres(..) = tx {
                 postgres::notify_ending(tx, id).await?;
             }
@@ -180,7 +180,7 @@ impl Store {
         let sql = "SELECT q.task_id, q.account_id, t.surface, nullif(q.engine, '') AS engine
             FROM queue q JOIN tasks t ON t.id = q.task_id
             WHERE q.task_id >= $1 AND q.lease_until IS NULL ORDER BY q.task_id LIMIT $2";
-        let rows = self.driver.read_apart(sql.into(), &[&self.driver.horizon(), &limit]).await?;
+        let rows = self.driver.long_read(sql.into(), &[&self.driver.horizon(), &limit]).await?;
         rows.iter().map(waiting_task).collect()
     }
 

@@ -340,7 +340,7 @@ impl Store {
     /// account, this reads its whole ledger.
     pub async fn usage_by(&self, by: UsageBy, filter: UsageFilter) -> Result<Vec<UsageRow>> {
         let UsageFilter { account_id, from, until } = filter;
-        let rows = self.driver.read_apart(usage_by(by, account_id), &[&account_id, &from, &until]).await?;
+        let rows = self.driver.long_read(usage_by(by, account_id), &[&account_id, &from, &until]).await?;
         rows.iter().map(usage_row).collect()
     }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 #[cfg(doc)]
 use super::MAX_LOST_LEASES;
 use super::driver::{Store, Transaction, between_faults};
-use super::endings::{Loss, select_lost};
+use super::endings::{FailOrRequeue, select_queue_rows};
 use super::{Ended, LONGEST_LEASE, Reclaim, Reclaimed, Result, StoreError, ledger, progress};
 use crate::failure::{Done, Failure};
 use crate::values::Value;
@@ -89,7 +89,7 @@ impl Sweep {
         // Skips tasks that another transaction is about to end, and an account that another one has locked, so that it
         // never waits.
         let locking = if is_sqlite { "" } else { "FOR UPDATE OF q SKIP LOCKED FOR NO KEY UPDATE OF a SKIP LOCKED" };
-        Statements { accounts, lost: select_lost(&hint, &of_account, locking), most }
+        Statements { accounts, lost: select_queue_rows(&hint, &of_account, locking), most }
     }
 }
 
@@ -120,17 +120,17 @@ struct SomeTasks {
     bound: Value<'static>,
     horizon: String,
     account_id: Id,
-    loss: Loss,
+    rule: FailOrRequeue,
 }
 
 impl SomeTasks {
-    /// Gives them up; returns how many were found, too.
-    async fn give_up(&self, tx: &Transaction<'_>) -> Done<(usize, Reclaimed)> {
+    /// Fails or requeues them; returns how many were found, too.
+    async fn apply(&self, tx: &Transaction<'_>) -> Done<(usize, Reclaimed)> {
         let rows = tx.query(&self.lost, &[&self.bound, &self.horizon, &self.account_id]).await?;
         let mut all = Reclaimed::default();
         for row in &rows {
-            let give_up = self.loss.give_up_rows(tx, std::slice::from_ref(row));
-            if let Some(one) = unless_damaged(tx, row.get("task_id")?, give_up).await? {
+            let part = self.rule.apply_to_rows(tx, std::slice::from_ref(row));
+            if let Some(one) = unless_damaged(tx, row.get("task_id")?, part).await? {
                 all.add(one);
             }
         }
@@ -149,12 +149,12 @@ async fn end_grants(tx: &Transaction<'_>, account_id: Id, now: Timestamp) -> Don
 impl Store {
     /// Queues the tasks that a sweep looks for again, or fails and refunds them, in one or more transactions for each
     /// account.
-    async fn give_up(&self, sweep: &Sweep, loss: &Loss) -> Result<Reclaimed> {
+    async fn sweep_accounts(&self, sweep: &Sweep, rule: &FailOrRequeue) -> Result<Reclaimed> {
         let horizon = self.driver.horizon();
         let Statements { accounts, lost, most } = sweep.statements(self.driver.either(true, false));
         let mut all = Reclaimed::default();
         let bound = sweep.bound(self.driver.time());
-        for row in self.driver.look_up(&accounts, &[&bound, &horizon]).await? {
+        for row in self.driver.read_by_index(&accounts, &[&bound, &horizon]).await? {
             let account_id: Id = row.get("account_id")?;
             loop {
                 let some = SomeTasks {
@@ -162,9 +162,9 @@ impl Store {
                     bound: sweep.bound(self.driver.time()),
                     horizon: horizon.clone(),
                     account_id,
-                    loss: loss.clone(),
+                    rule: rule.clone(),
                 };
-                let (found, reclaimed) = self.write(None, async move |tx| some.give_up(tx).await).await?;
+                let (found, reclaimed) = self.write(None, async move |tx| some.apply(tx).await).await?;
                 let ended = reclaimed.queued + reclaimed.failed.len();
                 all.add(reclaimed);
                 if found > ended {
@@ -179,15 +179,15 @@ impl Store {
         Ok(all)
     }
 
-    async fn sweep(&self, effect: Effect, sweep: Sweep, loss: Loss) -> Result<Reclaimed> {
-        between_faults(self.driver.faults(), effect, self.give_up(&sweep, &loss)).await
+    async fn sweep(&self, effect: Effect, sweep: Sweep, rule: FailOrRequeue) -> Result<Reclaimed> {
+        between_faults(self.driver.faults(), effect, self.sweep_accounts(&sweep, &rule)).await
     }
 
     /// Reclaims leases. Their tasks are queued again, or failed with `last_error` after [`MAX_LOST_LEASES`] lost
     /// leases. Also deletes the progress of attempts that have ended.
     pub async fn reclaim(&self, which: Reclaim, last_error: &str) -> Result<Reclaimed> {
-        let loss = Loss::attempt(last_error, Duration::ZERO);
-        let reclaimed = self.sweep(Effect::Reclaim, Sweep::Leases(which), loss).await?;
+        let rule = FailOrRequeue::lost(last_error, Duration::ZERO);
+        let reclaimed = self.sweep(Effect::Reclaim, Sweep::Leases(which), rule).await?;
         // The tasks are reclaimed all the same.
         if let Err(error) = self.write(None, async |tx| progress::forget_ended(tx).await).await {
             tracing::debug!(%error, "could not delete the progress of attempts that have ended; \
@@ -201,15 +201,15 @@ impl Store {
     pub async fn expire(&self, cutoff: Timestamp, error: &str) -> Result<Vec<Ended>> {
         // Ids begin with the creation time, so the first id after the cutoff bounds a range of them.
         let end = Id::floor(Timestamp::from_millis(cutoff.as_millis().saturating_add(1)));
-        let loss = Loss::now(FailureCause::Expired, error);
-        Ok(self.sweep(Effect::Expire, Sweep::Before(end), loss).await?.failed)
+        let rule = FailOrRequeue::fail(FailureCause::Expired, error);
+        Ok(self.sweep(Effect::Expire, Sweep::Before(end), rule).await?.failed)
     }
 
     /// Fails and refunds every waiting task with more than `max_references` reference images; returns them in any
     /// order.
     pub async fn fail_over_reference_limit(&self, max_references: u32, error: &str) -> Result<Vec<Ended>> {
-        let loss = Loss::now(FailureCause::TooManyReferences(max_references), error);
-        Ok(self.sweep(Effect::FailBeyond, Sweep::Beyond(max_references), loss).await?.failed)
+        let rule = FailOrRequeue::fail(FailureCause::TooManyReferences(max_references), error);
+        Ok(self.sweep(Effect::FailBeyond, Sweep::Beyond(max_references), rule).await?.failed)
     }
 
     /// Fails and refunds every waiting task that names an engine which is not among these, or has more reference images
@@ -219,8 +219,8 @@ impl Store {
         let engines: serde_json::Map<String, serde_json::Value> =
             engines.iter().map(|(name, most)| (name.clone(), (*most).into())).collect();
         let engines = serde_json::Value::from(engines).to_string();
-        let loss = Loss::now(FailureCause::NoEngine, error);
-        Ok(self.sweep(Effect::FailUnmatched, Sweep::Unmatched(engines), loss).await?.failed)
+        let rule = FailOrRequeue::fail(FailureCause::NoEngine, error);
+        Ok(self.sweep(Effect::FailUnmatched, Sweep::Unmatched(engines), rule).await?.failed)
     }
 
     /// Ends the grants that have expired by [`Store::now`]: an entry of kind `expiry` takes each grant's remaining
@@ -229,7 +229,7 @@ impl Store {
         let due = "SELECT DISTINCT account_id FROM expiring_grants WHERE lapsed IS NULL AND expires_at <= $1";
         let lapse = async {
             let (now, mut all) = (self.now(), 0);
-            let due = self.driver.look_up(due, &[&now]).await?;
+            let due = self.driver.read_by_index(due, &[&now]).await?;
             for row in due {
                 let account_id: Id = row.get("account_id")?;
                 let end = async move |tx: &Transaction<'_>| {

@@ -127,7 +127,7 @@ impl PostgresStore {
         engine: &str,
         max_references: u32,
         lease: Duration,
-        passed_over: &[Id],
+        excluded: &[Id],
     ) -> Result<Vec<Claim>> {
         let statement = statement();
         let turns = (engine.to_owned(), max_references);
@@ -138,9 +138,9 @@ impl PostgresStore {
                 let most = max - claims.len();
                 let served = self.served_last.locked().get(&turns).cloned().unwrap_or_default();
                 let (horizon, given) = (self.database.horizon(), self.database.given_time());
-                let (passed_over, longest) = (List(passed_over), LONGEST_DELAY);
+                let (excluded, longest) = (List(excluded), LONGEST_DELAY);
                 let parameters: [&dyn Parameter; 9] =
-                    [&served, &horizon, &given, &most, &passed_over, &lease, &max_references, &engine, &longest];
+                    [&served, &horizon, &given, &most, &excluded, &lease, &max_references, &engine, &longest];
                 let rows = match self.database.write(&statement, &parameters).await {
                     // Tasks that are already claimed are returned, so that they are worked on.
                     Err(failure) if !claims.is_empty() => {

@@ -51,7 +51,7 @@ impl PostgresStore {
         };
         drop(place);
         match failure {
-            Failure::Unknown(error) => self.find_out(order, id, error).await,
+            Failure::Unknown(error) => self.resolve_unknown(order, id, error).await,
             failure => Err(failure.into()),
         }
     }
@@ -81,7 +81,7 @@ impl PostgresStore {
 
     /// Finds out whether a submit took effect if its answer was lost. It locked the account before it wrote anything,
     /// so a transaction that locks the account later either sees its task, or the task will never exist.
-    async fn find_out(&self, order: &Order, id: Id, error: StoreError) -> Result<Submission> {
+    async fn resolve_unknown(&self, order: &Order, id: Id, error: StoreError) -> Result<Submission> {
         tracing::warn!(task = %id, %error, "the response to a submit was lost; checking whether its task exists");
         let look = async |tx: &Transaction<'_>| {
             ledger::lock_any(tx, order.account_id).await?;

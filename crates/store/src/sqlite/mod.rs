@@ -169,7 +169,7 @@ impl SqliteStore {
 
     /// Runs a slow read on a separate thread, one such read at a time: the threads that answer stay free, and so does
     /// the other half of two cores.
-    pub(crate) async fn read_apart<T: Send + 'static>(
+    pub(crate) async fn long_read<T: Send + 'static>(
         self: &Arc<Self>,
         query: impl FnOnce(&Connection) -> rusqlite::Result<T> + Send + 'static,
     ) -> Result<T> {

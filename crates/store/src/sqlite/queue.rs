@@ -21,7 +21,7 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 struct Scope {
     engine: String,
     max_references: u32,
-    passed_over: HashSet<Id>,
+    excluded: HashSet<Id>,
 }
 
 /// `last_served` is the account that was served last; the next claim starts after it.
@@ -83,7 +83,7 @@ async fn next_waiting(tx: &Transaction<'_>, mut account: String, scope: &Scope) 
             next = next.into_iter().chain(of_engine).min();
         }
         match next {
-            Some((passed, _)) if scope.passed_over.contains(&passed) => account = passed.to_string(),
+            Some((passed, _)) if scope.excluded.contains(&passed) => account = passed.to_string(),
             next => return Ok(next),
         }
     }
@@ -96,11 +96,11 @@ impl SqliteStore {
         engine: &str,
         max_references: u32,
         lease: Duration,
-        passed_over: &[Id],
+        excluded: &[Id],
     ) -> Result<Vec<Claim>> {
         let turns = (engine.to_owned(), max_references);
         let engine = engine.to_owned();
-        let scope = Scope { engine, max_references, passed_over: passed_over.iter().copied().collect() };
+        let scope = Scope { engine, max_references, excluded: excluded.iter().copied().collect() };
         let claim = move |writing: &mut Writing| {
             let mut last_served = writing.last_served.remove(&turns).unwrap_or_default();
             let claims =

@@ -1,4 +1,4 @@
-//! Upkeep, which no request waits for: removes old tasks, erases prompts and audits the ledger.
+//! Removes old tasks, erases prompts and audits the ledger, while no request waits.
 
 use std::time::Duration;
 
@@ -183,7 +183,7 @@ impl Store {
             WHERE task_id < $1 OR kept > CAST($2 AS bigint) GROUP BY account_id";
         let most = i64::try_from(most).unwrap_or(i64::MAX);
         let mut all = 0;
-        for row in self.driver.read_apart(due.to_owned(), &[&Id::floor(cutoff), &most]).await? {
+        for row in self.driver.long_read(due.to_owned(), &[&Id::floor(cutoff), &most]).await? {
             let (account_id, latest) = (row.get("account_id")?, row.get("latest")?);
             loop {
                 match self.write(Effect::EraseTasks, async move |tx| erase(tx, account_id, latest).await).await? {
