@@ -81,8 +81,8 @@ impl AuthenticationRequest {
         self.began_at
     }
 
-    /// The authentication request as text, which [`TokenSigner::sign`](super::signed_tokens::TokenSigner::sign) makes a
-    /// cookie of.
+    /// The authentication request as text, which
+    /// [`TokenSigner::sign_authentication`](super::signed_tokens::TokenSigner::sign_authentication) makes a cookie of.
     pub(super) fn text(&self) -> String {
         let start = format!("{}.{}", self.secret.reveal(), self.began_at.as_millis());
         match self.purpose {
@@ -124,7 +124,7 @@ mod tests {
     const NOW: Timestamp = Timestamp::from_millis(1_795_262_400_000);
 
     #[test]
-    fn a_journey_is_resumed_as_it_began_and_in_time() {
+    fn an_authentication_request_is_resumed_as_it_began_and_in_time() {
         let session: Id = "FAAAAAAAAAAAAAAAAAAAA".parse().expect("an id");
         for purpose in [Purpose::SignIn, Purpose::Link(session)] {
             let authentication = AuthenticationRequest::begin(purpose, NOW);
@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_provider_sees_follows_from_every_part_of_the_journey() {
+    fn what_the_provider_sees_follows_from_every_part_of_the_request() {
         let authentication = AuthenticationRequest::begin(Purpose::SignIn, NOW);
         let session = "FAAAAAAAAAAAAAAAAAAAA".parse().expect("an id");
         let others = [

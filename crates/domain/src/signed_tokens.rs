@@ -36,6 +36,8 @@ crate::opaque_debug!(TokenSigner);
 /// A fact that a ticket proves about a person, or about a session.
 #[derive(Clone, Copy)]
 pub enum Fact<'a> {
+    /// The provider has shown that someone in this session has this identity.
+    Identity(&'a Identity),
     /// Someone has shown the person's password, which has this hash.
     Password(&'a str),
     /// This server has made this secret for the person.
@@ -53,48 +55,43 @@ impl TokenSigner {
     }
 
     /// The text of an authentication request for its cookie.
-    pub fn sign(&self, authentication: &AuthenticationRequest) -> String {
+    pub fn sign_authentication(&self, authentication: &AuthenticationRequest) -> String {
         let text = authentication.text();
         let tag = self.tag_of_authentication(&text).finalize().into_bytes();
         format!("{text}.{}", BASE64_URL_SAFE_NO_PAD.encode(tag))
     }
 
     /// The authentication request of a cookie; `None` if this server has not signed it, and when it took too long.
-    pub fn authentication(&self, cookie: &str) -> Option<AuthenticationRequest> {
+    pub fn verify_authentication(&self, cookie: &str) -> Option<AuthenticationRequest> {
         let (text, tag) = cookie.rsplit_once('.')?;
         let tag = BASE64_URL_SAFE_NO_PAD.decode(tag).ok()?;
         self.tag_of_authentication(text).verify_slice(&tag).ok()?;
         AuthenticationRequest::resume(text, self.now)
     }
 
-    /// A ticket to link an identity with the person of a session, in that session alone.
-    pub fn issue(&self, session: Id, identity: &Identity) -> String {
-        self.write(self.tag(session, identity, self.now))
+    /// A ticket for a fact about a person or a session.
+    pub fn issue(&self, about: Id, fact: Fact<'_>) -> String {
+        let tag = self.tag_of(about, fact, self.now).finalize().into_bytes();
+        format!("{}.{}", self.now.as_millis(), BASE64_URL_SAFE_NO_PAD.encode(tag))
     }
 
-    /// Whether a ticket is one for this session and identity, and still valid.
-    pub fn admits(&self, ticket: &str, session: Id, identity: &Identity) -> bool {
-        self.check(ticket, |at| self.tag(session, identity, at))
-    }
-
-    /// A ticket for a fact about a person.
-    pub fn issue_for(&self, person: Id, fact: Fact<'_>) -> String {
-        self.write(self.tag_of(person, fact, self.now))
-    }
-
-    /// Whether a ticket proves this fact about this person, and is still valid.
-    pub fn proves(&self, ticket: &str, person: Id, fact: Fact<'_>) -> bool {
-        self.check(ticket, |at| self.tag_of(person, fact, at))
+    /// Whether a ticket proves this fact about this person or session, and is still valid.
+    pub fn verify(&self, ticket: &str, about: Id, fact: Fact<'_>) -> bool {
+        let Some((millis, tag)) = ticket.split_once('.') else { return false };
+        let (Ok(millis), Ok(tag)) = (millis.parse(), BASE64_URL_SAFE_NO_PAD.decode(tag)) else { return false };
+        let at = Timestamp::from_millis(millis);
+        let is_valid = at <= self.now && self.now.since(at) <= TICKET_LIFE;
+        is_valid && self.tag_of(about, fact, at).verify_slice(&tag).is_ok()
     }
 
     /// The text of a shared link, which cannot be guessed from its id.
-    pub fn share(&self, link: Id) -> String {
+    pub fn sign_link(&self, link: Id) -> String {
         let tag = self.tag_of_link(link).finalize().into_bytes();
         format!("{link}{}", BASE64_URL_SAFE_NO_PAD.encode(&tag[..LINK_TAG]))
     }
 
     /// The shared link of a text; `None` if this server has not signed it.
-    pub fn shared(&self, text: &str) -> Option<Id> {
+    pub fn verify_link(&self, text: &str) -> Option<Id> {
         let (link, tag) = text.split_at_checked(ID_LEN)?;
         let (link, tag) = (link.parse().ok()?, BASE64_URL_SAFE_NO_PAD.decode(tag).ok()?);
         let is_signed = tag.len() == LINK_TAG && self.tag_of_link(link).verify_truncated_left(&tag).is_ok();
@@ -107,41 +104,25 @@ impl TokenSigner {
         mac
     }
 
-    fn write(&self, tag: Hmac<Sha256>) -> String {
-        let tag = tag.finalize().into_bytes();
-        format!("{}.{}", self.now.as_millis(), BASE64_URL_SAFE_NO_PAD.encode(tag))
-    }
-
-    fn check(&self, ticket: &str, tag_at: impl FnOnce(Timestamp) -> Hmac<Sha256>) -> bool {
-        let Some((millis, tag)) = ticket.split_once('.') else { return false };
-        let (Ok(millis), Ok(tag)) = (millis.parse(), BASE64_URL_SAFE_NO_PAD.decode(tag)) else { return false };
-        let at = Timestamp::from_millis(millis);
-        let is_valid = at <= self.now && self.now.since(at) <= TICKET_LIFE;
-        is_valid && tag_at(at).verify_slice(&tag).is_ok()
-    }
-
-    /// No part holds a line break.
-    fn tag(&self, session: Id, identity: &Identity, at: Timestamp) -> Hmac<Sha256> {
-        let mut mac = self.mac.clone();
-        let Identity { issuer, subject } = identity;
-        mac.update(format!("tintype link\n{session}\n{issuer}\n{subject}\n{}", at.as_millis()).as_bytes());
-        mac
-    }
-
     fn tag_of_authentication(&self, text: &str) -> Hmac<Sha256> {
         let mut mac = self.mac.clone();
         mac.update(format!("tintype journey\n{text}").as_bytes());
         mac
     }
 
-    fn tag_of(&self, person: Id, fact: Fact<'_>, at: Timestamp) -> Hmac<Sha256> {
+    fn tag_of(&self, about: Id, fact: Fact<'_>, at: Timestamp) -> Hmac<Sha256> {
         let mut mac = self.mac.clone();
         let (purpose, bytes) = match fact {
+            Fact::Identity(Identity { issuer, subject }) => {
+                // No part holds a line break.
+                mac.update(format!("tintype link\n{about}\n{issuer}\n{subject}\n{}", at.as_millis()).as_bytes());
+                return mac;
+            }
             Fact::Password(hash) => ("password", hash.as_bytes()),
             Fact::Secret(secret) => ("secret", secret.bytes()),
             Fact::Shown(text) => ("shown", text.as_bytes()),
         };
-        mac.update(format!("tintype {purpose}\n{person}\n{}\n", at.as_millis()).as_bytes());
+        mac.update(format!("tintype {purpose}\n{about}\n{}\n", at.as_millis()).as_bytes());
         mac.update(bytes);
         mac
     }
@@ -153,19 +134,22 @@ mod tests {
     use crate::identity::Purpose;
 
     #[test]
-    fn a_journey_is_one_that_this_server_has_begun() {
+    fn an_authentication_request_is_one_that_this_server_has_begun() {
         let now = Timestamp::from_millis(1_795_262_400_000);
         let tickets = TokenSigner::new(&[7; 32], now);
         let authentication = AuthenticationRequest::begin(Purpose::SignIn, now);
-        let cookie = tickets.sign(&authentication);
-        assert_eq!(tickets.authentication(&cookie).as_ref(), Some(&authentication));
-        assert_eq!(TokenSigner::new(&[8; 32], now).authentication(&cookie), None);
+        let cookie = tickets.sign_authentication(&authentication);
+        assert_eq!(tickets.verify_authentication(&cookie).as_ref(), Some(&authentication));
+        assert_eq!(TokenSigner::new(&[8; 32], now).verify_authentication(&cookie), None);
         let (text, tag) = cookie.rsplit_once('.').expect("two parts");
         let other = AuthenticationRequest::begin(Purpose::SignIn, now).text();
         for forged in [text, tag, "", ".", &format!("{text}."), &format!("{other}.{tag}"), &format!("{text}.x.{tag}")] {
-            assert_eq!(tickets.authentication(forged), None, "{forged}");
+            assert_eq!(tickets.verify_authentication(forged), None, "{forged}");
         }
-        assert_eq!(TokenSigner::new(&[7; 32], now.saturating_add(TICKET_LIFE * 2)).authentication(&cookie), None);
+        assert_eq!(
+            TokenSigner::new(&[7; 32], now.saturating_add(TICKET_LIFE * 2)).verify_authentication(&cookie),
+            None
+        );
     }
 
     #[test]
@@ -174,16 +158,19 @@ mod tests {
         let id = |text: &str| text.parse::<Id>().expect("an id");
         let (ada, eve) = (id("FAAAAAAAAAAAAAAAAAAAA"), id("FAAAAAAAAAAAAAAAAAAAB"));
         let of = |subject: &str| Identity::new("https://id.example", subject).expect("an identity");
-        let ticket = TokenSigner::new(&[7; 32], now).issue(ada, &of("ada"));
+        let ticket = TokenSigner::new(&[7; 32], now).issue(ada, Fact::Identity(&of("ada")));
         let at = |after: Duration| TokenSigner::new(&[7; 32], now.saturating_add(after));
-        assert!(at(TICKET_LIFE).admits(&ticket, ada, &of("ada")));
-        assert!(!at(TICKET_LIFE + Duration::from_millis(1)).admits(&ticket, ada, &of("ada")));
-        assert!(!at(TICKET_LIFE).admits(&ticket, eve, &of("ada")) && !at(TICKET_LIFE).admits(&ticket, ada, &of("eve")));
-        assert!(!TokenSigner::new(&[8; 32], now).admits(&ticket, ada, &of("ada")));
+        assert!(at(TICKET_LIFE).verify(&ticket, ada, Fact::Identity(&of("ada"))));
+        assert!(!at(TICKET_LIFE + Duration::from_millis(1)).verify(&ticket, ada, Fact::Identity(&of("ada"))));
+        assert!(
+            !at(TICKET_LIFE).verify(&ticket, eve, Fact::Identity(&of("ada")))
+                && !at(TICKET_LIFE).verify(&ticket, ada, Fact::Identity(&of("eve")))
+        );
+        assert!(!TokenSigner::new(&[8; 32], now).verify(&ticket, ada, Fact::Identity(&of("ada"))));
         let (millis, tag) = ticket.split_once('.').expect("two parts");
         let later = format!("{}.{tag}", millis.parse::<i64>().expect("a number") + 1);
         for forged in [later.as_str(), "", ".", millis, &format!("{millis}.")] {
-            assert!(!at(TICKET_LIFE).admits(forged, ada, &of("ada")), "{forged}");
+            assert!(!at(TICKET_LIFE).verify(forged, ada, Fact::Identity(&of("ada"))), "{forged}");
         }
     }
 
@@ -192,14 +179,14 @@ mod tests {
         let now = Timestamp::from_millis(1_795_262_400_000);
         let tickets = TokenSigner::new(&[7; 32], now);
         let id: Id = "FAAAAAAAAAAAAAAAAAAAA".parse().expect("an id");
-        let text = tickets.share(id);
-        assert_eq!((text.len(), tickets.shared(&text)), (43, Some(id)));
-        assert_eq!(TokenSigner::new(&[7; 32], now.saturating_add(TICKET_LIFE * 999)).shared(&text), Some(id));
-        assert_eq!(TokenSigner::new(&[8; 32], now).shared(&text), None);
+        let text = tickets.sign_link(id);
+        assert_eq!((text.len(), tickets.verify_link(&text)), (43, Some(id)));
+        assert_eq!(TokenSigner::new(&[7; 32], now.saturating_add(TICKET_LIFE * 999)).verify_link(&text), Some(id));
+        assert_eq!(TokenSigner::new(&[8; 32], now).verify_link(&text), None);
         let of_other = text.replacen("FAAAAAAAAAAAAAAAAAAAA", "FAAAAAAAAAAAAAAAAAAAB", 1);
         let longer = format!("{text}AAAA");
         for forged in [&of_other, &longer, &text[..42], &text[..21], "", "FAAAAAAAAAAAAAAAAAAAé", &text[1..]] {
-            assert_eq!(tickets.shared(forged), None, "{forged}");
+            assert_eq!(tickets.verify_link(forged), None, "{forged}");
         }
     }
 
@@ -210,15 +197,15 @@ mod tests {
         let id = |text: &str| text.parse::<Id>().expect("an id");
         let (ada, eve) = (id("FAAAAAAAAAAAAAAAAAAAA"), id("FAAAAAAAAAAAAAAAAAAAB"));
         let secret = FactorSecret::random();
-        let ticket = tickets.issue_for(ada, Fact::Password("$hash"));
-        assert!(tickets.proves(&ticket, ada, Fact::Password("$hash")));
-        assert!(!tickets.proves(&ticket, eve, Fact::Password("$hash")));
-        assert!(!tickets.proves(&ticket, ada, Fact::Password("$new")));
-        assert!(!tickets.proves(&ticket, ada, Fact::Secret(&secret)));
-        let ticket = tickets.issue_for(ada, Fact::Secret(&secret));
-        assert!(tickets.proves(&ticket, ada, Fact::Secret(&secret)));
-        assert!(!tickets.proves(&ticket, ada, Fact::Secret(&FactorSecret::random())));
+        let ticket = tickets.issue(ada, Fact::Password("$hash"));
+        assert!(tickets.verify(&ticket, ada, Fact::Password("$hash")));
+        assert!(!tickets.verify(&ticket, eve, Fact::Password("$hash")));
+        assert!(!tickets.verify(&ticket, ada, Fact::Password("$new")));
+        assert!(!tickets.verify(&ticket, ada, Fact::Secret(&secret)));
+        let ticket = tickets.issue(ada, Fact::Secret(&secret));
+        assert!(tickets.verify(&ticket, ada, Fact::Secret(&secret)));
+        assert!(!tickets.verify(&ticket, ada, Fact::Secret(&FactorSecret::random())));
         let late = TokenSigner::new(&[7; 32], now.saturating_add(TICKET_LIFE + Duration::from_millis(1)));
-        assert!(!late.proves(&ticket, ada, Fact::Secret(&secret)));
+        assert!(!late.verify(&ticket, ada, Fact::Secret(&secret)));
     }
 }

@@ -42,7 +42,7 @@ struct SecretPage<'a> {
 pub(in crate::studio) async fn show(visitor: &Visitor, secret: &Secret) -> PageResult {
     let json = serde_json::to_vec(secret).map_err(PageError::caused_by)?;
     let text = BASE64_URL_SAFE_NO_PAD.encode(json);
-    let ticket = visitor.studio.tickets().await?.issue_for(visitor.session.id, Fact::Shown(&text));
+    let ticket = visitor.studio.tickets().await?.issue(visitor.session.id, Fact::Shown(&text));
     let response = redirect(PAGE);
     Ok(SECRET.set(response, &visitor.context, &format!("{text}.{ticket}"), TICKET_LIFE.as_secs()))
 }
@@ -52,7 +52,7 @@ async fn found(visitor: &Visitor, headers: &HeaderMap) -> Result<Option<Secret>,
     let Some((text, ticket)) = SECRET.read(headers, &visitor.context).and_then(|value| value.split_once('.')) else {
         return Ok(None);
     };
-    if !visitor.studio.tickets().await?.proves(ticket, visitor.session.id, Fact::Shown(text)) {
+    if !visitor.studio.tickets().await?.verify(ticket, visitor.session.id, Fact::Shown(text)) {
         return Ok(None);
     }
     let json = BASE64_URL_SAFE_NO_PAD.decode(text).unwrap_or_default();

@@ -78,7 +78,7 @@ pub async fn links(visitor: Visitor, Query(query): Query<PageQuery>, headers: He
     let links: Vec<Listed> = found
         .into_iter()
         .map(|link| Listed {
-            url: format!("{base}/studio/shared/{}", signer.share(link.id)),
+            url: format!("{base}/studio/shared/{}", signer.sign_link(link.id)),
             is_hidden: link.is_private && link.person_id != visitor.person_id(),
             maker: name_of(&people, link.person_id),
             link,
@@ -201,7 +201,7 @@ pub async fn shared(
     headers: HeaderMap,
 ) -> PageResult {
     let store = &studio.shared.store;
-    let link = match studio.tickets().await?.shared(&token) {
+    let link = match studio.tickets().await?.verify_link(&token) {
         Some(id) => store.find_shared_link(id).await?,
         None => None,
     };
@@ -235,7 +235,8 @@ pub async fn shared(
 
 /// The account and the file name of a picture that a link shows.
 async fn find(studio: &Studio, token: &str, task: &str, number: &str) -> Result<(Id, String), PageError> {
-    let found = studio.tickets().await?.shared(token).zip(task.parse::<Id>().ok()).zip(number.parse::<usize>().ok());
+    let found =
+        studio.tickets().await?.verify_link(token).zip(task.parse::<Id>().ok()).zip(number.parse::<usize>().ok());
     let ((link, task), number) = found.ok_or_else(PageError::not_found)?;
     let record = studio.shared.store.find_shared_task(link, task).await?.ok_or_else(PageError::not_found)?;
     let Status::Completed(names) = record.task.status else { return Err(PageError::not_found()) };

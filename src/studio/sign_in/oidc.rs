@@ -16,6 +16,7 @@ use crate::studio::page::{Frame, html, redirect};
 use crate::studio::session::{Form, Guest, Visitor, same};
 use crate::studio::{RequestContext, Studio};
 use tintype_domain::identity::{AuthenticationRequest, Identity, Purpose};
+use tintype_domain::signed_tokens::Fact;
 use tintype_domain::source::Source;
 use tintype_outbound::identity_provider::{IdentityProvider, ProviderError, ProviderSignIn, word, words};
 use tintype_store::Proof;
@@ -94,7 +95,7 @@ async fn authentication(studio: &Studio, context: &RequestContext, purpose: Purp
     Ok(AUTHENTICATION.set(
         response,
         context,
-        &studio.tickets().await?.sign(&authentication),
+        &studio.tickets().await?.sign_authentication(&authentication),
         AuthenticationRequest::life_seconds(),
     ))
 }
@@ -139,7 +140,7 @@ async fn finish(guest: &Guest) -> PageResult {
     };
     let cookie = AUTHENTICATION.read(&parts.headers, context);
     let cookie = cookie.ok_or_else(|| lost_because("the browser sent no cookie for it, or returned a second time"))?;
-    let authentication = studio.tickets().await?.authentication(cookie);
+    let authentication = studio.tickets().await?.verify_authentication(cookie);
     let authentication =
         authentication.ok_or_else(|| lost_because("it began too long ago, or on a server with other keys"))?;
     if !same(field("state"), &authentication.state()) {
@@ -257,7 +258,7 @@ async fn sign_in_as(guest: &Guest, authentication: &AuthenticationRequest, sign_
 /// Shows an identity to the person who may link it. The browser may have been signed in at the provider as someone
 /// else.
 async fn confirm(visitor: &Visitor, sign_in: &ProviderSignIn) -> PageResult {
-    let ticket = visitor.studio.tickets().await?.issue(visitor.session.id, &sign_in.identity);
+    let ticket = visitor.studio.tickets().await?.issue(visitor.session.id, Fact::Identity(&sign_in.identity));
     let provider = visitor.studio.provider_name().unwrap_or_default();
     let frame = Frame::new("sessions", visitor).await?;
     html(&LinkPage { frame, provider, sign_in, ticket })
@@ -269,7 +270,7 @@ pub async fn link_identity(form: Form) -> PageResult {
     let (studio, session, person) = (&visitor.studio, visitor.session.id, &visitor.session.person);
     let identity = Identity::new(studio.provider()?.issuer(), fields.text("subject"));
     let tickets = studio.tickets().await?;
-    let identity = identity.filter(|identity| tickets.admits(fields.text("ticket"), session, identity));
+    let identity = identity.filter(|identity| tickets.verify(fields.text("ticket"), session, Fact::Identity(identity)));
     let identity = identity.ok_or_else(lost)?;
     if !visitor.store().link_identity(person.id, &identity).await? {
         return Err(PageError::new(StatusCode::CONFLICT, "oidc-taken"));

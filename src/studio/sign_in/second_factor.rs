@@ -62,7 +62,7 @@ struct CodePage<'a> {
 }
 
 async fn setup(visitor: &Visitor, secret: FactorSecret) -> Result<FactorSetup, PageError> {
-    let ticket = visitor.studio.tickets().await?.issue_for(visitor.person_id(), Fact::Secret(&secret));
+    let ticket = visitor.studio.tickets().await?.issue(visitor.person_id(), Fact::Secret(&secret));
     let uri = secret.uri(visitor.name());
     let picture = QrCode::new(&uri).map(|code| {
         let picture = code.render::<svg::Color<'_>>().min_dimensions(QR_SIZE, QR_SIZE).build();
@@ -100,7 +100,7 @@ pub async fn turn_on(WithoutSecondFactor(form): WithoutSecondFactor<Form>) -> Pa
     let (studio, session) = (&visitor.studio, &visitor.session);
     let person = session.person.id;
     let secret = FactorSecret::parse(fields.text("secret")).ok_or_else(PageError::bad_request)?;
-    if !studio.tickets().await?.proves(fields.text("ticket"), person, Fact::Secret(&secret)) {
+    if !studio.tickets().await?.verify(fields.text("ticket"), person, Fact::Secret(&secret)) {
         return page(&visitor, None, Some("factor-late")).await;
     }
     visitor.confirm(fields.text(CONFIRMATION)).await?;
@@ -162,7 +162,7 @@ pub async fn new_recovery_codes(form: Form) -> PageResult {
 /// first step.
 pub(super) async fn ask_for_code(guest: &Guest, person: &Person, first: &FirstProof) -> PageResult {
     let (ticket, link) = match first {
-        FirstProof::Password(hash) => (guest.studio.tickets().await?.issue_for(person.id, Fact::Password(hash)), ""),
+        FirstProof::Password(hash) => (guest.studio.tickets().await?.issue(person.id, Fact::Password(hash)), ""),
         FirstProof::Link(link) => (String::new(), link.reveal()),
     };
     code_page(CodePage { t: guest.texts(), person: person.id, ticket: &ticket, link, notice: None })
@@ -180,7 +180,7 @@ async fn first_proof(studio: &Studio, fields: &Fields) -> Result<Option<(Person,
     let Ok(id) = fields.text("person").parse::<Id>() else { return Ok(None) };
     let Some(found) = studio.shared.store.find_person(id.as_str()).await? else { return Ok(None) };
     let tickets = studio.tickets().await?;
-    let hash = found.password.filter(|hash| tickets.proves(fields.text("ticket"), id, Fact::Password(hash)));
+    let hash = found.password.filter(|hash| tickets.verify(fields.text("ticket"), id, Fact::Password(hash)));
     Ok(hash.map(|hash| (found.person, FirstProof::Password(hash))))
 }
 

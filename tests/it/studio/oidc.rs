@@ -76,7 +76,7 @@ impl Scene {
         let headers = [("cookie", cookies), ("sec-fetch-site", "cross-site"), ("x-forwarded-for", address)];
         let answer = self.service.call("GET", path, &headers, "").await;
         let ends = answer.headers.get_all("set-cookie").iter().any(|set| set.as_bytes().starts_with(b"tintype-oidc=;"));
-        assert!(ends, "the journey is over: {answer:?}");
+        assert!(ends, "the authentication request is over: {answer:?}");
         answer
     }
 
@@ -207,7 +207,7 @@ async fn an_answer_counts_once_and_only_in_the_browser_that_was_sent() {
 }
 
 #[tokio::test]
-async fn a_forged_journey_never_reaches_the_provider() {
+async fn a_forged_authentication_request_never_reaches_the_provider() {
     let scene = Scene::start("ada", &["--sign-up"]).await;
     let genuine = scene.depart("/studio/oidc", "").await;
     refused(&scene.come_back(&with_false_code(&genuine), &genuine.cookie).await, FORBIDDEN, "could not be confirmed");
@@ -253,7 +253,7 @@ async fn an_address_has_few_exchanges_at_once_and_a_session_that_ends_meanwhile_
 }
 
 #[tokio::test]
-async fn a_new_password_ends_the_journeys_that_began_before() {
+async fn a_new_password_ends_the_authentication_requests_that_began_before() {
     let scene = Scene::start("ada", &[]).await;
     let ada = scene.service.visitor("ada", 0).await;
     let form = scene.found(&ada).await;

@@ -214,7 +214,7 @@ case!(a_session_begins_only_with_a_proof_that_still_holds, async |fixture| {
     Ok(())
 });
 
-case!(a_new_password_and_the_end_of_all_sessions_end_journeys, async |fixture| {
+case!(a_new_password_and_the_end_of_all_sessions_end_authentication_requests, async |fixture| {
     let (ada, eve) = (fixture.owner("ada").await?, fixture.owner("eve").await?);
     let identity =
         |owner: &Owner| Identity::new("https://id.example", owner.person.name.as_str()).expect("an identity");
