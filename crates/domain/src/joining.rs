@@ -26,7 +26,7 @@ enum RuleSubject {
 /// A rule: its people join an account with a role.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct JoinRule {
-    party: RuleSubject,
+    subject: RuleSubject,
     /// Name or id of the account.
     pub account: String,
     /// The role there.
@@ -51,21 +51,22 @@ impl FromStr for JoinRule {
     fn from_str(text: &str) -> Result<Self, InvalidRule> {
         let (start, role) = text.trim().rsplit_once(':').ok_or(InvalidRule::Form)?;
         let role = role.parse().map_err(|_| InvalidRule::Form)?;
-        let (party, account) = start.rsplit_once('=').filter(|(_, name)| !name.is_empty()).ok_or(InvalidRule::Form)?;
-        let party = match party.split_once(':') {
+        let (subject, account) =
+            start.rsplit_once('=').filter(|(_, name)| !name.is_empty()).ok_or(InvalidRule::Form)?;
+        let subject = match subject.split_once(':') {
             Some(("domain", name)) => {
                 RuleSubject::Domain(in_dns(name).ok_or_else(|| InvalidRule::Domain(name.to_owned()))?)
             }
             Some(("group", name)) if !name.is_empty() => RuleSubject::Group(name.to_owned()),
             _ => return Err(InvalidRule::Form),
         };
-        Ok(Self { party, account: account.to_owned(), role })
+        Ok(Self { subject, account: account.to_owned(), role })
     }
 }
 
 impl fmt::Display for JoinRule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.party {
+        match &self.subject {
             RuleSubject::Domain(name) => write!(f, "domain:{name}={}:{}", self.account, self.role),
             RuleSubject::Group(name) => write!(f, "group:{name}={}:{}", self.account, self.role),
         }
@@ -74,7 +75,7 @@ impl fmt::Display for JoinRule {
 
 impl JoinRule {
     fn matches(&self, claims: &Claims) -> bool {
-        match &self.party {
+        match &self.subject {
             RuleSubject::Domain(domain) => {
                 let email = claims.verified_email.as_deref();
                 let found = email.and_then(|email| email.rsplit_once('@')).filter(|(local, _)| !local.is_empty());
@@ -114,15 +115,15 @@ pub struct JoinRules {
     pub follow: bool,
 }
 
-/// The standing of someone in an account, as the rules say.
+/// A person's access to an account, as the rules say.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Standing {
-    /// Nothing: no rule is about the account, or roles do not follow.
-    Free,
+pub enum Access {
+    /// Not decided by rules: none is about the account, or roles do not follow.
+    Unmanaged,
     /// The person has this role.
-    Member(Role),
+    Granted(Role),
     /// The person has no access any more.
-    Stranger,
+    Denied,
 }
 
 impl JoinRules {
@@ -131,23 +132,23 @@ impl JoinRules {
         self.rules.iter().find(|rule| rule.matches(claims))
     }
 
-    /// The standing of someone who is already in an account.
-    pub fn standing(&self, account: &Account, claims: &Claims) -> Standing {
+    /// The access of someone who is already in an account.
+    pub fn access(&self, account: &Account, claims: &Claims) -> Access {
         let mut about = self.rules.iter().filter(|rule| rule.is_about(account)).peekable();
         if !self.follow || about.peek().is_none() {
-            return Standing::Free;
+            return Access::Unmanaged;
         }
-        about.find(|rule| rule.matches(claims)).map_or(Standing::Stranger, |rule| Standing::Member(rule.role))
+        about.find(|rule| rule.matches(claims)).map_or(Access::Denied, |rule| Access::Granted(rule.role))
     }
 
     /// Whether a rule needs an e-mail address.
     pub fn need_email(&self) -> bool {
-        self.rules.iter().any(|rule| matches!(rule.party, RuleSubject::Domain(_)))
+        self.rules.iter().any(|rule| matches!(rule.subject, RuleSubject::Domain(_)))
     }
 
     /// Whether a rule needs groups.
     pub fn need_groups(&self) -> bool {
-        self.rules.iter().any(|rule| matches!(rule.party, RuleSubject::Group(_)))
+        self.rules.iter().any(|rule| matches!(rule.subject, RuleSubject::Group(_)))
     }
 }
 

@@ -6,7 +6,7 @@ use crate::studio::Studio;
 use crate::studio::error::{PageError, PageResult};
 use crate::studio::session::Guest;
 use tintype_domain::identity::AuthenticationRequest;
-use tintype_domain::joining::{Claims, JoinRule, Standing};
+use tintype_domain::joining::{Access, Claims, JoinRule};
 use tintype_domain::person::Person;
 use tintype_outbound::identity_provider::ProviderSignIn;
 use tintype_store::{Actor, Newcomer, PersonAdded, PersonChange, Proof};
@@ -60,10 +60,10 @@ pub(super) async fn follow(studio: &Studio, person: &Person, claims: &Claims) ->
     let account = studio.shared.store.find_account(person.account_id.as_str()).await?;
     let Some(account) = account else { return Ok(()) };
     let store = studio.shared.store.acting(Actor::joining());
-    match joins.standing(&account, claims) {
-        Standing::Free => Ok(()),
-        Standing::Member(role) if role == person.role => Ok(()),
-        Standing::Member(role) => {
+    match joins.access(&account, claims) {
+        Access::Unmanaged => Ok(()),
+        Access::Granted(role) if role == person.role => Ok(()),
+        Access::Granted(role) => {
             match store.change_person(person.id, PersonChange::RoleByRule(role)).await? {
                 Some(_) => {
                     tracing::info!(
@@ -79,7 +79,7 @@ pub(super) async fn follow(studio: &Studio, person: &Person, claims: &Claims) ->
             }
             Ok(())
         }
-        Standing::Stranger => {
+        Access::Denied => {
             store.change_person(person.id, PersonChange::ShutOut).await?;
             tracing::info!(
                 person = %person.id, account = %account.id,
