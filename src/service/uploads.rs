@@ -126,7 +126,7 @@ pub struct UploadSlot {
 
 /// A picture that is arriving. Dropping it discards it.
 #[derive(Debug)]
-pub struct Spool {
+pub struct UploadBuffer {
     uploads: Arc<Uploads>,
     account_id: Id,
     file: File,
@@ -136,10 +136,10 @@ pub struct Spool {
 
 /// An upload that is arriving. Dropping it discards it.
 #[derive(Debug)]
-pub struct Incoming {
+pub struct UploadInProgress {
     slot: UploadSlot,
     new: NewUpload,
-    spool: Spool,
+    buffer: UploadBuffer,
 }
 
 impl Uploads {
@@ -159,7 +159,7 @@ impl Uploads {
         new: NewUpload,
         right: Right,
         announced: Option<u64>,
-    ) -> Result<Incoming, UploadError> {
+    ) -> Result<UploadInProgress, UploadError> {
         let account_id = new.account_id;
         if announced.is_some_and(|bytes| bytes > MAX_UPLOAD) {
             return Err(Refusal::TooLarge.into());
@@ -170,7 +170,7 @@ impl Uploads {
         }
         self.check_room(account_id).await?;
         let slot = self.arrive(account_id, right)?;
-        Ok(Incoming { spool: slot.spool()?, slot, new })
+        Ok(UploadInProgress { buffer: slot.buffer()?, slot, new })
     }
 
     /// The credits of an account.
@@ -230,16 +230,16 @@ impl Uploads {
 
 impl UploadSlot {
     /// Begins a picture.
-    pub fn spool(&self) -> Result<Spool, UploadError> {
+    pub fn buffer(&self) -> Result<UploadBuffer, UploadError> {
         let file = unlinked_file(&self.uploads.directory)?;
         let (uploads, account_id) = (self.uploads.clone(), self.account_id);
-        Ok(Spool { uploads, account_id, file, bytes: 0, digest: Sha256::new() })
+        Ok(UploadBuffer { uploads, account_id, file, bytes: 0, digest: Sha256::new() })
     }
 
     /// Stores decoded pictures as uploads of the API for one task. Storing one runs to its end once it has begun, even if the
     /// caller drops this future.
-    pub async fn store(&self, pictures: Vec<Picture>) -> Result<Stored, UploadError> {
-        let mut stored = Stored { uploads: self.uploads.clone(), ids: Vec::new(), account_id: self.account_id };
+    pub async fn store(&self, pictures: Vec<Picture>) -> Result<TaskUploads, UploadError> {
+        let mut stored = TaskUploads { uploads: self.uploads.clone(), ids: Vec::new(), account_id: self.account_id };
         for picture in pictures {
             let (uploads, right) = (self.uploads.clone(), self.right);
             let new = NewUpload::of(self.account_id, Surface::Api);
@@ -250,7 +250,7 @@ impl UploadSlot {
     }
 }
 
-impl Spool {
+impl UploadBuffer {
     /// Adds bytes of the file.
     pub async fn write(&mut self, bytes: Bytes) -> Result<(), UploadError> {
         self.bytes += bytes.len() as u64;
@@ -310,22 +310,22 @@ impl Spool {
     }
 }
 
-impl Incoming {
+impl UploadInProgress {
     /// Adds bytes of the file.
     pub async fn write(&mut self, bytes: Bytes) -> Result<(), UploadError> {
-        self.spool.write(bytes).await
+        self.buffer.write(bytes).await
     }
 
     /// Decodes and stores the picture. Storing runs to its end once it has begun, even if the caller drops this future.
     pub async fn finish(self) -> Result<Upload, UploadError> {
-        let picture = self.spool.decode().await?;
+        let picture = self.buffer.decode().await?;
         self.store(picture).await
     }
 
     /// Does the same with a mask for a picture of this size in pixels. The mask is painted white where the picture
     /// changes and black elsewhere; it may have another size.
     pub async fn finish_mask(mut self, (width, height): (u32, u32)) -> Result<Upload, UploadError> {
-        let painted = Mask::of(self.spool.decode().await?);
+        let painted = Mask::of(self.buffer.decode().await?);
         let fitted = tokio::task::spawn_blocking(move || painted.stretch(width, height));
         let mask = fitted.await.map_err(io::Error::other)?;
         if mask.keeps_all() {
@@ -344,16 +344,16 @@ impl Incoming {
 
 /// Uploads of the API for one task. Dropping them removes them, unless the task may be there already.
 #[derive(Debug)]
-pub struct Stored {
+pub struct TaskUploads {
     uploads: Arc<Uploads>,
     account_id: Id,
     ids: Vec<Id>,
 }
 
-impl Stored {
+impl TaskUploads {
     /// The ids, in the order of the pictures. From now on a task may refer to them: if its submit breaks off, the sweep
     /// removes them when the task has ended.
-    pub fn refer(&mut self) -> Vec<Id> {
+    pub fn take_ids(&mut self) -> Vec<Id> {
         std::mem::take(&mut self.ids)
     }
 
@@ -365,7 +365,7 @@ impl Stored {
     }
 }
 
-impl Drop for Stored {
+impl Drop for TaskUploads {
     fn drop(&mut self) {
         let ids = std::mem::take(&mut self.ids);
         // Without a runtime the process ends, and the sweep removes them.

@@ -197,7 +197,7 @@ where
     }
 }
 
-/// For a request without a body. A handler of any other one takes a [`Form`], or reads the body as a [`Sender`].
+/// For a request without a body. A handler of any other one takes a [`Form`] or reads the body as a [`PendingVisitor`].
 impl<S: HasStudio> FromRequestParts<S> for Visitor {
     type Rejection = PageError;
 
@@ -272,15 +272,15 @@ impl<S: HasStudio> FromRequest<S> for GuestForm {
 #[error("a handler of a form takes a Visitor: use Form, whose rights are read when the form has arrived")]
 struct EarlyVisitor;
 
-/// A signed-in person whose request body is still arriving. The person's rights can end before the last byte, so a
-/// sender only gives access to room for that body; [`Sender::arrived`] checks the rights again.
-pub(super) struct Sender<'a> {
+/// A signed-in person whose request body is still arriving. The person's rights can end before the last byte, so this
+/// only gives access to room for that body; [`PendingVisitor::arrived`] checks the rights again.
+pub(super) struct PendingVisitor<'a> {
     early: Visitor,
     parts: &'a Parts,
     need: Need,
 }
 
-impl<'a> Sender<'a> {
+impl<'a> PendingVisitor<'a> {
     /// The sender of a request from a page of the studio, who has not sent too many within a minute.
     pub(super) async fn of(parts: &'a Parts, studio: &Arc<Studio>) -> Result<Self, PageError> {
         Self::with(parts, studio, Need::Factor).await
@@ -362,10 +362,10 @@ impl<S: HasStudio> FromRequest<S> for WithoutSecondFactor<Form> {
 impl Form {
     async fn read(request: Request, studio: Arc<Studio>, need: Need) -> Result<Self, PageError> {
         let (parts, body) = request.into_parts();
-        let sender = Sender::with(&parts, &studio, need).await?;
+        let pending = PendingVisitor::with(&parts, &studio, need).await?;
         let fields = Fields::read(MAX_BODY, &studio, &parts, body).await?;
-        sender.check_csrf_token(fields.get(PROOF))?;
-        let visitor = sender.arrived().await?;
+        pending.check_csrf_token(fields.get(PROOF))?;
+        let visitor = pending.arrived().await?;
         Ok(Self { visitor, fields, headers: parts.headers })
     }
 }

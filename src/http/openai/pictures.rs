@@ -8,7 +8,7 @@ use bytes::Bytes;
 
 use crate::http::pipeline::auth::Caller;
 use crate::http::pipeline::error::ApiError;
-use crate::service::uploads::{Refusal, Spool, Stored, UploadError, UploadSlot};
+use crate::service::uploads::{Refusal, TaskUploads, UploadBuffer, UploadError, UploadSlot};
 use tintype_domain::data_urls::DataUrls;
 use tintype_domain::images_api_request::{ImagesCall, SentPicture};
 use tintype_domain::model::Id;
@@ -30,8 +30,8 @@ pub(super) struct Pictures {
     pub(super) mark: String,
     /// The slot that the call holds while its pictures arrive.
     slot: Option<UploadSlot>,
-    spools: Vec<Spool>,
-    stored: Option<Stored>,
+    buffers: Vec<UploadBuffer>,
+    stored: Option<TaskUploads>,
     /// Uploads that the task can refer to.
     referred: Vec<Id>,
 }
@@ -40,7 +40,7 @@ impl Pictures {
     /// No pictures so far.
     pub(super) fn none() -> Self {
         let mark = format!("{:032x}/", rand::random::<u128>());
-        Self { mark, slot: None, spools: Vec::new(), stored: None, referred: Vec::new() }
+        Self { mark, slot: None, buffers: Vec::new(), stored: None, referred: Vec::new() }
     }
 
     /// Takes the slot for all pictures of the call.
@@ -54,27 +54,27 @@ impl Pictures {
 
     /// Begins a picture and returns its mark.
     pub(super) fn begin(&mut self, caller: &Caller) -> Result<String, ApiError> {
-        if self.spools.len() >= MAX_PICTURES {
+        if self.buffers.len() >= MAX_PICTURES {
             return Err(ApiError::bad_image("A call has at most 4 images and a mask."));
         }
         self.arrive(caller)?;
         let Some(slot) = &self.slot else { return Err(ApiError::caused_by("a picture without an upload slot")) };
-        self.spools.push(slot.spool().map_err(refused)?);
-        Ok(DataUrls::name(&self.mark, self.spools.len() - 1))
+        self.buffers.push(slot.buffer().map_err(refused)?);
+        Ok(DataUrls::name(&self.mark, self.buffers.len() - 1))
     }
 
     /// Adds bytes of the last picture.
     pub(super) async fn write(&mut self, bytes: Bytes) -> Result<(), ApiError> {
-        match self.spools.last_mut() {
-            Some(spool) => spool.write(bytes).await.map_err(refused),
+        match self.buffers.last_mut() {
+            Some(buffer) => buffer.write(bytes).await.map_err(refused),
             None => Err(ApiError::caused_by("bytes of no picture")),
         }
     }
 
     /// The pictures, as the call's parser needs them.
     pub(super) fn sent(&self) -> Vec<SentPicture> {
-        let sent = |(index, spool)| SentPicture { mark: DataUrls::name(&self.mark, index), name: name(spool) };
-        self.spools.iter().enumerate().map(sent).collect()
+        let sent = |(index, buffer)| SentPicture { mark: DataUrls::name(&self.mark, index), name: name(buffer) };
+        self.buffers.iter().enumerate().map(sent).collect()
     }
 
     /// Stores the pictures of a call that will be submitted, once, and makes the uploads its images and its mask.
@@ -84,13 +84,14 @@ impl Pictures {
         let request = &mut call.request;
         check_credits(request.cost(), caller).await?;
         check_room(caller).await?;
-        let spools: HashMap<String, Spool> = self.spools.drain(..).map(|spool| (name(&spool), spool)).collect();
+        let buffers: HashMap<String, UploadBuffer> =
+            self.buffers.drain(..).map(|buffer| (name(&buffer), buffer)).collect();
         let (mut names, mut decoded) = (Vec::new(), Vec::new());
         let mut first = None;
         for (index, reference) in request.reference_images.iter().enumerate() {
-            let Some(spool) = spools.get(reference).filter(|_| !names.contains(reference)) else { continue };
+            let Some(buffer) = buffers.get(reference).filter(|_| !names.contains(reference)) else { continue };
             names.push(reference.clone());
-            let picture = spool.decode().await.map_err(|error| of_image(error, index))?;
+            let picture = buffer.decode().await.map_err(|error| of_image(error, index))?;
             if index == 0 {
                 first = Some((picture.width(), picture.height()));
             }
@@ -99,13 +100,13 @@ impl Pictures {
         if let Some((width, height)) = first.filter(|_| call.auto_size) {
             request.aspect_ratio = AspectRatio::nearest(width, height);
         }
-        if let Some(spool) = request.settings.mask.as_ref().and_then(|mask| spools.get(mask)) {
-            let mask = spool.decode_mask().await.map_err(of_mask)?;
+        if let Some(buffer) = request.settings.mask.as_ref().and_then(|mask| buffers.get(mask)) {
+            let mask = buffer.decode_mask().await.map_err(of_mask)?;
             check_mask(&mask, first, request.aspect_ratio)?;
             decoded.push(mask.into_picture());
         }
         let mut stored = slot.store(decoded).await.map_err(refused)?;
-        self.referred = stored.refer();
+        self.referred = stored.take_ids();
         self.stored = Some(stored);
         let of = |id: Id| StoredReference::Upload(id).to_string();
         if request.settings.mask.is_some() {
@@ -147,8 +148,8 @@ pub(super) async fn check_room(caller: &Caller) -> Result<(), ApiError> {
 }
 
 /// The name of a picture: no URL is one, and the same bytes have the same.
-fn name(spool: &Spool) -> String {
-    format!("sha256:{}", hex(&spool.digest()))
+fn name(buffer: &UploadBuffer) -> String {
+    format!("sha256:{}", hex(&buffer.digest()))
 }
 
 fn of_image(error: UploadError, index: usize) -> ApiError {

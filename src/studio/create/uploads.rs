@@ -13,14 +13,14 @@ use serde::Deserialize;
 
 use crate::files::FileName;
 use crate::service::thumbnails::{ThumbnailError, size};
-use crate::service::uploads::{Incoming, Refusal, UploadError};
+use crate::service::uploads::{Refusal, UploadError, UploadInProgress};
 use crate::studio::Studio;
 use crate::studio::cards::{name_of, url};
 use crate::studio::error::{HasOwnBody, PageError, PageResult};
 use crate::studio::image_bodies::{ImageBody, Stopped, announced};
 use crate::studio::page::{Cursor, Frame, done, file, html, last_of_page, secured};
 use crate::studio::references::{self, Found};
-use crate::studio::session::{Fields, Form, PROOF, Sender, Visitor};
+use crate::studio::session::{Fields, Form, PROOF, PendingVisitor, Visitor};
 use tintype_config::{MAX_BODY, MAX_UPLOAD, MAX_UPLOADS, UPLOAD_TIME_LIMIT};
 use tintype_domain::model::{Id, Status, Surface};
 use tintype_domain::multipart::{Multipart, Piece};
@@ -94,12 +94,12 @@ struct UploadQuery {
 /// Takes one picture, or a painted mask: the body is the file. Everything about the sender is checked before it is read.
 pub async fn upload(State(studio): State<Arc<Studio>>, request: Request) -> PageResult {
     let (parts, body) = request.into_parts();
-    let sender = Sender::of(&parts, &studio).await?;
-    sender.check_csrf_token(parts.headers.get("x-proof").and_then(|proof| proof.to_str().ok()))?;
-    sender.require(Role::Member)?;
-    let receiving = receive(&studio, &sender, &parts, body);
+    let pending = PendingVisitor::of(&parts, &studio).await?;
+    pending.check_csrf_token(parts.headers.get("x-proof").and_then(|proof| proof.to_str().ok()))?;
+    pending.require(Role::Member)?;
+    let receiving = receive(&studio, &pending, &parts, body);
     let received = tokio::time::timeout(UPLOAD_TIME_LIMIT, receiving).await;
-    let visitor = sender.arrived().await?;
+    let visitor = pending.arrived().await?;
     visitor.require(Role::Member)?;
     let received = received.map_err(|_| PageError::new(StatusCode::REQUEST_TIMEOUT, "error-request"))?;
     let (status, answer) = match received {
@@ -114,14 +114,19 @@ pub async fn upload(State(studio): State<Arc<Studio>>, request: Request) -> Page
     Ok(response)
 }
 
-async fn receive(studio: &Arc<Studio>, sender: &Sender<'_>, parts: &Parts, body: Body) -> Result<Upload, PageError> {
+async fn receive(
+    studio: &Arc<Studio>,
+    pending: &PendingVisitor<'_>,
+    parts: &Parts,
+    body: Body,
+) -> Result<Upload, PageError> {
     let Query(UploadQuery { mask_of }) = Query::try_from_uri(&parts.uri).map_err(|_| PageError::bad_request())?;
     let masked = match mask_of {
-        Some(reference) => Some(masked(studio, sender.account_id(), &reference).await?),
+        Some(reference) => Some(masked(studio, pending.account_id(), &reference).await?),
         None => None,
     };
     let announced = announced(&parts.headers);
-    let mut incoming = studio.uploads.begin(sender.upload(), sender.right(), announced).await?;
+    let mut incoming = studio.uploads.begin(pending.upload(), pending.right(), announced).await?;
     // The upload itself is limited.
     let mut arriving = arriving(studio, body, u64::MAX);
     while let Some(bytes) = arriving.next().await? {
@@ -150,24 +155,24 @@ pub(in crate::studio) async fn form(
         return Ok((Form::from_request(request, studio).await?, None));
     };
     let (parts, body) = request.into_parts();
-    let sender = Sender::of(&parts, studio).await?;
-    sender.require(Role::Member)?;
+    let pending = PendingVisitor::of(&parts, studio).await?;
+    pending.require(Role::Member)?;
     let most = MAX_UPLOAD * MAX_REFERENCES as u64 + 2 * MAX_BODY as u64;
     if announced(&parts.headers).is_some_and(|bytes| bytes > most) {
         return Err(PageError::from(UploadError::from(Refusal::TooLarge)));
     }
-    let reading = Reading::new(studio, &sender).read(reader, arriving(studio, body, most));
+    let reading = Reading::new(studio, &pending).read(reader, arriving(studio, body, most));
     let read = tokio::time::timeout(UPLOAD_TIME_LIMIT, reading).await;
     let (fields, refusal) = read.map_err(|_| PageError::new(StatusCode::REQUEST_TIMEOUT, "error-request"))??;
-    sender.check_csrf_token(fields.get(PROOF))?;
-    let visitor = sender.arrived().await?;
+    pending.check_csrf_token(fields.get(PROOF))?;
+    let visitor = pending.arrived().await?;
     Ok((Form { visitor, fields, headers: parts.headers }, refusal))
 }
 
 /// A form with files that is being read.
 struct Reading<'a> {
     studio: &'a Studio,
-    sender: &'a Sender<'a>,
+    pending: &'a PendingVisitor<'a>,
     fields: HashMap<String, String>,
     part: Part,
     /// Bytes in all fields, including their names.
@@ -178,12 +183,12 @@ struct Reading<'a> {
 enum Part {
     Field(String, Vec<u8>),
     /// A file, from its first byte on: a browser sends an empty one where no file was chosen.
-    File(Option<Box<Incoming>>),
+    File(Option<Box<UploadInProgress>>),
 }
 
 impl<'a> Reading<'a> {
-    fn new(studio: &'a Studio, sender: &'a Sender<'a>) -> Self {
-        Self { studio, sender, fields: HashMap::new(), part: Part::File(None), bytes: 0, uploads: Vec::new() }
+    fn new(studio: &'a Studio, pending: &'a PendingVisitor<'a>) -> Self {
+        Self { studio, pending, fields: HashMap::new(), part: Part::File(None), bytes: 0, uploads: Vec::new() }
     }
 
     /// Reads the whole form, or as far as a file that is refused, and says why it was.
@@ -216,11 +221,11 @@ impl<'a> Reading<'a> {
             }
             (Piece::Data(data), Part::File(Some(incoming))) => incoming.write(data).await?,
             (Piece::Data(data), Part::File(None)) => {
-                self.sender.check_csrf_token(self.fields.get(PROOF).map(String::as_str))?;
+                self.pending.check_csrf_token(self.fields.get(PROOF).map(String::as_str))?;
                 if self.uploads.len() >= MAX_REFERENCES {
                     return Err(PageError::new(StatusCode::UNPROCESSABLE_ENTITY, "upload-four"));
                 }
-                let (upload, right) = (self.sender.upload(), self.sender.right());
+                let (upload, right) = (self.pending.upload(), self.pending.right());
                 let mut incoming = self.studio.uploads.begin(upload, right, None).await?;
                 incoming.write(data).await?;
                 self.part = Part::File(Some(Box::new(incoming)));
