@@ -48,7 +48,7 @@ impl Hold {
     }
 
     /// Drops this guard without ending the hold: the caller knows the task now, and makes a guard of its own.
-    pub fn hand_over(mut self) {
+    pub fn disarm(mut self) {
         self.ended = true;
     }
 

@@ -1,6 +1,7 @@
 //! The rules of the service, independent of its callers: submits, the endings of tasks, limits and sweeps.
 
 pub mod call_hold;
+mod context;
 pub mod encoder;
 pub mod endings;
 pub mod failed_tasks;
@@ -19,7 +20,6 @@ pub mod previews;
 pub mod queue_positions;
 mod refresh;
 pub mod rejections;
-mod shared;
 pub mod shares;
 pub mod sign_in_attempts;
 pub mod sweeper;
@@ -32,4 +32,4 @@ pub mod wait_estimator;
 pub mod waiters;
 pub mod webhooks;
 
-pub use shared::ServiceContext;
+pub use context::ServiceContext;

@@ -284,7 +284,7 @@ async fn to_its_end<T: Send + 'static>(
     let written = tokio::spawn(write.in_current_span()).await;
     let (outcome, hold) = written.unwrap_or_else(|error| Err(StoreError::Unknown(Cause::new(error))))?;
     if let Some(hold) = hold {
-        hold.hand_over();
+        hold.disarm();
     }
     Ok(outcome)
 }

@@ -18,8 +18,8 @@ use tintype_store::{CALL_LIFE, DeleteSessions, Reclaim, StoreError};
 use tintype_system::locked::Locked as _;
 
 mod abilities;
+mod clock_set_back;
 mod files;
-mod future;
 mod gallery;
 mod uploads;
 
@@ -35,7 +35,7 @@ pub struct Sweeper {
     shared: Arc<ServiceContext>,
     grace: Mutex<GracePeriod>,
     missing: Missing,
-    future: future::Seen,
+    dated_ahead: clock_set_back::Seen,
     /// How long a lease lasts without a heartbeat.
     lease: Duration,
     /// How often workers renew their leases.
@@ -77,7 +77,7 @@ impl Sweeper {
             shared,
             grace: Mutex::new(grace),
             missing: Missing::default(),
-            future: future::Seen::default(),
+            dated_ahead: clock_set_back::Seen::default(),
             lease,
             heartbeat: settings.worker.heartbeat(),
             retention: settings.retention.retention,
@@ -152,7 +152,7 @@ impl Sweeper {
 
     async fn expire(&self) -> Result<(), StoreError> {
         self.shared.endings.expire(self.shared.ages.overdue()).await.inspect_err(failed)?;
-        self.expire_future().await;
+        self.expire_dated_ahead().await;
         Ok(())
     }
 

@@ -49,7 +49,7 @@ pub struct Deliverer {
     receivers: Receivers,
     slots: Arc<AttemptSlots>,
     /// The endpoint after which the next round begins.
-    served: Mutex<Option<Id>>,
+    cursor: Mutex<Option<Id>>,
 }
 
 struct Begun {
@@ -60,7 +60,7 @@ struct Begun {
 impl Deliverer {
     /// Delivers what the store of `shared` holds.
     pub fn new(shared: Arc<ServiceContext>, receivers: Receivers) -> Arc<Self> {
-        Arc::new(Self { shared, receivers, slots: Arc::default(), served: Mutex::default() })
+        Arc::new(Self { shared, receivers, slots: Arc::default(), cursor: Mutex::default() })
     }
 
     /// Delivers until `stop`, then finishes the deliveries in progress.
@@ -114,11 +114,11 @@ impl Deliverer {
         let shares = self.slots.share(&due);
         if due.len() >= ROUND as usize && !self.slots.is_filled_by(&shares) {
             // There may be more endpoints, and only their own limits left these out: the next round looks further.
-            *self.served.locked() = due.last().map(|endpoint| endpoint.id);
+            *self.cursor.locked() = due.last().map(|endpoint| endpoint.id);
         } else if !shares.is_empty() {
             // A round that could not serve all begins the next one where it stopped.
             let left_out = shares.len() < due.len() || due.len() == ROUND as usize;
-            *self.served.locked() = shares.last().map(|(id, _)| *id).filter(|_| left_out);
+            *self.cursor.locked() = shares.last().map(|(id, _)| *id).filter(|_| left_out);
         }
         if shares.is_empty() {
             return Ok(Vec::new());
@@ -133,7 +133,7 @@ impl Deliverer {
 
     /// Endpoints with due deliveries, starting after the one served last.
     async fn due(&self) -> Result<Vec<DueEndpoint>> {
-        let after = *self.served.locked();
+        let after = *self.cursor.locked();
         let mut due = self.shared.store.due_endpoints(after, ROUND).await?;
         if after.is_some() && due.len() < ROUND as usize {
             let more = self.shared.store.due_endpoints(None, ROUND).await?;
