@@ -175,7 +175,7 @@ async fn fill(database: &Path, files: Option<&Files>, into: &Path, progress: &Pr
         }
         _ => format!("cannot write {}: {error}", path.display()),
     };
-    data_dir::refuse_elsewhere(database)?;
+    data_dir::check_same_machine(database)?;
     progress.set_message("copying the database");
     // Created here, so that only its owner can read it.
     let made = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&copy);

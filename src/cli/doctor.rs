@@ -349,7 +349,7 @@ async fn existing_database(data: &DataSettings) -> Result<Existing, Failure> {
     Ok(match data.database()? {
         DatabaseUrl::Sqlite(path) if !is_there(&path)? => Existing::None,
         DatabaseUrl::Sqlite(path) => {
-            data_dir::refuse_elsewhere(&path)?;
+            data_dir::check_same_machine(&path)?;
             let (store, is_current) = sqlite::open_in_place(&path)?;
             if is_current { Existing::Current(store.into()) } else { Existing::Older }
         }

@@ -468,7 +468,7 @@ fn is_there(path: &Path) -> Result<bool, String> {
 async fn open_or_create_store(settings: &DataSettings) -> Result<Arc<Store>, Failure> {
     let database = settings.database()?;
     if let Some(path) = database.path() {
-        data_dir::refuse_elsewhere(path)?;
+        data_dir::check_same_machine(path)?;
     }
     data_dir::keep_private(&settings.data, database.path())?;
     let store: Arc<Store> = match database {

@@ -59,7 +59,7 @@ pub fn write_private(path: &Path, content: &[u8]) -> io::Result<()> {
 /// # Errors
 /// A message for the operator.
 pub fn create(directory: &Path) -> Result<(), String> {
-    refuse_unexpanded(directory)?;
+    check_expanded(directory)?;
     keep_new_files_private();
     let created = DirBuilder::new().recursive(true).mode(0o700).create(directory);
     let durable = created.and_then(|()| sync_parents(directory));
@@ -71,7 +71,7 @@ pub fn create(directory: &Path) -> Result<(), String> {
 ///
 /// # Errors
 /// A message for the operator.
-pub fn refuse_unexpanded(directory: &Path) -> Result<(), String> {
+pub fn check_expanded(directory: &Path) -> Result<(), String> {
     let first = directory.iter().next().map(OsStr::as_encoded_bytes).unwrap_or_default();
     if (first.starts_with(b"~") || first.starts_with(b"$")) && !directory.exists() {
         return Err(format!(
@@ -219,7 +219,7 @@ fn boot_id() -> Option<String> {
 ///
 /// # Errors
 /// A message for the operator.
-pub fn refuse_elsewhere(database: &Path) -> Result<(), String> {
+pub fn check_same_machine(database: &Path) -> Result<(), String> {
     let Ok(mut file) = File::open(lock_file_of(database)) else { return Ok(()) };
     let mut holder = String::new();
     if file.read_to_string(&mut holder).is_err() || !is_elsewhere(&holder) {

@@ -174,7 +174,7 @@ pub(super) fn client(server: &ClientSettings) -> Result<Client, Stop> {
 }
 
 fn prepare_directory(directory: &Path) -> Result<(), Stop> {
-    data_dir::refuse_unexpanded(directory).map_err(|message| Stop(exit::OTHER, format!("--out: {message}")))?;
+    data_dir::check_expanded(directory).map_err(|message| Stop(exit::OTHER, format!("--out: {message}")))?;
     let probe = directory.join(format!(".tintype-{}.part", std::process::id()));
     let created = fs::create_dir_all(directory).and_then(|()| File::create_new(&probe));
     created.and_then(|_| fs::remove_file(&probe)).map_err(|error| {
