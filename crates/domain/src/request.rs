@@ -20,9 +20,10 @@ pub const MAX_REFERENCES: usize = 4;
 /// Longest prompt, in characters.
 pub const MAX_PROMPT_CHARS: usize = 32_000;
 
-/// Defines the aspect ratios, in the order of the interface: spelling there, and size in pixels.
+/// Defines the aspect ratios, in the order of the interface: spelling there, and size in pixels. These are `tt`, because
+/// utoipa overlooks a `literal` in `rename`.
 macro_rules! aspect_ratios {
-    ($($(#[$each:meta])* $ratio:ident = $text:literal, $width:literal x $height:literal;)+) => {
+    ($($(#[$each:meta])* $ratio:ident = $text:tt, $width:tt x $height:tt;)+) => {
         /// Aspect ratio of the images, about one megapixel each.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, utoipa::ToSchema)]
         pub enum AspectRatio {
