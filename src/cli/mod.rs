@@ -242,9 +242,11 @@ pub fn main() -> ExitCode {
         if let Some(error) = without_allocator {
             tracing::warn!(%error, "could not set up the allocator; this server will keep more memory than it needs");
         }
-        read.unknown_variables.iter().for_each(|message| tracing::warn!("{message}"));
+        read.unknown_variables.iter().for_each(|message| tracing::warn!("{}", without_keys(message)));
     } else if matches!(cli.command, Command::Config { .. } | Command::Doctor(_)) {
-        read.unknown_variables.iter().for_each(|message| output::complain(&format!("tintype: {message}")));
+        read.unknown_variables
+            .iter()
+            .for_each(|message| output::complain(&format!("tintype: {}", without_keys(message))));
     }
     let _flushing = output::Flushing;
     let logging = Logging { format: cli.log_format, filter, arguments };
@@ -260,9 +262,10 @@ pub fn main() -> ExitCode {
     match outcome {
         Ok(code) => printing::exit_code(code),
         Err(Failure(message)) => {
+            let message = without_keys(&message);
             match cli.log_format {
                 LogFormat::Json if is_server => tracing::error!("{message}"),
-                _ => output::complain(&format!("tintype: {}", terminal::visible(&without_key(&message)))),
+                _ => output::complain(&format!("tintype: {}", terminal::visible(&message))),
             }
             ExitCode::FAILURE
         }
@@ -301,12 +304,19 @@ fn on_large_stack<T: Send>(work: impl FnOnce() -> T + Send) -> Result<T, String>
 fn explain(error: SettingsError, arguments: &[OsString]) -> ExitCode {
     match error {
         SettingsError::File(message) => {
-            output::complain(&format!("tintype: {message}"));
+            output::complain(&format!("tintype: {}", without_keys(&message)));
             ExitCode::from(2)
         }
         SettingsError::Usage(error, notes) => {
             let error = with_own_flag(without_credentials(error), arguments);
-            let printed = error.print();
+            let text = error.render().to_string();
+            let printed = match KeySecret::find_shape(&text) {
+                Some(_) => {
+                    output::complain(without_keys(&text).trim_end());
+                    Ok(())
+                }
+                None => error.print(),
+            };
             let unknown = unknown_argument(&error).unwrap_or_default();
             let takes_prompt = || arguments.iter().any(|argument| argument == "generate" || argument == "try");
             let begins = |argument: &OsString, word: &str| argument.to_string_lossy().starts_with(word);
@@ -329,23 +339,26 @@ fn explain(error: SettingsError, arguments: &[OsString]) -> ExitCode {
     }
 }
 
-/// The error without what comes before the host of a URL, which may be a password, and without API keys.
+/// The error without what comes before the host of a URL, which may be a password.
 fn without_credentials(mut error: clap::Error) -> clap::Error {
     for kind in [ContextKind::InvalidValue, ContextKind::InvalidArg, ContextKind::InvalidSubcommand] {
-        if let Some(ContextValue::String(value)) = error.get(kind) {
-            let value = match value.rsplit_once('@') {
-                Some((_, host)) => format!("********@{host}"),
-                None => without_key(value),
-            };
-            error.insert(kind, ContextValue::String(value));
+        if let Some(ContextValue::String(value)) = error.get(kind)
+            && let Some((_, host)) = value.rsplit_once('@')
+        {
+            let shown = ContextValue::String(format!("********@{host}"));
+            error.insert(kind, shown);
         }
     }
     error
 }
 
-/// A text without the API key that someone gave in place of a name or an id.
-fn without_key(text: &str) -> String {
-    KeySecret::find_shape(text).map_or_else(|| text.to_owned(), |key| text.replace(key, "tt_********"))
+/// A text without the API keys that someone gave in place of a name, an id or a file.
+fn without_keys(text: &str) -> String {
+    let mut shown = text.to_owned();
+    while let Some(key) = KeySecret::find_shape(&shown) {
+        shown = shown.replace(key, "tt_********");
+    }
+    shown
 }
 
 /// What commands take in place of flags that other programs have.

@@ -301,7 +301,7 @@ async fn keys_hint(store: &Store, person: &Person) -> String {
     if person.role == Role::Owner || ids.is_empty() {
         return String::new();
     }
-    format!("\nKeys that {} made still work: {}. tintype key revoke ID ends one.", person.name, ids.join(", "))
+    format!("\nKeys that {} made still work: {}. tintype key revoke ID revokes one.", person.name, ids.join(", "))
 }
 
 async fn show_person(store: &Store, json: JsonArgs, person: &Person, text: impl FnOnce() -> String) -> Outcome {

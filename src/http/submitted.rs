@@ -36,7 +36,7 @@ pub(super) fn task(
         }
         Submission::NotCharged(NotCharged::TooManyUnfinished) => Err(ApiError::rate_limited(
             format!(
-                "The account may have at most {}, including those of the studio.",
+                "The account can have at most {}, those of the studio included.",
                 counted(caller.api.settings.limits.max_unfinished, "unfinished task", "unfinished tasks")
             ),
             UNFINISHED_RETRY_SECONDS,

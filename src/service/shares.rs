@@ -233,7 +233,8 @@ impl<K: Eq + Hash + Copy> Share<K> {
         {
             let mut state = self.shares.state.locked();
             state.used = state.used - self.units + units;
-            if let Some(held) = self.caller.and_then(|caller| state.callers.get_mut(&caller)) {
+            if let Some(caller) = self.caller {
+                let held = state.callers.entry(caller).or_default();
                 held.units = held.units - self.units + units;
             }
             self.units = units;
@@ -248,7 +249,9 @@ impl<K: Eq + Hash + Copy> Drop for Share<K> {
             let mut state = self.shares.state.locked();
             state.used -= self.units;
             if let Some(caller) = self.caller {
-                state.callers.entry(caller).or_default().units -= self.units;
+                if let Some(held) = state.callers.get_mut(&caller) {
+                    held.units -= self.units;
+                }
                 state.forget_idle(caller);
             }
         }

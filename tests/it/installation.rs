@@ -70,6 +70,18 @@ fn commands_use_the_settings_of_the_running_server() {
 }
 
 #[test]
+fn a_database_in_a_flag_of_the_server_overrides_a_file_in_its_environment() {
+    let directory = TempDir::new().expect("a directory");
+    let mut command = tintype();
+    command.args(["serve", "--listen", "127.0.0.1:0", "--log", "warn", "--database", "sqlite:elsewhere.db"]);
+    command.current_dir(directory.path()).env("TINTYPE_DATA", "data").env("TINTYPE_DATABASE_FILE", "nowhere");
+    let server = Server::spawn(command);
+    let accounts = printed(&run(directory.path(), &["account", "list", "--json"]));
+    assert_eq!(accounts[0]["name"], "default", "{accounts}");
+    server.stop();
+}
+
+#[test]
 fn health_and_links_use_the_address_of_the_running_server() {
     let directory = TempDir::new().expect("a directory");
     let free = std::net::TcpListener::bind("127.0.0.1:0").and_then(|socket| socket.local_addr()).expect("a port");

@@ -69,7 +69,7 @@ async fn the_keys_that_a_former_owner_made_are_named() {
     let secret = KeySecret::random();
     let made = open(&data).acting(actor).create_key(account.expect("an id"), NewKey::new(&secret)).await;
     let id = made.expect("a store").expect("the account exists").id;
-    let said = format!("Keys that bob made still work: {id}. tintype key revoke ID ends one.");
+    let said = format!("Keys that bob made still work: {id}. tintype key revoke ID revokes one.");
     assert!(binary::run(path, ["key", "show", id.as_str()]).text().contains("MADE BY    bob\n"));
     assert!(binary::run(path, ["person", "role", "bob", "member"]).text().contains(&said));
     assert!(!binary::run(path, ["person", "role", "bob", "owner"]).text().contains("Keys"));
@@ -80,6 +80,11 @@ async fn the_keys_that_a_former_owner_made_are_named() {
     for command in [["key", "revoke"], ["account", "delete"]] {
         let said = refused(&data, &[command[0], command[1], secret.reveal()]);
         assert!(said.contains("tt_********") && said.contains(" list`") && !said.contains(secret.reveal()), "{said}");
+    }
+    for command in [["key", "rotate", id.as_str(), "--overlap"], ["get", id.as_str(), "--url=127.0.0.1", "--key-file"]]
+    {
+        let said = refused(&data, &[&command[..], &[secret.reveal()]].concat());
+        assert!(!said.contains(secret.reveal()), "{said}");
     }
 }
 

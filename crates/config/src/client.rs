@@ -6,6 +6,7 @@ use clap::Args;
 
 use super::environment::secret_in;
 use super::values::server_url;
+use tintype_domain::key::KeySecret;
 
 const DEFAULT_URL: &str = "http://127.0.0.1:8080";
 
@@ -48,6 +49,13 @@ impl ClientSettings {
     pub fn key(&self) -> Result<Option<String>, String> {
         match &self.key {
             Some(Hidden(key)) => Ok(Some(key.clone())),
+            None if self
+                .key_file
+                .as_ref()
+                .is_some_and(|file| KeySecret::find_shape(&file.to_string_lossy()).is_some()) =>
+            {
+                Err("--key-file names a file that holds the key; the key itself belongs in TINTYPE_KEY".into())
+            }
             None => self.key_file.as_deref().map(|file| secret_in(file, "--key-file")).transpose(),
         }
     }

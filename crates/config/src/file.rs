@@ -136,7 +136,7 @@ impl ConfigFile {
 fn check_pairs(entries: &[FileSetting]) -> Result<(), (usize, String)> {
     let has_file = |entry: &&FileSetting| entries.iter().any(|other| other.name == format!("{}-file", entry.name));
     entries.iter().find(has_file).map_or(Ok(()), |FileSetting { name, line, .. }| {
-        Err((*line, format!("{name} and {name}-file exclude each other")))
+        Err((*line, format!("{name} and {name}-file exclude each other: set only one of them")))
     })
 }
 

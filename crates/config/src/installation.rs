@@ -18,7 +18,7 @@ use tintype_system::data_dir;
 
 use super::commands::SERVERS;
 use super::environment::adopt;
-use super::layers::{Setting, leaf, without_variables};
+use super::layers::{Setting, leaf, other_form, without_variables};
 
 /// The environment file of servers under systemd.
 const UNIT_SETTINGS: &str = "/etc/tintype.env";
@@ -137,7 +137,11 @@ impl Installation {
 
     fn given(&self, setting: &Setting) -> Option<Vec<String>> {
         let by_flag = self.flags.iter().find(|(name, _)| *name == setting.name).map(|(_, values)| values.clone());
-        let by_variable = || Some(vec![self.variables.get(&setting.variable()).filter(|it| !it.is_empty())?.clone()]);
+        let other_form = other_form(&setting.name);
+        // A secret in a flag overrides one in the environment, no matter which of the two forms each has.
+        let is_outdone = self.flags.iter().any(|(name, _)| *name == other_form);
+        let variable = self.variables.get(&setting.variable()).filter(|it| !it.is_empty() && !is_outdone);
+        let by_variable = || Some(vec![variable?.clone()]);
         let values = by_flag.or_else(by_variable)?;
         Some(values.into_iter().map(|value| self.absolute(setting, value)).collect())
     }

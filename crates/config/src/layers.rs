@@ -354,12 +354,13 @@ fn place(file: Option<&ConfigFile>, entry: &FileSetting) -> String {
     format!("{path}:{}", entry.line)
 }
 
-/// A secret's other form: `x-file` for `x`, and `x` for `x-file`.
+/// The name of a secret's other form: `x-file` for `x`, and `x` for `x-file`.
+pub(super) fn other_form(name: &str) -> String {
+    name.strip_suffix("-file").map_or_else(|| format!("{name}-file"), str::to_owned)
+}
+
 fn partner<'a>(setting: &Setting, settings: &'a [Setting]) -> Option<&'a Setting> {
-    let name = match setting.name.strip_suffix("-file") {
-        Some(name) => name.to_owned(),
-        None => format!("{}-file", setting.name),
-    };
+    let name = other_form(&setting.name);
     settings.iter().find(|other| other.name == name)
 }
 
@@ -376,7 +377,7 @@ fn check_pairs(settings: &[Setting], matches: &ArgMatches) -> Result<(), Setting
             }
             _ => continue,
         };
-        return Err(SettingsError::File(format!("{one} and {other} exclude each other")));
+        return Err(SettingsError::File(format!("{one} and {other} exclude each other: set only one of them")));
     }
     Ok(())
 }

@@ -2,8 +2,8 @@
 
 use super::driver::{Driver, List, Parameter, Row, Store, Transaction, from_row, with_store};
 use super::failure::Done;
+use super::retention::ERASED;
 use super::tasks::{completed, record, record_columns, upper};
-use super::upkeep::ERASED;
 use super::{Action, AuditedChange, CompletedTask, Result, TaskRecord, ledger};
 use tintype_domain::model::Id;
 use tintype_domain::request::AspectRatio;

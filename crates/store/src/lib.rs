@@ -42,7 +42,6 @@ mod progress;
 mod queue;
 mod reports;
 mod retention;
-mod retention;
 mod rights;
 mod schema;
 mod second_factor;
@@ -55,7 +54,6 @@ mod sweep;
 mod tasks;
 mod uploads;
 mod values;
-mod workers;
 mod workers;
 
 pub use self::accounts::{AccountChange, CreditChange, Rank};

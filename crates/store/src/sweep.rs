@@ -93,24 +93,35 @@ impl Sweep {
     }
 }
 
+/// What a sweep did with an account's grants, or with a task.
+enum Part<T> {
+    Done(T),
+    /// It is damaged; nothing was done.
+    Damaged,
+    /// Another transaction locks it; nothing was done.
+    Locked,
+}
+
 /// Does the part of a sweep that is about one account or task. If that is damaged, or locked for too long, only this
-/// part is undone, and the sweep goes on.
-async fn unless_damaged<T>(tx: &Transaction<'_>, id: String, part: impl Future<Output = Done<T>>) -> Done<Option<T>> {
+/// part is undone.
+async fn part_of_sweep<T>(tx: &Transaction<'_>, id: String, part: impl Future<Output = Done<T>>) -> Done<Part<T>> {
     tx.execute("SAVEPOINT part", &[]).await?;
-    let done = match part.await {
-        Ok(done) => Some(done),
+    let (error, undone) = match part.await {
+        Ok(done) => {
+            tx.execute("RELEASE part", &[]).await?;
+            return Ok(Part::Done(done));
+        }
         Err(failure @ (Failure::Broken(_) | Failure::Unknown(_) | Failure::Refused(StoreError::Full(_)))) => {
             return Err(failure);
         }
-        Err(Failure::Busy(error) | Failure::Deadlock(error) | Failure::Refused(error)) => {
-            // Fails if SQLite has rolled back everything.
-            tx.execute("ROLLBACK TO part", &[]).await.map_err(|failure| Failure::Broken(failure.into()))?;
-            tracing::error!(%id, %error, "could not sweep an account or a task; see `tintype credits audit`");
-            None
-        }
+        Err(Failure::Busy(error) | Failure::Deadlock(error)) => (error, Part::Locked),
+        Err(Failure::Refused(error)) => (error, Part::Damaged),
     };
+    // Fails if SQLite has rolled back everything.
+    tx.execute("ROLLBACK TO part", &[]).await.map_err(|failure| Failure::Broken(failure.into()))?;
     tx.execute("RELEASE part", &[]).await?;
-    Ok(done)
+    tracing::error!(%id, %error, "could not sweep an account or a task; see `tintype credits audit`");
+    Ok(undone)
 }
 
 /// Some tasks of one account that a sweep looks for.
@@ -124,14 +135,17 @@ struct SomeTasks {
 }
 
 impl SomeTasks {
-    /// Fails or requeues them; returns how many were found, too.
+    /// Fails or requeues them. Returns how many were found, too, or 0 if the account has to wait for the next sweep.
     async fn apply(&self, tx: &Transaction<'_>) -> Done<(usize, Reclaimed)> {
         let rows = tx.query(&self.lost, &[&self.bound, &self.horizon, &self.account_id]).await?;
         let mut all = Reclaimed::default();
         for row in &rows {
             let part = self.rule.apply_to_rows(tx, std::slice::from_ref(row));
-            if let Some(one) = unless_damaged(tx, row.get("task_id")?, part).await? {
-                all.add(one);
+            match part_of_sweep(tx, row.get("task_id")?, part).await? {
+                Part::Done(one) => all.add(one),
+                Part::Damaged => {}
+                // Each of the account's other tasks could wait as long, and the other accounts with it.
+                Part::Locked => return Ok((0, all)),
             }
         }
         Ok((rows.len(), all))
@@ -164,7 +178,15 @@ impl Store {
                     account_id,
                     rule: rule.clone(),
                 };
-                let (found, reclaimed) = self.write(None, async move |tx| some.apply(tx).await).await?;
+                let (found, reclaimed) = match self.write(None, async move |tx| some.apply(tx).await).await {
+                    Ok(applied) => applied,
+                    // Those who wait for the tasks that have ended must learn of it. The next sweep meets the error again.
+                    Err(error) if all.queued + all.failed.len() > 0 => {
+                        tracing::error!(account = %account_id, %error, "a sweep ended early; see `tintype credits audit`");
+                        return Ok(all);
+                    }
+                    Err(error) => return Err(error),
+                };
                 let ended = reclaimed.queued + reclaimed.failed.len();
                 all.add(reclaimed);
                 if found > ended {
@@ -238,7 +260,11 @@ impl Store {
                     if tx.query_opt(&lock, &[&account_id]).await?.is_none() {
                         return Ok(0);
                     }
-                    Ok(unless_damaged(tx, account_id.to_string(), end_grants(tx, account_id, now)).await?.unwrap_or(0))
+                    let end = end_grants(tx, account_id, now);
+                    Ok(match part_of_sweep(tx, account_id.to_string(), end).await? {
+                        Part::Done(ended) => ended,
+                        Part::Damaged | Part::Locked => 0,
+                    })
                 };
                 all += self.write(None, end).await?;
             }

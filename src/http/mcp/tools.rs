@@ -192,7 +192,7 @@ impl Tools {
     /// This call. Clients repeat a call that brought no answer, and do not say so.
     fn attempt(&self, arguments: &JsonObject) -> Call {
         let in_order: BTreeMap<_, _> = arguments.iter().collect();
-        let digest = Sha256::new().chain_update(b"tintype tool ").chain_update(self.caller.account_id.as_str());
+        let digest = Sha256::new().chain_update(b"tintype tool ").chain_update(self.caller.line.as_str());
         let digest = digest.chain_update(serde_json::to_vec(&in_order).expect("JSON")).finalize().into();
         Call { digest, holder: rand::random(), ..Call::default() }
     }

@@ -148,7 +148,7 @@ async fn answer_call(
     caller.recheck().await?;
     let slot = slot(answer, &caller)?;
     let mut ignored = std::mem::take(&mut call.ignored);
-    let attempt = repeat.call(caller.account_id, &call);
+    let attempt = repeat.call(caller.line, &call);
     let engines = match &call.request.settings.mask {
         Some(_) => api.shared.store.engines().await?,
         None => Vec::new(),

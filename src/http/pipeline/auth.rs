@@ -58,6 +58,8 @@ pub struct Caller {
     pub account_id: Id,
     /// The key.
     pub key_id: Id,
+    /// The key at the beginning of the line of rotated keys. Repeated calls are those with keys of one line.
+    pub line: Id,
     /// Finds the key again.
     key_hash: KeyHash,
 }
@@ -127,9 +129,9 @@ pub(super) async fn guard(api: &Arc<ApiState>, readiness: &Readiness, mut reques
     };
     match authenticated {
         Ok(Some((key, key_hash, limit))) => {
-            let (account_id, key_id) = (key.account_id, key.id);
+            let (account_id, key_id, line) = (key.account_id, key.id, key.first_id);
             let (api, readiness, request_id) = (api.clone(), readiness.clone(), RequestId::of(&request));
-            let caller = Caller { api, readiness, request_id, account_id, key_id, key_hash };
+            let caller = Caller { api, readiness, request_id, account_id, key_id, line, key_hash };
             within_limit(&key, caller, limit, request, next).await
         }
         Ok(None) => next.run(request).await,

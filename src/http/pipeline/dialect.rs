@@ -76,7 +76,8 @@ impl ApiError {
     /// their own, and get the same task's pictures.
     pub(in crate::http) fn task_continues() -> Self {
         let message = "The task was accepted and continues, but this call cannot return its images. Repeat the call as \
-                       a retry, or fetch the task by its id, which X-Tintype-Task-Id names: neither is charged.";
+                       a retry (X-Stainless-Retry-Count above 0), or fetch the task by its id, which \
+                       X-Tintype-Task-Id names: neither is charged.";
         let dialect =
             Dialect { status: Some(StatusCode::SERVICE_UNAVAILABLE), code: Some("task_goes_on"), ..Dialect::default() };
         Self { message: message.into(), dialect, ..Self::internal() }

@@ -48,8 +48,8 @@ impl RetryHeaders {
         headers.contains_key(&IDEMPOTENCY_KEY) || Self::of(headers).is_ok_and(|repeat| repeat.may_repeat())
     }
 
-    pub(in crate::http) fn call(self, account_id: Id, call: &ImagesCall) -> Call {
-        let digest = call.digest(account_id.as_str().as_bytes());
+    pub(in crate::http) fn call(self, line: Id, call: &ImagesCall) -> Call {
+        let digest = call.digest(line.as_str().as_bytes());
         let wants_previews = call.stream.is_some_and(|partial_images| partial_images > 0);
         let Self { attempt, counted, idempotency } = self;
         Call { digest, idempotency, attempt, counted, holder: rand::random(), wants_previews }

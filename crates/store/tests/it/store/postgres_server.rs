@@ -448,6 +448,26 @@ async fn a_damaged_or_locked_account_blocks_no_refund_of_another() -> Result<()>
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn an_account_whose_tasks_are_locked_one_by_one_delays_no_refund_of_another() -> Result<()> {
+    let fx = fixture_with("");
+    let (ada, bob) = (fx.account("ada", 20).await?, fx.account("bob", 10).await?);
+    // Together they would wait for longer than a transaction may take.
+    for _ in 0..7 {
+        fx.submit(ada).await?;
+    }
+    let of_bob = fx.submit(bob).await?;
+    let schema = schema(fx.directory.path());
+    let lock = format!("SELECT 1 FROM {schema}.tasks WHERE account_id = '{ada}' FOR UPDATE");
+    let holder = holding(&lock).await;
+    assert_eq!(fx.store.expire(fx.clock.now(), "too late").await?.len(), 1);
+    assert_eq!((state(&fx, &of_bob).await?, fx.credits(bob).await?), ("failed", 10));
+    holder.batch_execute("ROLLBACK").await.expect("the session is open");
+    assert_eq!(fx.store.expire(fx.clock.now(), "too late").await?.len(), 7);
+    assert_eq!(fx.credits(ada).await?, 20);
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn tasks_that_have_ended_count_although_the_next_of_their_account_cannot_end() -> Result<()> {
     let fx = fixture_with("");
     let ada = fx.account("ada", 100).await?;
