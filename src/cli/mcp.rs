@@ -5,6 +5,7 @@ use std::io::{self, Write as _};
 use std::process::ExitCode;
 use std::sync::{Arc, Mutex};
 
+use super::complain;
 use clap::Args;
 use serde::Deserialize;
 use serde::de::IgnoredAny;
@@ -16,7 +17,6 @@ use tokio::task::{AbortHandle, JoinSet};
 use super::following::{self, Stop};
 use tintype_config::{ClientSettings, MAX_BODY};
 use tintype_system::locked::Locked as _;
-use tintype_system::output;
 
 const PARSE_ERROR: i64 = -32700;
 const SERVER_ERROR: i64 = -32000;
@@ -43,7 +43,7 @@ pub(super) async fn run(args: McpArgs) -> ExitCode {
     let client = match following::client(&args.server) {
         Ok(client) => client,
         Err(Stop(code, message)) => {
-            output::complain(&format!("tintype: {message}"));
+            complain(&format!("tintype: {message}"));
             return ExitCode::from(code);
         }
     };
@@ -59,7 +59,7 @@ pub(super) async fn run(args: McpArgs) -> ExitCode {
             Ok(0) => break,
             Ok(_) => {}
             Err(error) => {
-                output::complain(&format!("tintype: cannot read standard input: {error}"));
+                complain(&format!("tintype: cannot read standard input: {error}"));
                 return ExitCode::FAILURE;
             }
         }
@@ -134,7 +134,7 @@ impl Agent {
         match id {
             Some(_) if answered => {}
             Some(id) => print(&failure(&id, SERVER_ERROR, &message)),
-            None => output::complain(&format!("tintype: {message}")),
+            None => complain(&format!("tintype: {message}")),
         }
     }
 

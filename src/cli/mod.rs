@@ -219,7 +219,7 @@ pub fn main() -> ExitCode {
     }
     let without_allocator = allocator::set_up(&arguments);
     let read = on_large_stack(|| read(&arguments)).unwrap_or_else(|message| {
-        output::complain(&format!("tintype: {message}"));
+        complain(&format!("tintype: {message}"));
         Err(ExitCode::FAILURE)
     });
     let (read, cli) = match read {
@@ -233,7 +233,7 @@ pub fn main() -> ExitCode {
     let (exporter, filter) = match logging::start(&cli.log, cli.log_format, cli.command.otlp()) {
         Ok(started) => started,
         Err(error) => {
-            output::complain(&format!("tintype: {error}"));
+            complain(&format!("tintype: {error}"));
             return ExitCode::from(2);
         }
     };
@@ -244,9 +244,7 @@ pub fn main() -> ExitCode {
         }
         read.unknown_variables.iter().for_each(|message| tracing::warn!("{}", without_keys(message)));
     } else if matches!(cli.command, Command::Config { .. } | Command::Doctor(_)) {
-        read.unknown_variables
-            .iter()
-            .for_each(|message| output::complain(&format!("tintype: {}", without_keys(message))));
+        read.unknown_variables.iter().for_each(|message| complain(&format!("tintype: {message}")));
     }
     let _flushing = output::Flushing;
     let logging = Logging { format: cli.log_format, filter, arguments };
@@ -265,7 +263,7 @@ pub fn main() -> ExitCode {
             let message = without_keys(&message);
             match cli.log_format {
                 LogFormat::Json if is_server => tracing::error!("{message}"),
-                _ => output::complain(&format!("tintype: {}", terminal::visible(&message))),
+                _ => complain(&format!("tintype: {}", terminal::visible(&message))),
             }
             ExitCode::FAILURE
         }
@@ -280,11 +278,11 @@ fn read(arguments: &[OsString]) -> Result<(CommandLine, Cli), ExitCode> {
     // The parser of the flag does not check the URL, because its error would repeat it with its password.
     let database = cli.data.database.as_deref().filter(|_| read.needs.database);
     if let Some(fault) = database.and_then(|url| url.parse::<DatabaseUrl>().err()) {
-        output::complain(&format!("tintype: --database: {fault}"));
+        complain(&format!("tintype: --database: {fault}"));
         return Err(ExitCode::from(2));
     }
     if let Some(unread) = &read.adopted.unread {
-        output::complain(&format!("tintype: {unread}, so this command uses its own settings"));
+        complain(&format!("tintype: {unread}, so this command uses its own settings"));
     }
     Ok((read, cli))
 }
@@ -304,17 +302,18 @@ fn on_large_stack<T: Send>(work: impl FnOnce() -> T + Send) -> Result<T, String>
 fn explain(error: SettingsError, arguments: &[OsString]) -> ExitCode {
     match error {
         SettingsError::File(message) => {
-            output::complain(&format!("tintype: {}", without_keys(&message)));
+            complain(&format!("tintype: {message}"));
             ExitCode::from(2)
         }
         SettingsError::Usage(error, notes) => {
             let error = with_own_flag(without_credentials(error), arguments);
             let text = error.render().to_string();
             let printed = match KeySecret::find_shape(&text) {
-                Some(_) => {
-                    output::complain(without_keys(&text).trim_end());
+                Some(_) if error.use_stderr() => {
+                    complain(text.trim_end());
                     Ok(())
                 }
+                Some(_) => output::print(&without_keys(&text)),
                 None => error.print(),
             };
             let unknown = unknown_argument(&error).unwrap_or_default();
@@ -323,14 +322,14 @@ fn explain(error: SettingsError, arguments: &[OsString]) -> ExitCode {
             let follows_flag = || arguments.windows(2).any(|pair| begins(&pair[0], "--") && begins(&pair[1], unknown));
             match unknown.strip_prefix('-') {
                 Some(rest) if rest.starts_with(|first: char| first.is_ascii_digit()) && follows_flag() => {
-                    output::complain("note: the value of a flag cannot be negative");
+                    complain("note: the value of a flag cannot be negative");
                 }
                 None if !unknown.is_empty() && takes_prompt() => {
-                    output::complain("note: a prompt of several words needs quotes, such as \"a red fox\"");
+                    complain("note: a prompt of several words needs quotes, such as \"a red fox\"");
                 }
                 _ => {}
             }
-            notes.iter().for_each(|note| output::complain(&format!("note: {note}")));
+            notes.iter().for_each(|note| complain(&format!("note: {note}")));
             match (error.exit_code(), printed) {
                 (0, Err(_)) => ExitCode::FAILURE,
                 (code, _) => ExitCode::from(u8::try_from(code).unwrap_or(2)),
@@ -350,6 +349,11 @@ fn without_credentials(mut error: clap::Error) -> clap::Error {
         }
     }
     error
+}
+
+/// Prints a line on standard error, without API keys.
+fn complain(line: &str) {
+    output::complain(&without_keys(line));
 }
 
 /// A text without the API keys that someone gave in place of a name, an id or a file.

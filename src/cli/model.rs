@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use super::printing::{JsonArgs, show_verdict};
 use super::progress::Transfer;
 use super::signals::until_interrupted;
-use super::{Failure, Outcome, show, table};
+use super::{Failure, Outcome, complain, show, table};
 use tintype_config::{DataSettings, HubSettings, ServerSettings};
 use tintype_domain::text::counted;
 use tintype_engines::diffusion;
@@ -158,7 +158,7 @@ async fn fetch(args: PullArgs, data: &DataSettings) -> Outcome {
             Begun::Ready(pull) => pull,
         };
         if !json {
-            output::complain(&describe(&pull));
+            complain(&describe(&pull));
         }
         if pull.licence.accepted_at.is_empty() {
             accept(&pull, accept_licence, json)?;
@@ -203,7 +203,7 @@ async fn checked(mut installed: Installed, data: &DataSettings) -> Result<Instal
         Err(complaint) => Err(complaint.words),
     };
     if let Err(reason) = recorded {
-        output::complain(&format!("{} was not checked: {reason}", installed.name));
+        complain(&format!("{} was not checked: {reason}", installed.name));
     }
     Ok(installed)
 }
@@ -454,7 +454,7 @@ async fn remove_when_free(data: &Path, name: &str) -> Result<bool, String> {
             Err(NotRemoved::InUse(_)) if Clock::system().elapsed().saturating_sub(begun) < RELEASE_LIMIT => {
                 if !waits {
                     waits = true;
-                    output::complain(&format!("waiting until the running server has finished its tasks with {name}"));
+                    complain(&format!("waiting until the running server has finished its tasks with {name}"));
                 }
                 tokio::time::sleep(RELEASE_PAUSE).await;
             }

@@ -8,7 +8,7 @@ use std::sync::OnceLock;
 use clap::Args;
 use serde::Serialize;
 
-use super::{Failure, Outcome, terminal};
+use super::{Failure, Outcome, complain, terminal};
 use tintype_system::output;
 
 /// Why output of this command is missing.
@@ -72,7 +72,7 @@ fn shown(
 
 /// Ends a command whose arguments contradict each other, like a bad value does.
 pub(super) fn misused(message: &str) -> Outcome {
-    output::complain(&format!("error: {message}\n\nFor more information, try '--help'."));
+    complain(&format!("error: {message}\n\nFor more information, try '--help'."));
     Ok(ExitCode::from(2))
 }
 
@@ -92,7 +92,7 @@ pub(super) fn print_line(text: &str) {
 pub(super) fn exit_code(code: ExitCode) -> ExitCode {
     let Some(error) = UNPRINTED.get() else { return code };
     if error.kind() != ErrorKind::BrokenPipe {
-        output::complain(&format!("tintype: cannot write standard output: {error}"));
+        complain(&format!("tintype: cannot write standard output: {error}"));
     }
     if code == ExitCode::SUCCESS { ExitCode::FAILURE } else { code }
 }

@@ -8,11 +8,11 @@ use std::time::Duration;
 
 use indicatif::{BinaryBytes, ProgressBar, ProgressDrawTarget, ProgressStyle};
 
+use super::complain;
 use tintype_engines::models::Watch;
 
 use tintype_engine::{Progress, Stage};
 use tintype_system::locked::Locked as _;
-use tintype_system::output;
 
 /// Creates a spinner on standard error if that is a terminal; [`crate::backup::results::begin`] turns it into a bar.
 pub(super) fn bar(visible: bool) -> ProgressBar {
@@ -70,7 +70,7 @@ impl Stages {
 
     fn say(&self, line: String) {
         if self.lines {
-            output::complain(&line);
+            complain(&line);
         }
         self.bar.set_message(line);
     }
@@ -125,7 +125,7 @@ impl Watch for Transfer {
         let done = done.saturating_add_signed(bytes);
         let now = (u128::from(done) * 10).checked_div(u128::from(total)).map_or(0, |tenths| tenths.min(10) as u64);
         if self.lines && now > tenths {
-            output::complain(&format!("{} of {}", BinaryBytes(done), BinaryBytes(total)));
+            complain(&format!("{} of {}", BinaryBytes(done), BinaryBytes(total)));
         }
         *state = ProgressState { total, done, tenths: tenths.max(now) };
         self.bar.set_position(done);
@@ -133,7 +133,7 @@ impl Watch for Transfer {
 
     fn tell(&self, line: &str) {
         if self.lines {
-            output::complain(line);
+            complain(line);
         } else {
             self.bar.println(line);
         }

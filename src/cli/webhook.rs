@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use super::owners::{AccountFilterArgs, owner_name};
 use super::printing::{JsonArgs, show, show_once, show_verdict};
 use super::values::whole_number;
-use super::{Failure, Outcome, find_account, open_store, or_dash, table};
+use super::{Failure, Outcome, complain, find_account, open_store, or_dash, table};
 use crate::service::webhooks::endpoints::{self, EndpointRefusal};
 use tintype_config::{Adopted, DataSettings, WebhookNetworks, overlap};
 use tintype_domain::endpoint::{
@@ -24,7 +24,6 @@ use tintype_domain::text::in_words;
 use tintype_domain::timestamp::Timestamp;
 use tintype_outbound::receivers::is_reachable;
 use tintype_store::{EndpointChange, Store};
-use tintype_system::output;
 
 /// How long `test` waits for a server to send its event: longer than a request may take.
 const TEST_PATIENCE: Duration = Duration::from_secs(20);
@@ -179,7 +178,7 @@ async fn add(args: AddArgs, store: &Store, data: &DataSettings, adopted: &Adopte
             return Err(Failure(format!("the server sends events by plain http only in named networks: {advice}")));
         }
         let advice = "the server needs its network as --webhook-network CIDR";
-        output::complain(&format!("note: {} is not a public address reached by https: {advice}", args.url.origin()));
+        complain(&format!("note: {} is not a public address reached by https: {advice}", args.url.origin()));
     }
     let kinds = args.events.iter().map(|name| name.parse()).collect::<Result<Vec<EventType>, _>>()?;
     let events = Subscription::to(&kinds).unwrap_or_else(Subscription::to_all);

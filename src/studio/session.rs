@@ -281,7 +281,7 @@ pub(super) struct PendingVisitor<'a> {
 }
 
 impl<'a> PendingVisitor<'a> {
-    /// The sender of a request from a page of the studio, who has not sent too many within a minute.
+    /// The person behind a request from a page of the studio, who has not sent too many within a minute.
     pub(super) async fn of(parts: &'a Parts, studio: &Arc<Studio>) -> Result<Self, PageError> {
         Self::with(parts, studio, Need::Factor).await
     }
@@ -302,7 +302,7 @@ impl<'a> PendingVisitor<'a> {
         NewUpload { person_id: Some(self.early.person_id()), ..NewUpload::of(self.account_id(), Surface::Web) }
     }
 
-    /// The sender's right to store what arrives.
+    /// The person's right to store what arrives.
     pub(super) fn right(&self) -> Right {
         self.early.right()
     }

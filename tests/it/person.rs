@@ -74,7 +74,7 @@ async fn the_keys_that_a_former_owner_made_are_named() {
     assert!(binary::run(path, ["person", "role", "bob", "member"]).text().contains(&said));
     assert!(!binary::run(path, ["person", "role", "bob", "owner"]).text().contains("Keys"));
     assert!(binary::run(path, ["person", "remove", "bob"]).text().contains(&said));
-    assert!(binary::run(path, ["key", "show", id.as_str()]).text().contains("MADE BY    someone removed\n"));
+    assert!(binary::run(path, ["key", "show", id.as_str()]).text().contains("MADE BY    a former member\n"));
 
     // A key in place of its id, or of a name, ends in no log of a terminal.
     for command in [["key", "revoke"], ["account", "delete"]] {

@@ -70,8 +70,8 @@ pub enum KeyChange {
     Budget(Option<Budget>),
 }
 
-pub(crate) const KEY: &str = "id, first_id, operator_budget, account_id, made_by, name, hint, submit_rate, read_rate, budget, \
-    budget_period, expires_at, disabled, revoked_at, leaked_at, last_used_at, suspended_at, suspended_for, \
+pub(crate) const KEY: &str = "id, first_id, operator_budget, account_id, made_by, name, hint, submit_rate, read_rate, \
+    budget, budget_period, expires_at, disabled, revoked_at, leaked_at, last_used_at, suspended_at, suspended_for, \
     EXISTS (SELECT 1 FROM accounts a WHERE a.id = account_id AND a.disabled_at IS NOT NULL) AS account_disabled";
 
 from_row! { pub(crate) fn api_key(row) -> ApiKey {

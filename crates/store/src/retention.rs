@@ -1,4 +1,4 @@
-//! Removes old tasks, erases prompts and audits the ledger, while no request waits.
+//! Removes old tasks, erases prompts and audits the ledger. No request waits for this work.
 
 use std::time::Duration;
 

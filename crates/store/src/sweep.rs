@@ -5,7 +5,7 @@ use std::time::Duration;
 
 #[cfg(doc)]
 use super::MAX_LOST_LEASES;
-use super::driver::{Store, Transaction, between_faults};
+use super::driver::{Parameter, Row, Store, Transaction, between_faults};
 use super::endings::{FailOrRequeue, select_queue_rows};
 use super::{Ended, LONGEST_LEASE, Reclaim, Reclaimed, Result, StoreError, ledger, progress};
 use crate::failure::{Done, Failure};
@@ -93,20 +93,20 @@ impl Sweep {
     }
 }
 
-/// What a sweep did with an account's grants, or with a task.
+/// The part of a sweep for one account or task.
 enum Part<T> {
     Done(T),
-    /// It is damaged; nothing was done.
+    /// A row is damaged; nothing was done.
     Damaged,
-    /// Another transaction locks it; nothing was done.
+    /// Another transaction holds a lock on a row; nothing was done.
     Locked,
 }
 
-/// Does the part of a sweep that is about one account or task. If that is damaged, or locked for too long, only this
-/// part is undone.
+/// Runs the part of a sweep for one account or task. If rows are damaged, or locked for too long, only this part is
+/// undone.
 async fn part_of_sweep<T>(tx: &Transaction<'_>, id: String, part: impl Future<Output = Done<T>>) -> Done<Part<T>> {
     tx.execute("SAVEPOINT part", &[]).await?;
-    let (error, undone) = match part.await {
+    let undone = match part.await {
         Ok(done) => {
             tx.execute("RELEASE part", &[]).await?;
             return Ok(Part::Done(done));
@@ -114,14 +114,33 @@ async fn part_of_sweep<T>(tx: &Transaction<'_>, id: String, part: impl Future<Ou
         Err(failure @ (Failure::Broken(_) | Failure::Unknown(_) | Failure::Refused(StoreError::Full(_)))) => {
             return Err(failure);
         }
-        Err(Failure::Busy(error) | Failure::Deadlock(error)) => (error, Part::Locked),
-        Err(Failure::Refused(error)) => (error, Part::Damaged),
+        Err(Failure::Busy(error) | Failure::Deadlock(error)) => {
+            tracing::warn!(%id, %error, "another transaction locks an account or a task; the next sweep tries again");
+            Part::Locked
+        }
+        Err(Failure::Refused(error)) => {
+            tracing::error!(%id, %error, "could not sweep an account or a task; see `tintype credits audit`");
+            Part::Damaged
+        }
     };
     // Fails if SQLite has rolled back everything.
     tx.execute("ROLLBACK TO part", &[]).await.map_err(|failure| Failure::Broken(failure.into()))?;
     tx.execute("RELEASE part", &[]).await?;
-    tracing::error!(%id, %error, "could not sweep an account or a task; see `tintype credits audit`");
     Ok(undone)
+}
+
+/// Waits for no lock of another transaction for long: all accounts of a sweep wait for each other.
+async fn be_impatient(tx: &Transaction<'_>) -> Done {
+    match tx {
+        Transaction::Sqlite(..) => Ok(()),
+        Transaction::Postgres(..) => tx.query("SELECT set_config('lock_timeout', '500ms', true)", &[]).await.map(drop),
+    }
+}
+
+/// The account in a row of those to sweep, unless it is damaged.
+fn account_of(row: &Row) -> Option<Id> {
+    let account_id = row.get("account_id");
+    account_id.inspect_err(|error| tracing::error!(%error, "could not sweep an account; see `tintype doctor`")).ok()
 }
 
 /// Some tasks of one account that a sweep looks for.
@@ -137,7 +156,12 @@ struct SomeTasks {
 impl SomeTasks {
     /// Fails or requeues them. Returns how many were found, too, or 0 if the account has to wait for the next sweep.
     async fn apply(&self, tx: &Transaction<'_>) -> Done<(usize, Reclaimed)> {
-        let rows = tx.query(&self.lost, &[&self.bound, &self.horizon, &self.account_id]).await?;
+        be_impatient(tx).await?;
+        let parameters: [&dyn Parameter; 3] = [&self.bound, &self.horizon, &self.account_id];
+        let rows = match part_of_sweep(tx, self.account_id.to_string(), tx.query(&self.lost, &parameters)).await? {
+            Part::Done(rows) => rows,
+            Part::Damaged | Part::Locked => return Ok((0, Reclaimed::default())),
+        };
         let mut all = Reclaimed::default();
         for row in &rows {
             let part = self.rule.apply_to_rows(tx, std::slice::from_ref(row));
@@ -169,7 +193,7 @@ impl Store {
         let mut all = Reclaimed::default();
         let bound = sweep.bound(self.driver.time());
         for row in self.driver.read_by_index(&accounts, &[&bound, &horizon]).await? {
-            let account_id: Id = row.get("account_id")?;
+            let Some(account_id) = account_of(&row) else { continue };
             loop {
                 let some = SomeTasks {
                     lost: lost.clone(),
@@ -180,9 +204,9 @@ impl Store {
                 };
                 let (found, reclaimed) = match self.write(None, async move |tx| some.apply(tx).await).await {
                     Ok(applied) => applied,
-                    // Those who wait for the tasks that have ended must learn of it. The next sweep meets the error again.
+                    // Those who wait for the tasks that have ended must learn of it.
                     Err(error) if all.queued + all.failed.len() > 0 => {
-                        tracing::error!(account = %account_id, %error, "a sweep ended early; see `tintype credits audit`");
+                        tracing::error!(%error, "a sweep ended early; the next one tries again");
                         return Ok(all);
                     }
                     Err(error) => return Err(error),
@@ -253,8 +277,9 @@ impl Store {
             let (now, mut all) = (self.now(), 0);
             let due = self.driver.read_by_index(due, &[&now]).await?;
             for row in due {
-                let account_id: Id = row.get("account_id")?;
+                let Some(account_id) = account_of(&row) else { continue };
                 let end = async move |tx: &Transaction<'_>| {
+                    be_impatient(tx).await?;
                     let locking = tx.locking("FOR NO KEY UPDATE SKIP LOCKED");
                     let lock = format!("SELECT 1 FROM accounts WHERE id = $1 {locking}");
                     if tx.query_opt(&lock, &[&account_id]).await?.is_none() {

@@ -186,7 +186,7 @@ impl Store {
         with_store!(self.driver, store => store.seen_workers().await)
     }
 
-    /// Whether a worker takes work. Reports in a shared database may be of processes that are gone; one from the future
+    /// Whether a worker takes work. Reports in a shared database may be of processes that are gone; one dated ahead
     /// was written before the clock was set back, and does not count either.
     fn is_live(&self, worker: &WorkerReport, seen_at: Timestamp) -> bool {
         let silence = self.now().as_millis().abs_diff(seen_at.as_millis());

@@ -5,10 +5,10 @@ use std::process::ExitCode;
 
 use clap::Args;
 
+use crate::cli::complain;
 use crate::cli::printing::{JsonArgs, print_line};
 use crate::cli::{Failure, Outcome, show, terminal};
 use tintype_engines::comfyui::nodes::{Found, Missing, NodeInputs, find};
-use tintype_system::output;
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
@@ -31,7 +31,7 @@ pub(super) fn run(args: &NodesArgs) -> Outcome {
     } else {
         print_line(&terminal::visible_json(&mapping(&found)?));
         for line in found.missing.iter().map(missing).chain(found.notes.iter().cloned()) {
-            output::complain(&terminal::visible(&line));
+            complain(&terminal::visible(&line));
         }
     }
     Ok(if found.missing.iter().any(|missing| missing.required) { ExitCode::FAILURE } else { ExitCode::SUCCESS })

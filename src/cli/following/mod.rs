@@ -16,10 +16,9 @@ use url::Url;
 use self::waiting::WaitingBar;
 use super::printing::print_line;
 use super::progress::draw_target;
-use super::terminal;
+use super::{complain, terminal, without_keys};
 use tintype_config::{ClientSettings, program};
 use tintype_system::data_dir;
-use tintype_system::output;
 
 mod preview;
 mod waiting;
@@ -111,8 +110,8 @@ pub(super) async fn run(args: &FollowArgs, follow: impl AsyncFnOnce(&mut Report)
         Ok(()) => exit::SAVED,
         Err(Stop(code, message)) => {
             let message = if code == exit::INTERRUPTED { report.interrupted(&args.server.url) } else { message };
-            output::complain(&format!("tintype: {}", terminal::visible(&message)));
-            report.error = Some(message);
+            complain(&format!("tintype: {}", terminal::visible(&message)));
+            report.error = Some(without_keys(&message));
             code
         }
     };
@@ -418,7 +417,7 @@ impl Report {
     pub(super) fn note_ignored(&mut self, fields: &[String]) {
         if !fields.is_empty() {
             self.ignored_fields = fields.to_vec();
-            output::complain(&terminal::visible(&format!("The server ignored: {}.", fields.join(", "))));
+            complain(&terminal::visible(&format!("The server ignored: {}.", fields.join(", "))));
         }
     }
 

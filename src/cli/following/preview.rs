@@ -7,8 +7,8 @@ use std::process::{Command, Stdio};
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 
+use crate::cli::complain;
 use tintype_config::{Graphics, terminal_graphics};
-use tintype_system::output;
 
 /// Most bytes in one command of the kitty protocol.
 const CHUNK_BYTES: usize = 4_096;
@@ -54,6 +54,6 @@ pub(super) fn open(path: &Path) {
     let mut command = Command::new(opener);
     command.arg(path).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     if let Err(error) = command.spawn() {
-        output::complain(&format!("tintype: cannot open {}: {opener}: {error}", path.display()));
+        complain(&format!("tintype: cannot open {}: {opener}: {error}", path.display()));
     }
 }

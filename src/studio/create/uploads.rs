@@ -91,7 +91,7 @@ struct UploadQuery {
     mask_of: Option<String>,
 }
 
-/// Takes one picture, or a painted mask: the body is the file. Everything about the sender is checked before it is read.
+/// Takes one picture, or a painted mask: the body is the file. Everything about the person is checked before it is read.
 pub async fn upload(State(studio): State<Arc<Studio>>, request: Request) -> PageResult {
     let (parts, body) = request.into_parts();
     let pending = PendingVisitor::of(&parts, &studio).await?;

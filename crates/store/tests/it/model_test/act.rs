@@ -40,7 +40,7 @@ pub enum Act {
     Lapse,
     Submit { account: Option<usize>, surface: Surface, order: Order, max_unfinished: u32 },
     Crowd { account: usize, surface: Surface, order: Order, max_unfinished: u32, times: usize },
-    Claim { max: usize, max_references: u32, lease: Duration, passed_over: Vec<usize> },
+    Claim { max: usize, max_references: u32, lease: Duration, excluded: Vec<usize> },
     Renew { leases: Vec<Held>, lease: Duration },
     Release { lease: Held, delay: Duration },
     Retry { lease: Held, delay: Duration, error: u8 },

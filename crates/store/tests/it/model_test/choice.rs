@@ -252,10 +252,10 @@ fn submits(model: &Model) -> Choices {
 /// A claim that in most cases skips no account.
 fn claim(model: &Model) -> BoxedStrategy<Act> {
     let some = proptest::collection::vec(0..model.accounts.len(), 1..3);
-    let passed_over = prop_oneof![3 => Just(Vec::new()), 1 => some];
+    let excluded = prop_oneof![3 => Just(Vec::new()), 1 => some];
     let max_references = prop_oneof![3 => Just(ANY_REFERENCES), 1 => 0..5_u32];
-    (1..5_usize, max_references, lease(), passed_over)
-        .prop_map(|(max, max_references, lease, passed_over)| Act::Claim { max, max_references, lease, passed_over })
+    (1..5_usize, max_references, lease(), excluded)
+        .prop_map(|(max, max_references, lease, excluded)| Act::Claim { max, max_references, lease, excluded })
         .boxed()
 }
 

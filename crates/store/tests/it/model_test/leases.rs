@@ -38,14 +38,14 @@ impl Model {
         oldest
     }
 
-    pub fn claim(&mut self, max: usize, max_references: u32, lease: Duration, passed_over: &[usize]) -> Outcome {
+    pub fn claim(&mut self, max: usize, max_references: u32, lease: Duration, excluded: &[usize]) -> Outcome {
         let now = self.now();
-        let passed_over: Vec<Id> = passed_over.iter().map(|account| self.account_id(Some(*account))).collect();
+        let excluded: Vec<Id> = excluded.iter().map(|account| self.account_id(Some(*account))).collect();
         let said: Vec<Lease> = self.said.claimed().iter().map(|claim| claim.lease).collect();
         let mut claims = Vec::new();
         for turn in 0..max {
             let mut claimable = self.claimable(now, max_references);
-            claimable.retain(|account, _| !passed_over.contains(account));
+            claimable.retain(|account, _| !excluded.contains(account));
             let Some(foreseen) = self.processes[self.by].next_in_turn(max_references, &claimable) else { break };
             let said = said.get(turn);
             let index = match said {

@@ -112,9 +112,7 @@ impl Model {
             Act::Crowd { account, surface, order, max_unfinished, times } => {
                 self.submit(Some(account), (surface, order, max_unfinished), times)
             }
-            Act::Claim { max, max_references, lease, passed_over } => {
-                self.claim(max, max_references, lease, &passed_over)
-            }
+            Act::Claim { max, max_references, lease, excluded } => self.claim(max, max_references, lease, &excluded),
             Act::Renew { leases, lease } => self.renew(&leases, lease),
             Act::Release { lease, delay } => self.release(lease, delay),
             Act::Retry { lease, delay, error } => self.retry(lease, delay, error),

@@ -70,9 +70,9 @@ async fn work(store: &Store, model: &Model, act: Act) -> Outcome {
             granted.expect_err("credits are not taken away");
             submissions.into()
         }
-        Act::Claim { max, max_references, lease, passed_over } => {
-            let passed_over: Vec<_> = passed_over.iter().map(|account| model.account_id(Some(*account))).collect();
-            store.claim_within(max, "", max_references, lease, &passed_over).await.into()
+        Act::Claim { max, max_references, lease, excluded } => {
+            let excluded: Vec<_> = excluded.iter().map(|account| model.account_id(Some(*account))).collect();
+            store.claim_within(max, "", max_references, lease, &excluded).await.into()
         }
         Act::Renew { leases, lease } => {
             let leases = leases.iter().map(|held| model.lease(*held)).collect();
