@@ -80,13 +80,13 @@ async fn lists_show_the_names_of_accounts_and_the_credits_that_were_taken() {
     assert!(tasks.contains(" ada ") && !tasks.contains(id), "{tasks}");
     let damage = |change: &str| {
         let database = rusqlite::Connection::open(&database).expect("a database");
-        database.execute(&format!("UPDATE accounts SET {change}"), []).expect("damage");
+        database.execute(&format!("UPDATE {change}"), []).expect("damage");
         binary::run(data, ["credits", "audit"]).text()
     };
-    let audit = damage("balance = 11");
+    let audit = damage("ledger SET balance = 11 WHERE kind = 'charge'");
     assert!(audit.contains("account ada") && !audit.contains(id), "{audit}");
     // A name that cannot be read hides neither drift nor tasks.
-    let audit = damage("name = CAST(x'ff' AS TEXT)");
+    let audit = damage("accounts SET name = CAST(x'ff' AS TEXT)");
     assert!(audit.contains(&format!("account {id}")), "{audit}");
     let tasks = binary::run(data, ["task", "list"]).succeeded();
     assert!(tasks.contains(id), "{tasks}");
