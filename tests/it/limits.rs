@@ -81,19 +81,16 @@ async fn a_key_may_have_rates_of_its_own() {
 async fn a_key_that_an_owner_made_stays_within_a_rate_that_was_lowered_since() {
     let (service, ada) = Service::with_visitor(&["--read-rate", "2"], 10).await;
     let owner = Actor { name: "ada".into(), person_id: Some(ada.person.id), via: Via::Studio, source: None };
-    let secret = KeySecret::random();
-    let new = NewKey { read_rate: Some(60), ..NewKey::new(&secret) };
-    service
-        .shared
-        .store
-        .acting(owner)
-        .create_key(ada.account, new)
-        .await
-        .expect("a store")
-        .expect("the account exists");
-    let headers = [("authorization", &*format!("Bearer {}", secret.reveal()))];
-    for status in [200, 200, 429] {
-        assert_eq!(service.call("GET", TASKS, &headers, "").await.status, status);
+    let store = service.shared.store.acting(owner);
+    // With 0, the server had no limit then.
+    for rate in [60, 0] {
+        let secret = KeySecret::random();
+        let new = NewKey { read_rate: Some(rate), ..NewKey::new(&secret) };
+        store.create_key(ada.account, new).await.expect("a store").expect("the account exists");
+        let headers = [("authorization", &*format!("Bearer {}", secret.reveal()))];
+        for status in [200, 200, 429] {
+            assert_eq!(service.call("GET", TASKS, &headers, "").await.status, status, "{rate}");
+        }
     }
 }
 

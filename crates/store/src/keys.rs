@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::budgets::{self, budget};
-use super::driver::{Parameter, Store, Transaction, from_row, json, of_account};
+use super::driver::{Parameter, Row, Store, Transaction, from_row, json, of_account};
 use super::people::suspension;
 use super::strikes::{OF_LINE, lock_line};
 use super::{Action, Addition, AuditedChange, Result, ledger};
@@ -75,10 +75,17 @@ pub(crate) const KEY: &str = "id, first_id, operator_budget, account_id, made_by
     EXISTS (SELECT 1 FROM accounts a WHERE a.id = account_id AND a.disabled_at IS NOT NULL) AS account_disabled";
 
 from_row! { pub(crate) fn api_key(row) -> ApiKey {
-    id, first_id, account_id, made_by, name, hint, submit_rate, read_rate, budget: budget(row)?, operator_budget,
+    id, first_id, account_id, made_by, name, hint, submit_rate: rate(row, "submit_rate")?,
+    read_rate: rate(row, "read_rate")?, budget: budget(row)?, operator_budget,
     created_at: row.get::<Id>("id")?.timestamp(), expires_at, disabled, account_disabled, revoked_at, leaked_at,
     last_used_at, suspension: suspension(row)?,
 } }
+
+/// A rate of a key. Only the operator can give a key no limit at all, so an owner's 0 counts as none of its own.
+fn rate(row: &Row, column: &str) -> Result<Option<u32>> {
+    let is_of_owner = row.get::<Option<Id>>("made_by")?.is_some();
+    Ok(row.get::<Option<u32>>(column)?.filter(|rate| *rate > 0 || !is_of_owner))
+}
 
 /// Locks an account and counts its keys. Returns why none can be added, if so.
 async fn refusal(tx: &Transaction<'_>, account_id: Id, most: Option<u32>) -> Done<Option<Addition<ApiKey>>> {
@@ -187,7 +194,6 @@ async fn change(tx: &Transaction<'_>, id: Id, change: KeyChange, by_operator: bo
         KeyChange::FlagLeaked => ("leaked_at = coalesce(leaked_at, $2)", None),
     };
     let find = format!("SELECT {KEY} FROM api_keys WHERE id = $1");
-    let sql = format!("UPDATE api_keys SET {set} WHERE id = $1 AND CAST($2 AS bigint) IS NOT NULL RETURNING {KEY}");
     if !matches!(change, KeyChange::Budget(_)) {
         lock_line(tx, id).await?;
     }
@@ -195,7 +201,11 @@ async fn change(tx: &Transaction<'_>, id: Id, change: KeyChange, by_operator: bo
     let changed = match change {
         KeyChange::Budget(budget) if !budgets::set(tx, id, budget, by_operator).await? => return Ok(None),
         KeyChange::Budget(_) => tx.find(&find, &[&id], api_key).await?,
-        _ => tx.find(&sql, &[&id, &tx.now()], api_key).await?,
+        _ => {
+            let set =
+                format!("UPDATE api_keys SET {set} WHERE id = $1 AND CAST($2 AS bigint) IS NOT NULL RETURNING {KEY}");
+            tx.find(&set, &[&id, &tx.now()], api_key).await?
+        }
     };
     let mut differs = before != changed;
     if matches!(change, KeyChange::Enable | KeyChange::Lift) {

@@ -159,7 +159,6 @@ impl RateLimits {
         let most = self.per_minute(usage);
         // Owners cannot go beyond the server's limits, even if these were higher when they made the key.
         let limit = match own {
-            Some(0) if key.made_by.is_some() => most,
             Some(rate) if key.made_by.is_some() && most > 0 => rate.min(most),
             own => own.unwrap_or(most),
         };
@@ -202,7 +201,7 @@ impl RateLimits {
         };
         // Only the operator can give a key no limit at all.
         let own = if usage == RateLimit::Submit { key.submit_rate } else { key.read_rate };
-        if own == Some(0) && key.made_by.is_none() {
+        if own == Some(0) {
             return None;
         }
         let shared = usage.of_account();
