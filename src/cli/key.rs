@@ -204,17 +204,14 @@ async fn show_one(args: OneKeyArgs, store: &Store) -> Outcome {
     let account = owner_name(store, key.account_id).await;
     let (now, allowance) = (store.now(), store.find_allowance(key.id).await?);
     let used = allowance.map(used_json);
-    let people = store.list_people(Some(key.account_id)).await?;
     let maker = match key.made_by {
-        Some(id) => {
-            people.into_iter().find(|person| person.id == id).map_or("a former member".into(), |person| person.name)
-        }
+        Some(id) => store.find_person(id.as_str()).await?.map_or("a former member".into(), |found| found.person.name),
         None => "the operator".into(),
     };
     show(args.json, &ShownKey { key: &key, account: account.clone(), state: key.state(now), used }, || {
         let rate = |rate: Option<u32>| match rate {
-            Some(0) if key.made_by.is_none() => "unlimited".to_owned(),
-            None | Some(0) => "server default".to_owned(),
+            None => "server default".to_owned(),
+            Some(0) => "unlimited".to_owned(),
             Some(rate) if key.made_by.is_some() => format!("at most {rate}/min"),
             Some(rate) => format!("{rate}/min"),
         };

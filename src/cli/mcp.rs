@@ -5,7 +5,6 @@ use std::io::{self, Write as _};
 use std::process::ExitCode;
 use std::sync::{Arc, Mutex};
 
-use super::complain;
 use clap::Args;
 use serde::Deserialize;
 use serde::de::IgnoredAny;
@@ -14,6 +13,7 @@ use tintype_client::{Client, ClientError, Labels};
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, BufReader, Stdin};
 use tokio::task::{AbortHandle, JoinSet};
 
+use super::complain;
 use super::following::{self, Stop};
 use tintype_config::{ClientSettings, MAX_BODY};
 use tintype_system::locked::Locked as _;

@@ -260,9 +260,8 @@ pub fn main() -> ExitCode {
     match outcome {
         Ok(code) => printing::exit_code(code),
         Err(Failure(message)) => {
-            let message = without_keys(&message);
             match cli.log_format {
-                LogFormat::Json if is_server => tracing::error!("{message}"),
+                LogFormat::Json if is_server => tracing::error!("{}", without_keys(&message)),
                 _ => complain(&format!("tintype: {}", terminal::visible(&message))),
             }
             ExitCode::FAILURE

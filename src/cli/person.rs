@@ -229,7 +229,10 @@ async fn change(args: OnePersonArgs, change: PersonChange, store: &Store) -> Out
     let before = find_person(store, &args.person).await?;
     let is_lift = matches!(change, PersonChange::Lift);
     let person = store.change_person(before.id, change).await?.ok_or("the person was just removed")?;
-    let hint = owner_hint(store, &before).await + &keys_hint(store, &person).await;
+    let mut hint = owner_hint(store, &before).await;
+    if person.role != Role::Owner {
+        hint += &keys_hint(store, &person).await;
+    }
     show_person(store, args.json, &person, || match is_lift {
         true => format!("{} has no strikes and is not suspended.", person.name),
         false => format!("{} now has the role {}.{hint}", person.name, person.role),
@@ -273,8 +276,7 @@ fn typed_password() -> Result<String, Failure> {
 async fn remove(args: OnePersonArgs, store: &Store) -> Outcome {
     let person = find_person(store, &args.person).await?;
     store.remove_person(person.id).await?;
-    let hint =
-        owner_hint(store, &person).await + &keys_hint(store, &Person { role: Role::Viewer, ..person.clone() }).await;
+    let hint = owner_hint(store, &person).await + &keys_hint(store, &person).await;
     show_person(store, args.json, &person, || format!("Removed {}; all sessions have ended.{hint}", person.name)).await
 }
 
@@ -291,14 +293,14 @@ async fn owner_hint(store: &Store, before: &Person) -> String {
     hint.to_owned()
 }
 
-/// The keys that someone who is no owner any more has made. They belong to the account and still work, perhaps in a
-/// place that only this person knows.
+/// The working keys that someone made who is no longer an owner. They belong to the account, but this person may still
+/// have them.
 async fn keys_hint(store: &Store, person: &Person) -> String {
     let Ok(keys) = store.list_keys(Some(person.account_id)).await else { return String::new() };
     let now = store.now();
     let works = |key: &&ApiKey| key.made_by == Some(person.id) && key.state(now) == KeyState::Active;
     let ids: Vec<&str> = keys.iter().filter(works).map(|key| key.id.as_str()).collect();
-    if person.role == Role::Owner || ids.is_empty() {
+    if ids.is_empty() {
         return String::new();
     }
     format!("\nKeys that {} made still work: {}. tintype key revoke ID revokes one.", person.name, ids.join(", "))

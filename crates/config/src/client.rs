@@ -47,16 +47,12 @@ impl ClientSettings {
     /// # Errors
     /// A message for the user: its file cannot be read.
     pub fn key(&self) -> Result<Option<String>, String> {
-        match &self.key {
-            Some(Hidden(key)) => Ok(Some(key.clone())),
-            None if self
-                .key_file
-                .as_ref()
-                .is_some_and(|file| KeySecret::find_shape(&file.to_string_lossy()).is_some()) =>
-            {
+        match (&self.key, self.key_file.as_deref()) {
+            (Some(Hidden(key)), _) => Ok(Some(key.clone())),
+            (None, Some(file)) if KeySecret::find_shape(&file.to_string_lossy()).is_some() => {
                 Err("--key-file names a file that holds the key; the key itself belongs in TINTYPE_KEY".into())
             }
-            None => self.key_file.as_deref().map(|file| secret_in(file, "--key-file")).transpose(),
+            (None, file) => file.map(|file| secret_in(file, "--key-file")).transpose(),
         }
     }
 }

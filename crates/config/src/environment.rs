@@ -55,10 +55,12 @@ pub(super) fn is_empty_variable(name: &OsStr) -> bool {
     std::env::var_os(name).is_some_and(|value| value.is_empty())
 }
 
-/// What is wrong with a variable with this prefix, if anything is: its value ends with a line break, as in secrets
-/// written by `echo`, or is surrounded by spaces or quotes, as left by `docker run --env-file`. A path would then name
-/// another file.
-pub(super) fn fault_of_variables(prefix: &str) -> Option<String> {
+/// Checks the variables with this prefix.
+///
+/// # Errors
+/// A message for the operator: a value ends with a line break, as in secrets written by `echo`, or is surrounded by
+/// spaces or quotes, as left by `docker run --env-file`. A path would then name another file.
+pub(super) fn check_variables(prefix: &str) -> Result<(), String> {
     let fault = |name: String| match std::env::var_os(&name)?.as_encoded_bytes() {
         [.., b'\n' | b'\r'] => Some(format!("{name} ends with a line break: remove it")),
         [b' ' | b'\t', ..] | [.., b' ' | b'\t'] => Some(format!("{name} begins or ends with white space: remove it")),
@@ -67,7 +69,7 @@ pub(super) fn fault_of_variables(prefix: &str) -> Option<String> {
     };
     // Harmless in shell syntax.
     let counts = |name: &String| name != "TINTYPE_ENGINE_ARGS";
-    variables_with(prefix).into_iter().filter(counts).find_map(fault)
+    variables_with(prefix).into_iter().filter(counts).find_map(fault).map_or(Ok(()), Err)
 }
 
 /// The names of all variables with this prefix.

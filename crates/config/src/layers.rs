@@ -14,7 +14,7 @@ use serde::Serialize;
 
 use super::commands::{Needs, SettingsFrom};
 use super::engines::table_settings;
-use super::environment::{STARTED_AGAIN, fault_of_variables, is_empty_variable, variables_with};
+use super::environment::{STARTED_AGAIN, check_variables, is_empty_variable, variables_with};
 use super::file::{CONFIG_FILE, ConfigFile, EngineTable, FileOrigin, FileSetting, Value, nearest};
 use super::installation::Installation;
 use super::presets::{PresetFile, PresetTable};
@@ -233,7 +233,7 @@ pub fn read(command: Command, arguments: &[OsString]) -> Result<CommandLine, Set
         Ok(first) => first,
         Err(error) => return Err(set.try_get_matches_from(arguments).err().unwrap_or(error).into()),
     };
-    fault_of_variables(PREFIX).map_or(Ok(()), |fault| Err(SettingsError::File(fault)))?;
+    check_variables(PREFIX).map_err(SettingsError::File)?;
     let (of_command, matches) = leaf(&known, &first);
     let settings: Vec<_> = of_command.get_arguments().filter_map(Setting::of).collect();
     check_pairs(&settings, matches)?;
