@@ -254,7 +254,7 @@ impl People {
                 return Ok(self.sign_in_as(&person, proof, agent).await?.map(JoinOutcome::Done));
             }
             PersonAdded::NameTaken => JoinOutcome::NameTaken,
-            PersonAdded::AccountFull => JoinOutcome::AccountFull,
+            PersonAdded::NotPossible => JoinOutcome::AccountFull,
             PersonAdded::TooManyToday => JoinOutcome::TooManyToday,
             PersonAdded::InvitationGone => JoinOutcome::InvitationGone,
         }))

@@ -1,5 +1,6 @@
-//! Fair shares of a finite resource: no account takes what the others need. Callers wait for their share, or are rejected
-//! at once: those who want password hashes, sign-ups, exchanges with an OpenID Connect provider, uploads or downloads.
+//! Fair shares of a finite resource: no account takes what the others need. Callers wait for their share, or are
+//! rejected at once: those who want password hashes, sign-ups, exchanges with an OpenID Connect provider, uploads or
+//! downloads.
 
 use std::collections::HashMap;
 use std::hash::Hash;

@@ -63,8 +63,8 @@ pub(super) struct Waiter<'a> {
 }
 
 impl Waiters {
-    /// A slot for a caller of this account. An account has up to [`MAX_SLOTS_OF_ACCOUNT`] slots, and no more than half of what
-    /// the others leave.
+    /// A slot for a caller of this account. An account has up to [`MAX_SLOTS_OF_ACCOUNT`] slots, and no more than half of
+    /// what the others leave.
     ///
     /// # Errors
     /// The slots of the account, which is its share now. With none, all slots of this process are taken.

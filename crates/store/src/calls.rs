@@ -126,10 +126,9 @@ pub(crate) async fn record(tx: &Transaction<'_>, task_id: Id, key_id: Id, call: 
 /// their tasks.
 impl Store {
     /// Finds the task of an earlier attempt at a call, with the same key or one that it was rotated from or to. With an
-    /// idempotency key, returns its task.
-    /// Otherwise attaches to an undelivered task of an earlier attempt with the same digest, preferring one no call
-    /// holds, then the oldest. Of several calls at once each attaches to another task. The call of a client that does
-    /// not count attaches only to a task that no call holds.
+    /// idempotency key, returns its task. Otherwise attaches to an undelivered task of an earlier attempt with the same
+    /// digest, preferring one no call holds, then the oldest. Of several calls at once each attaches to another task.
+    /// The call of a client that does not count attaches only to a task that no call holds.
     pub async fn attach_call(&self, key_id: Id, call: Call) -> Result<Attachment> {
         if let Some(idempotency) = call.idempotency {
             let sql = format!("SELECT task_id, digest FROM calls WHERE key_id = {LINE} AND idempotency = $2");

@@ -218,7 +218,8 @@ impl Transaction<'_> {
 
     /// The condition that a column is among the rows of a `SELECT`. An index finds each row.
     pub(crate) fn in_subquery(&self, select: &str) -> String {
-        self.either(format!("IN ({select})"), format!("= ANY (ARRAY ({select}))"))
+        let (sqlite, postgres) = in_rows(select);
+        self.either(sqlite, postgres)
     }
 
     /// Keeps no prompt that this transaction erases in the write-ahead log.
@@ -235,6 +236,10 @@ fn in_json(number: u32) -> String {
 
 fn in_array(number: u32) -> String {
     format!("= ANY (${number})")
+}
+
+fn in_rows(select: &str) -> (String, String) {
+    (format!("IN ({select})"), format!("= ANY (ARRAY ({select}))"))
 }
 
 /// The values of parameters, for a statement that runs on another thread.
@@ -550,5 +555,11 @@ impl Driver {
     /// See [`Transaction::in_list`].
     pub(crate) fn in_list(&self, number: u32) -> String {
         self.either(in_json(number), in_array(number))
+    }
+
+    /// See [`Transaction::in_subquery`].
+    pub(crate) fn in_subquery(&self, select: &str) -> String {
+        let (sqlite, postgres) = in_rows(select);
+        self.either(sqlite, postgres)
     }
 }

@@ -28,7 +28,7 @@ pub enum PersonAdded {
     /// Another person has this name, or this text as its id.
     NameTaken,
     /// The account doesn't exist, is deleted, or has reached its limit of people.
-    AccountFull,
+    NotPossible,
     /// The sign-ups of the day are used up.
     TooManyToday,
     /// No such invitation works, perhaps since a moment ago.
@@ -228,7 +228,7 @@ pub(crate) async fn create(
         ON CONFLICT DO NOTHING";
     if tx.execute(sql, &[&id, &account_id, &name, &role, &MAX_PEOPLE, &password]).await? == 0 {
         let taken = tx.query_opt("SELECT 1 FROM people WHERE name = $1 OR id = $1", &[&name]).await?;
-        return Ok(taken.map_or(PersonAdded::AccountFull, |_| PersonAdded::NameTaken));
+        return Ok(taken.map_or(PersonAdded::NotPossible, |_| PersonAdded::NameTaken));
     }
     Ok(PersonAdded::Done(Person {
         id,

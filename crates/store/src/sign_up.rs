@@ -90,7 +90,7 @@ impl Store {
             if created == PersonAdded::NameTaken {
                 created = create(tx, id, new.account_id, &with_id(&new.name, id), new.role, None).await?;
             }
-            let PersonAdded::Done(person) = created else { return Ok(PersonAdded::AccountFull) };
+            let PersonAdded::Done(person) = created else { return Ok(PersonAdded::NotPossible) };
             identify(tx, id, &new.identity).await?;
             let detail = format!("{} {}", new.role, new.identity.issuer);
             let audited = AuditedChange::of_person(Action::AddPerson, &person).with(detail);

@@ -129,8 +129,8 @@ async fn part_of_sweep<T>(tx: &Transaction<'_>, id: String, part: impl Future<Ou
     Ok(undone)
 }
 
-/// Waits for no lock of another transaction for long: all accounts of a sweep wait for each other.
-async fn be_impatient(tx: &Transaction<'_>) -> Done {
+/// Limits how long this transaction waits for the locks of others: while one account waits, all others of the sweep do.
+async fn limit_lock_waits(tx: &Transaction<'_>) -> Done {
     match tx {
         Transaction::Sqlite(..) => Ok(()),
         Transaction::Postgres(..) => tx.query("SELECT set_config('lock_timeout', '500ms', true)", &[]).await.map(drop),
@@ -156,7 +156,7 @@ struct SomeTasks {
 impl SomeTasks {
     /// Fails or requeues them. Returns how many were found, too, or 0 if the account has to wait for the next sweep.
     async fn apply(&self, tx: &Transaction<'_>) -> Done<(usize, Reclaimed)> {
-        be_impatient(tx).await?;
+        limit_lock_waits(tx).await?;
         let parameters: [&dyn Parameter; 3] = [&self.bound, &self.horizon, &self.account_id];
         let rows = match part_of_sweep(tx, self.account_id.to_string(), tx.query(&self.lost, &parameters)).await? {
             Part::Done(rows) => rows,
@@ -279,7 +279,7 @@ impl Store {
             for row in due {
                 let Some(account_id) = account_of(&row) else { continue };
                 let end = async move |tx: &Transaction<'_>| {
-                    be_impatient(tx).await?;
+                    limit_lock_waits(tx).await?;
                     let locking = tx.locking("FOR NO KEY UPDATE SKIP LOCKED");
                     let lock = format!("SELECT 1 FROM accounts WHERE id = $1 {locking}");
                     if tx.query_opt(&lock, &[&account_id]).await?.is_none() {

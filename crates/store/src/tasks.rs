@@ -221,8 +221,7 @@ impl Store {
 
     /// The number of an account's tasks on one surface that have not ended.
     pub async fn count_unfinished(&self, account_id: Id, surface: Surface) -> Result<u64> {
-        let queued = "SELECT task_id FROM queue WHERE account_id = $1";
-        let among = self.driver.either(format!("IN ({queued})"), format!("= ANY (ARRAY ({queued}))"));
+        let among = self.driver.in_subquery("SELECT task_id FROM queue WHERE account_id = $1");
         let sql = format!("SELECT count(*) AS unfinished FROM tasks WHERE id {among} AND surface = $2");
         let counted = self.driver.find(&sql, &[&account_id, &surface], |row| row.get("unfinished")).await?;
         Ok(counted.unwrap_or(0))

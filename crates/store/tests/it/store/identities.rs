@@ -105,7 +105,7 @@ case!(somebody_joins_an_account_with_an_identity_under_any_name, async |fixture|
     // Somebody with the identity stays where that person is.
     assert_eq!(fixture.store.join(joining(other, "ada", "1")).await?, PersonAdded::Known(ada.clone()));
     fixture.store.change_account(other, AccountChange::Delete).await?;
-    assert_eq!(fixture.store.join(joining(other, "eve", "3")).await?, PersonAdded::AccountFull);
+    assert_eq!(fixture.store.join(joining(other, "eve", "3")).await?, PersonAdded::NotPossible);
     assert_eq!(fixture.store.find_identity(&identity("3")).await?, None);
     let log = fixture.store.audit_entries(Some(account), None, 10).await?;
     let audited = &log.last().expect("an entry").audited;

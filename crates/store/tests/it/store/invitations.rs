@@ -220,12 +220,12 @@ case!(nobody_joins_an_account_that_is_full, async |fx| {
     }
     assert_eq!(
         (fx.accept(hash, "hedy").await?, fx.accept(hash, "grace").await?),
-        (PersonAdded::AccountFull, PersonAdded::NameTaken)
+        (PersonAdded::NotPossible, PersonAdded::NameTaken)
     );
     assert_eq!(fx.store.find_invitation(hash).await?.expect("it works").places, 2);
     let last = fx.store.find_person("person 1").await?.expect("a person").person.id;
     fx.store.remove_person(last).await?;
     assert!(matches!(fx.accept(hash, "hedy").await?, PersonAdded::Done(_)));
-    assert_eq!(fx.accept(hash, "joan").await?, PersonAdded::AccountFull);
+    assert_eq!(fx.accept(hash, "joan").await?, PersonAdded::NotPossible);
     Ok(())
 });

@@ -109,13 +109,13 @@ case!(an_account_has_a_limited_number_of_people_and_a_deleted_one_none, async |f
         fixture.person(ada, &format!("person {number}")).await?;
     }
     let more = fixture.store.create_person(ada, "one more", Role::Viewer).await?;
-    assert_eq!(more, PersonAdded::AccountFull);
+    assert_eq!(more, PersonAdded::NotPossible);
     let person = fixture.person(eve, "eve").await?;
     let (_, hash) = fixture.session(&person).await?;
     fixture.store.change_account(eve, AccountChange::Delete).await?;
     assert_eq!(fixture.store.list_people(Some(eve)).await?, []);
     assert_eq!(fixture.store.find_session(hash).await?, None);
-    assert_eq!(fixture.store.create_person(eve, "mallory", Role::Owner).await?, PersonAdded::AccountFull);
+    assert_eq!(fixture.store.create_person(eve, "mallory", Role::Owner).await?, PersonAdded::NotPossible);
     Ok(())
 });
 
