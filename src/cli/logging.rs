@@ -5,10 +5,10 @@ use std::io::{self, IsTerminal as _};
 use std::str::FromStr as _;
 
 use clap::{CommandFactory as _, FromArgMatches as _, ValueEnum};
-use tracing_subscriber::filter::{LevelFilter, filter_fn};
+use tracing_subscriber::filter::{LevelFilter, Targets, filter_fn};
 use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::util::SubscriberInitExt as _;
-use tracing_subscriber::{EnvFilter, Layer as _, reload};
+use tracing_subscriber::{Layer as _, reload};
 
 use super::Cli;
 use crate::traces::{self, Exporter};
@@ -44,12 +44,12 @@ impl Logging {
 }
 
 /// The filter in force, which can be replaced.
-pub(super) struct Filter(Box<dyn Fn(EnvFilter) -> Result<(), String> + Send + Sync>);
+pub(super) struct Filter(Box<dyn Fn(Targets) -> Result<(), String> + Send + Sync>);
 
 tintype_domain::opaque_debug!(Filter);
 
 impl Filter {
-    fn of<S: 'static>(handle: reload::Handle<EnvFilter, S>) -> Self {
+    fn of<S: 'static>(handle: reload::Handle<Targets, S>) -> Self {
         Self(Box::new(move |filter| handle.reload(filter).map_err(|error| error.to_string())))
     }
 }
@@ -87,10 +87,9 @@ pub(super) fn start(text: &str, format: LogFormat, otlp: Option<&str>) -> Result
 
 /// The filter that `--log` describes. One library reports each mistake of a caller and each caller who hangs up, as this
 /// server does not. The other one shows the parameters of statements, which hold prompts and secrets.
-fn filter(text: &str) -> Result<EnvFilter, String> {
+fn filter(text: &str) -> Result<Targets, String> {
     // The library would take a mistyped level for a target, and log nothing.
-    let is_known =
-        |part: &str| part.is_empty() || part.contains(['=', '[', ']', '{', '}']) || LevelFilter::from_str(part).is_ok();
+    let is_known = |part: &str| part.is_empty() || part.contains('=') || LevelFilter::from_str(part).is_ok();
     if let Some(part) = text.split(',').map(str::trim).find(|part| !is_known(part)) {
         return Err(format!(
             "--log {text:?}: {part:?} is not a level: write error, warn, info, debug, trace or off, or a target with one, \
@@ -98,7 +97,7 @@ fn filter(text: &str) -> Result<EnvFilter, String> {
         ));
     }
     let whole = format!("rmcp=off,tokio_postgres::query=info,{text}");
-    EnvFilter::try_new(&whole).map_err(|error| format!("--log {text:?}: {error}"))
+    whole.parse::<Targets>().map_err(|error| format!("--log {text:?}: {error}"))
 }
 
 /// Reports that lines of the log were dropped.
