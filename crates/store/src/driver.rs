@@ -17,6 +17,7 @@ use super::postgres::{self, PostgresStore};
 use super::sqlite::{self, SqliteStore};
 use super::{Actor, Audit, AuditedChange, Cause, Result, Right, StoreError, audit_log};
 use crate::failure::{Done, may_repeat};
+use crate::rights::require;
 pub(crate) use crate::values::{Column, List, Parameter, json, references, values};
 use tintype_domain::model::Id;
 use tintype_system::clock::Timestamp;
@@ -412,14 +413,24 @@ impl Store {
         match &self.driver {
             Driver::Sqlite(store) => {
                 let values = owned(parameters)?;
-                let statement = move |writing: &mut sqlite::Writing| Ok(query(&writing.connection, &sql, &values)?);
-                store.write(effect, self.right, statement).await
+                let right = self.right;
+                let statement = move |writing: &mut sqlite::Writing| {
+                    on_sqlite(writing, async |tx: &Transaction<'_>| require(tx, right).await)?;
+                    Ok(query(&writing.connection, &sql, &values)?)
+                };
+                store.write(effect, statement).await
             }
             Driver::Postgres(store) => {
                 let statement = async {
                     let mut attempts = 1;
                     loop {
-                        let outcome = store.statement(self.right, &sql, parameters).await;
+                        let outcome = match self.right {
+                            None => store.database.write(&sql, parameters).await,
+                            right => {
+                                let query = async |tx: &Transaction<'_>| tx.query(&sql, parameters).await;
+                                store.database.transaction(right, None, query).await
+                            }
+                        };
                         if !may_repeat(attempts, &outcome) {
                             return Ok(outcome?);
                         }
@@ -441,18 +452,19 @@ impl Store {
     {
         match &self.driver {
             Driver::Sqlite(store) => {
-                let actor = self.actor.clone();
+                let (right, actor) = (self.right, self.actor.clone());
                 let write = move |writing: &mut sqlite::Writing| {
-                    Ok(poll_once(work(&Transaction::Sqlite(Mutex::new(writing), actor.as_deref())))?)
+                    let tx = Transaction::Sqlite(Mutex::new(writing), actor.as_deref());
+                    poll_once(require(&tx, right))?;
+                    Ok(poll_once(work(&tx))?)
                 };
-                store.write(effect, self.right, write).await
+                store.write(effect, write).await
             }
             Driver::Postgres(store) => {
-                let actor = self.actor.as_deref();
                 let write = async {
                     let mut attempts = 1;
                     loop {
-                        let outcome = store.transaction(self.right, actor, &mut work).await;
+                        let outcome = store.database.transaction(self.right, self.actor.as_deref(), &mut work).await;
                         if !may_repeat(attempts, &outcome) {
                             return Ok(outcome?);
                         }

@@ -7,6 +7,7 @@
 use super::driver::Transaction;
 use super::keys::{KEY, api_key};
 use super::people::{LIVE, person, sessions};
+use crate::StoreError;
 use crate::failure::Done;
 use tintype_domain::key::KeyHash;
 use tintype_domain::person::{Role, TokenHash};
@@ -32,6 +33,14 @@ pub struct SessionRight {
     pub suspended: bool,
     /// Whether the person acts as an operator: as an owner of an admin account.
     pub operator: bool,
+}
+
+/// Fails unless the right holds that a write needs, if it needs one.
+pub(crate) async fn require(tx: &Transaction<'_>, right: Option<Right>) -> Done {
+    match right {
+        Some(right) if !right.holds(tx, true).await? => Err(StoreError::Revoked.into()),
+        _ => Ok(()),
+    }
 }
 
 impl Right {

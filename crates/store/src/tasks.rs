@@ -113,9 +113,7 @@ impl Store {
         request: GenerateRequest,
         max_unfinished: u32,
     ) -> Result<Submission> {
-        let right = origin.right.or(self.right);
-        // SQLite checks it as for every write.
-        let origin = Origin { right: self.driver.either(None, right), ..origin };
+        let origin = Origin { right: origin.right.or(self.right), ..origin };
         let order = Order { account_id, origin, surface, request, max_unfinished, start };
         match &self.driver {
             Driver::Sqlite(store) => {
@@ -125,7 +123,7 @@ impl Store {
                     }
                     on_sqlite(writing, async |tx: &Transaction<'_>| order.submit(tx, tx.new_id()).await)
                 };
-                store.write(Effect::Submit, right, submit).await
+                store.write(Effect::Submit, submit).await
             }
             Driver::Postgres(store) => {
                 let submission = between_faults(&store.faults, Effect::Submit, store.submit(order)).await?;

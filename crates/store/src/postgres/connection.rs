@@ -17,6 +17,7 @@ use super::connect::{BY_INDEX, describe, session};
 use super::hosts::{EncryptedConnection, Hosts};
 use crate::driver::{self, Parameter, Row, references, rows, values};
 use crate::failure::{Done, Failure};
+use crate::rights::{Right, require};
 use crate::{Actor, Result, StoreError};
 use tintype_domain::model::{Id, IdSource};
 use tintype_system::clock::{Clock, Timestamp};
@@ -188,23 +189,22 @@ impl Database {
         loop {
             let client = self.client(pool).await.map_err(Failure::Broken)?;
             let mut connection = PooledConnection { client: Some(client), is_idle: true };
-            let query = async |client: &mut Client| {
-                let query = async {
-                    let Some(parameters) = parameters else {
-                        let done = client.batch_execute(sql).await;
-                        if done.is_err() {
-                            // For the next one who takes the connection.
-                            drop(client.batch_execute("ROLLBACK").await);
-                        }
-                        return Ok(done.map(|()| Vec::new())?);
-                    };
-                    let prepared = client.prepare_cached(sql).await;
-                    let statement = prepared.map_err(|error| Failure::from(error).without_effect())?;
-                    Ok(rows(client.query(&statement, &references(&values(parameters))).await?))
+            let client = connection.start();
+            let query = async {
+                let Some(parameters) = parameters else {
+                    let done = client.batch_execute(sql).await;
+                    if done.is_err() {
+                        // For the next one who takes the connection.
+                        drop(client.batch_execute("ROLLBACK").await);
+                    }
+                    return Ok(done.map(|()| Vec::new())?);
                 };
-                self.answered(ANSWER_TIMEOUT, query).await.map_err(of_statement)
+                let prepared = client.prepare_cached(sql).await;
+                let statement = prepared.map_err(|error| Failure::from(error).without_effect())?;
+                Ok(rows(client.query(&statement, &references(&values(parameters))).await?))
             };
-            let outcome = connection.run(query).await;
+            let outcome = self.answered(ANSWER_TIMEOUT, query).await.map_err(of_statement);
+            let outcome = connection.end(outcome);
             let is_early = self.clock.elapsed().saturating_sub(started) < PATIENCE;
             if others == 0 || !is_early || !matches!(outcome, Err(Failure::Broken(_))) {
                 return outcome.map(|rows| (connection, rows));
@@ -213,33 +213,45 @@ impl Database {
         }
     }
 
-    /// Runs `work` in one transaction, for an actor, and commits it. An error of `work` rolls it back.
+    /// Runs `work` in one transaction, for an actor, if `right` still holds, and commits it. An error of `work` rolls it
+    /// back.
     pub(crate) async fn transaction<T>(
         &self,
+        right: Option<Right>,
         actor: Option<&Actor>,
         work: impl AsyncFnOnce(&driver::Transaction<'_>) -> Done<T>,
     ) -> Done<T> {
         let (mut connection, _) = Box::pin(self.query(&self.writers, BEGIN, None, Failure::without_effect)).await?;
-        let transaction = async |client: &mut Client| {
-            let tx = driver::Transaction::Postgres(self, Transaction(client), actor);
-            let done = self.answered(TRANSACTION_TIMEOUT, work(&tx)).await;
-            match done.map_err(Failure::without_effect) {
-                Ok(done) => {
-                    self.answered(ANSWER_TIMEOUT, async { Ok(client.batch_execute("COMMIT").await?) }).await?;
-                    Ok(done)
-                }
-                Err(failure @ Failure::Broken(_)) => Err(failure),
-                Err(failure) => {
-                    let rollback = async { Ok(client.batch_execute("ROLLBACK").await?) };
-                    match self.answered(ANSWER_TIMEOUT, rollback).await {
-                        Ok(()) => Err(failure),
-                        // The server rolls back when it loses the connection. The first error says what happened.
-                        Err(_) => Err(Failure::Broken(failure.into())),
-                    }
-                }
-            }
+        let tx = driver::Transaction::Postgres(self, Transaction(connection.start()), actor);
+        let work = async {
+            require(&tx, right).await?;
+            work(&tx).await
         };
-        Box::pin(connection.run(transaction)).await
+        let done = Box::pin(self.answered(TRANSACTION_TIMEOUT, work)).await;
+        match done.map_err(Failure::without_effect) {
+            Ok(done) => Box::pin(self.commit(connection)).await.map(|()| done),
+            Err(failure) => Err(Box::pin(self.roll_back(connection, failure)).await),
+        }
+    }
+
+    async fn commit(&self, mut connection: PooledConnection) -> Done {
+        let client = connection.start();
+        let outcome = self.answered(ANSWER_TIMEOUT, async { Ok(client.batch_execute("COMMIT").await?) }).await;
+        connection.end(outcome)
+    }
+
+    /// Ends a transaction that failed. Returns why.
+    async fn roll_back(&self, mut connection: PooledConnection, failure: Failure) -> Failure {
+        if matches!(failure, Failure::Broken(_)) {
+            return failure;
+        }
+        let client = connection.start();
+        let outcome = self.answered(ANSWER_TIMEOUT, async { Ok(client.batch_execute("ROLLBACK").await?) }).await;
+        match connection.end(outcome) {
+            Ok(()) => failure,
+            // The server rolls back when it loses the connection. The first error says what happened.
+            Err(_) => Failure::Broken(failure.into()),
+        }
     }
 
     /// Awaits the response to `work`, for at most `limit`.
@@ -319,9 +331,13 @@ struct PooledConnection {
 }
 
 impl PooledConnection {
-    async fn run<T>(&mut self, work: impl AsyncFnOnce(&mut Client) -> Done<T>) -> Done<T> {
+    /// The connection, for statements whose outcome [`PooledConnection::end`] learns.
+    fn start(&mut self) -> &mut Client {
         self.is_idle = false;
-        let outcome = work(self.client.as_mut().expect("it is there until the end")).await;
+        self.client.as_mut().expect("it is there until the end")
+    }
+
+    fn end<T>(&mut self, outcome: Done<T>) -> Done<T> {
         self.is_idle = !matches!(outcome, Err(Failure::Broken(_) | Failure::Unknown(_)));
         outcome
     }

@@ -14,9 +14,8 @@ use self::claim::ServedLast;
 pub(crate) use self::connection::{Database, Transaction};
 use self::listen_notify::Notifier;
 use self::submit::Gates;
-use super::driver::{self, Driver};
-use super::{Actor, OpenError, Right, Schema, Store, StoreError};
-use crate::failure::Done;
+use super::driver::Driver;
+use super::{OpenError, Schema, Store};
 use tintype_system::clock::Clock;
 use tintype_system::fault::Faults;
 
@@ -118,37 +117,5 @@ impl PostgresStore {
             Some(Ok(true)) => Ok(()),
             _ => Err("PostgreSQL runs with fsync or full_page_writes off: a power cut loses accepted tasks".into()),
         }
-    }
-
-    /// Runs `work` in one transaction, for an actor, if `right` still holds.
-    pub(crate) async fn transaction<T>(
-        &self,
-        right: Option<Right>,
-        actor: Option<&Actor>,
-        work: impl AsyncFnOnce(&driver::Transaction<'_>) -> Done<T>,
-    ) -> Done<T> {
-        let work = async |tx: &driver::Transaction<'_>| {
-            if let Some(right) = right
-                && !right.holds(tx, true).await?
-            {
-                return Err(StoreError::Revoked.into());
-            }
-            work(tx).await
-        };
-        self.database.transaction(actor, work).await
-    }
-
-    /// Runs one writing statement, if `right` still holds.
-    pub(crate) async fn statement(
-        &self,
-        right: Option<Right>,
-        sql: &str,
-        parameters: &[&dyn driver::Parameter],
-    ) -> Done<Vec<driver::Row>> {
-        if right.is_none() {
-            return self.database.write(sql, parameters).await;
-        }
-        let work = async |tx: &driver::Transaction<'_>| tx.query(sql, parameters).await;
-        self.transaction(right, None, work).await
     }
 }

@@ -73,7 +73,7 @@ impl PostgresStore {
         let passed = self.faults.pass(Point::before(Effect::Commit)).await;
         passed.map_err(|error| Failure::Refused(error.into()))?;
         let submit = async |tx: &Transaction<'_>| order.submit(tx, id).await;
-        let submission = self.database.transaction(None, submit).await?;
+        let submission = self.database.transaction(None, None, submit).await?;
         let passed = self.faults.pass(Point::after(Effect::Commit)).await;
         passed.map_err(|error| Failure::Unknown(error.into()))?;
         Ok(submission)
@@ -89,7 +89,7 @@ impl PostgresStore {
         };
         let found = async {
             loop {
-                match self.database.transaction(None, look).await.map_err(StoreError::from) {
+                match self.database.transaction(None, None, look).await.map_err(StoreError::from) {
                     Ok(exists) => return exists,
                     Err(error) => {
                         tracing::warn!(task = %id, %error, "cannot check whether a submit was stored; retrying")

@@ -9,10 +9,10 @@ use std::sync::{Arc, Mutex};
 use rusqlite::{Connection, ErrorCode, OpenFlags};
 use rustix::fs::Access;
 
-use self::writer::Writer;
 pub(crate) use self::writer::Writing;
-use super::driver::{Driver, Store, Transaction, between_faults, on_sqlite};
-use super::{Audit, Cause, OpenError, Result, Right, Schema, StoreError, WorkerReport, audit};
+use self::writer::{Work, Writer};
+use super::driver::{Driver, Store, between_faults};
+use super::{Audit, Cause, OpenError, Result, Schema, StoreError, WorkerReport, audit};
 use tintype_domain::model::{Id, IdSource};
 use tintype_system::clock::{Clock, Timestamp};
 use tintype_system::fault::{Effect, Faults};
@@ -128,26 +128,15 @@ impl SqliteStore {
         if found == "ok" { Ok(()) } else { Err(StoreError::other(found)) }
     }
 
-    /// Writes between the two fault points of `effect`, if there is one, if `right` holds.
-    pub(crate) async fn write<T, F>(
-        &self,
-        effect: impl Into<Option<Effect>>,
-        right: Option<Right>,
-        mut write: F,
-    ) -> Result<T>
+    /// Writes between the two fault points of `effect`, if there is one.
+    pub(crate) async fn write<T, F>(&self, effect: impl Into<Option<Effect>>, mut write: F) -> Result<T>
     where
         T: Send + 'static,
         F: FnMut(&mut Writing) -> Result<T> + Send + 'static,
     {
-        let write = async {
-            let Some(right) = right else { return self.writer.write(write).await };
-            let write = move |writing: &mut Writing| {
-                let holds = on_sqlite(writing, async |tx: &Transaction<'_>| right.holds(tx, true).await)?;
-                holds.then(|| write(writing)).transpose()
-            };
-            self.writer.write(write).await?.ok_or(StoreError::Revoked)
-        };
-        between_faults(&self.faults, effect, write).await
+        let work: Work = Box::new(move |writing| Ok(Box::new(write(writing)?)));
+        let outcome = between_faults(&self.faults, effect, self.writer.write(work)).await?;
+        Ok(*outcome.downcast().expect("what this write returns"))
     }
 
     pub(crate) async fn audit_credits(&self) -> Result<Audit> {

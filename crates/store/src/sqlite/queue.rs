@@ -108,7 +108,7 @@ impl SqliteStore {
             writing.last_served.insert(turns.clone(), last_served);
             claims
         };
-        self.write(Effect::Claim, None, claim).await
+        self.write(Effect::Claim, claim).await
     }
 
     /// Waits until another process has written. Only an operator's command is one, so a look every second is often
@@ -117,10 +117,11 @@ impl SqliteStore {
         loop {
             tokio::time::sleep(LOOK_EVERY).await;
             // Only on the writer's connection does the number leave out the writes of this process.
-            let look =
-                |writing: &mut Writing| writing.connection.query_row("PRAGMA data_version", [], |row| row.get(0));
+            let look = |writing: &mut Writing| {
+                Ok(writing.connection.query_row("PRAGMA data_version", [], |row| row.get(0))?)
+            };
             // If the database cannot be read now, it is tried again.
-            let Ok(version) = self.writer.write(look).await else { continue };
+            let Ok(version) = self.write(None, look).await else { continue };
             if self.data_version.swap(version, Ordering::Relaxed) != version {
                 return EndingsElsewhere::Missed;
             }

@@ -30,8 +30,8 @@ impl SqliteStore {
         // read first, because a command of a later release may have migrated the database.
         let write = |writing: &mut Writing| {
             let version: i64 = writing.connection.query_row("PRAGMA user_version", [], |row| row.get(0))?;
-            writing.connection.pragma_update(None, "user_version", version)
+            Ok(writing.connection.pragma_update(None, "user_version", version)?)
         };
-        self.writer.write(write).await
+        self.write(None, write).await
     }
 }

@@ -1,6 +1,7 @@
 //! The writer thread, the only one that writes to the database. Writes that arrive during a commit share the next one
 //! (group commit).
 
+use std::any::Any;
 use std::collections::HashMap;
 use std::ffi::c_int;
 use std::fs::File;
@@ -46,41 +47,34 @@ const EXIT_FAULT: i32 = 70;
 /// Exit code when the state of the disk is unknown (`EX_IOERR` of sysexits.h).
 const EXIT_IO_ERROR: i32 = 74;
 
+/// What a write returns. It may be of any type, so that the queue is compiled only once.
+pub(super) type Outcome = Box<dyn Any + Send>;
+/// What a write does. It may run again, after another write of its batch has failed.
+pub(super) type Work = Box<dyn FnMut(&mut Writing) -> Result<Outcome> + Send>;
+
 /// A write in the queue of the writer thread.
-trait Write: Send {
+struct Write {
+    work: Work,
+    outcome: Option<Result<Outcome>>,
+    reply: oneshot::Sender<Result<Outcome>>,
+}
+
+impl Write {
     /// Runs inside the transaction and returns whether it succeeded. A failed write may have taken effect in part.
-    fn run(&mut self, writing: &mut Writing) -> bool;
-
-    /// Runs again in a savepoint, which undoes the write if it fails.
-    fn run_in_savepoint(&mut self, writing: &mut Writing);
-
-    /// Sends the outcome to the caller, after the commit.
-    fn answer(self: Box<Self>, committed: Result<()>);
-}
-
-struct Pending<T, F> {
-    write: F,
-    outcome: Option<Result<T>>,
-    reply: oneshot::Sender<Result<T>>,
-}
-
-impl<T, F> Write for Pending<T, F>
-where
-    T: Send,
-    F: FnMut(&mut Writing) -> Result<T> + Send,
-{
     fn run(&mut self, writing: &mut Writing) -> bool {
-        let succeeded = self.outcome.insert((self.write)(writing)).is_ok();
+        let succeeded = self.outcome.insert((self.work)(writing)).is_ok();
         // On a full disk SQLite can roll back the whole transaction on its own, even during a write that tolerates
         // errors. Later writes of the batch would then be committed separately.
         succeeded && !writing.connection.is_autocommit()
     }
 
+    /// Runs again in a savepoint, which undoes the write if it fails.
     fn run_in_savepoint(&mut self, writing: &mut Writing) {
-        self.outcome = Some(in_savepoint(writing, &mut self.write));
+        self.outcome = Some(in_savepoint(writing, &mut self.work));
     }
 
-    fn answer(self: Box<Self>, committed: Result<()>) {
+    /// Sends the outcome to the caller, after the commit.
+    fn answer(self, committed: Result<()>) {
         let outcome = match (self.outcome, committed) {
             (Some(outcome), Ok(())) => outcome,
             (Some(Err(error)), Err(_)) | (_, Err(error)) => Err(error),
@@ -94,7 +88,7 @@ where
 /// Handle of the writer thread. Dropping it ends the thread. The default has none, and refuses to write.
 #[derive(Debug, Default)]
 pub(super) struct Writer {
-    writes: Option<Sender<Box<dyn Write>>>,
+    writes: Option<Sender<Write>>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -122,17 +116,11 @@ impl Writer {
 
     /// Runs `write` and returns its result once it is durable. A failed write has no effect, neither on the database
     /// nor on other writes of its batch.
-    pub(super) async fn write<T, E, F>(&self, mut write: F) -> Result<T>
-    where
-        T: Send + 'static,
-        E: Into<StoreError>,
-        F: FnMut(&mut Writing) -> std::result::Result<T, E> + Send + 'static,
-    {
-        let write = move |writing: &mut Writing| write(writing).map_err(Into::into);
+    pub(super) async fn write(&self, work: Work) -> Result<Outcome> {
         let (reply, answer) = oneshot::channel();
-        let job = Box::new(Pending { write, outcome: None, reply });
         let writes = self.writes.as_ref().ok_or_else(|| StoreError::other("the database is open only for reading"))?;
-        writes.send(job).map_err(|_| StoreError::other("the writer has stopped"))?;
+        let sent = writes.send(Write { work, outcome: None, reply });
+        sent.map_err(|_| StoreError::other("the writer has stopped"))?;
         answer.await.unwrap_or_else(|_| Err(StoreError::other("the writer has stopped")))
     }
 }
@@ -147,7 +135,7 @@ impl Drop for Writer {
     }
 }
 
-fn run(mut writing: Writing, inbox: &Receiver<Box<dyn Write>>, log_pages: &AtomicUsize) {
+fn run(mut writing: Writing, inbox: &Receiver<Write>, log_pages: &AtomicUsize) {
     let mut last_growth = writing.clock.elapsed();
     loop {
         let in_log = log_pages.load(Ordering::Relaxed);
@@ -175,7 +163,7 @@ fn run(mut writing: Writing, inbox: &Receiver<Box<dyn Write>>, log_pages: &Atomi
 }
 
 /// Runs `first` and all waiting writes in one transaction, then answers each of them.
-fn commit_batch(writing: &mut Writing, first: Box<dyn Write>, inbox: &Receiver<Box<dyn Write>>) {
+fn commit_batch(writing: &mut Writing, first: Write, inbox: &Receiver<Write>) {
     let mut batch = vec![first];
     let committed = match begin(&writing.connection) {
         Ok(()) => run_batch(writing, &mut batch, inbox).and_then(|()| commit(writing)),
@@ -192,7 +180,7 @@ fn commit_batch(writing: &mut Writing, first: Box<dyn Write>, inbox: &Receiver<B
 
 /// Runs the batch and all waiting writes without savepoints, which would take a quarter of the time. Writes hardly ever
 /// fail; when one does, the whole batch is rolled back and runs again with a savepoint for each write.
-fn run_batch(writing: &mut Writing, batch: &mut Vec<Box<dyn Write>>, inbox: &Receiver<Box<dyn Write>>) -> Result<()> {
+fn run_batch(writing: &mut Writing, batch: &mut Vec<Write>, inbox: &Receiver<Write>) -> Result<()> {
     let mut succeeded = batch.iter_mut().all(|write| write.run(writing));
     while succeeded && batch.len() < MAX_BATCH {
         let Ok(mut next) = inbox.try_recv() else { break };
@@ -374,15 +362,18 @@ mod tests {
         let writer = Writer::start(writing).expect("a thread");
         let (open, gate) = channel::<()>();
         // Blocks the writer until all three writes are in its inbox and therefore in one batch.
-        let held = writer.write(move |_| {
+        let held = writer.write(Box::new(move |_| {
             gate.recv().expect_err("nothing is sent");
-            Ok::<_, StoreError>(())
-        });
-        let lost = writer.write(|writing| {
+            Ok(Box::new(()))
+        }));
+        let lost = writer.write(Box::new(|writing| {
             writing.connection.execute("INSERT INTO kept VALUES ('lost')", [])?;
-            writing.connection.execute_batch("ROLLBACK")
-        });
-        let beside = writer.write(|writing| writing.connection.execute("INSERT INTO kept VALUES ('beside')", []));
+            writing.connection.execute_batch("ROLLBACK")?;
+            Ok(Box::new(()))
+        }));
+        let beside = writer.write(Box::new(|writing| {
+            Ok(Box::new(writing.connection.execute("INSERT INTO kept VALUES ('beside')", [])?))
+        }));
         let release = async { drop(open) };
         let (_, lost, beside, ()) = tokio::join!(held, lost, beside, release);
         assert!(lost.is_err());
