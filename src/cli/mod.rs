@@ -122,7 +122,7 @@ enum Command {
     /// List, show and fail tasks
     #[command(subcommand)]
     Task(task::TaskCommand),
-    /// Pause and resume the queue of tasks
+    /// Pause and resume the task queue
     #[command(subcommand)]
     Queue(queue::QueueCommand),
     /// Move the result files to another store
@@ -167,7 +167,7 @@ enum Command {
         #[arg(long)]
         json: bool,
     },
-    /// Print the script that completes this command in a shell
+    /// Print a shell completion script
     Completions(completions::CompletionsArgs),
     /// Write the manual pages of all commands into a directory
     #[command(hide = true)]

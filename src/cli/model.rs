@@ -46,9 +46,9 @@ pub(super) enum ModelCommand {
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
-The files gather in a folder beside the models, and the model appears under its name when all of them are there and \
-their checksums are right. Repeat an interrupted pull to continue it. Only weights as safetensors and files of \
-settings are fetched, never code. The proxies of HTTPS_PROXY, ALL_PROXY and NO_PROXY are used.")]
+A model appears in the list once all of its files are there and match their checksums. Repeat an interrupted pull to \
+continue it. Only safetensors weights, configurations and tokenizers are downloaded, never code. HTTPS_PROXY, \
+ALL_PROXY and NO_PROXY are used.")]
 pub(super) struct PullArgs {
     /// Name in the catalogue, as `tintype model list` shows it, or OWNER/NAME of a repository
     name: String,

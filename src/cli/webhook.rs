@@ -91,7 +91,7 @@ pub(super) struct RotateArgs {
 pub(super) struct DeliveriesArgs {
     #[command(flatten)]
     endpoint: OneEndpointArgs,
-    /// Most deliveries to list
+    /// Number of deliveries to show
     #[arg(long, default_value = LISTED, value_name = "N", value_parser = whole_number::<u32>(0..=i64::from(u32::MAX)))]
     limit: u32,
 }

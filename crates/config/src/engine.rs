@@ -39,8 +39,8 @@ pub struct EngineSettings {
     /// fifths of this machine's or container's]
     #[arg(long, env = "TINTYPE_ENGINE_MEMORY", value_name = "SIZE")]
     pub engine_memory: Option<ByteSize>,
-    /// Memory of the GPU that the diffusion engine may use, such as 10GiB; parts of its model that do not fit in there
-    /// together are loaded for each use [default: all that nvidia-smi reports]
+    /// GPU memory for the diffusion engine, such as 10GiB; parts of the model that do not fit together are loaded for each
+    /// use [default: all that nvidia-smi reports]
     #[arg(long, env = "TINTYPE_ENGINE_DEVICE_MEMORY", value_name = "SIZE")]
     pub engine_device_memory: Option<ByteSize>,
     /// Steps per image of the diffusion engine [default: as many as the model was trained for]
@@ -62,11 +62,11 @@ pub struct EngineSettings {
     /// [default weight: 1]
     #[arg(long, env = "TINTYPE_ENGINE_LORA", value_name = "FILE[:WEIGHT]", value_delimiter = ',')]
     pub engine_lora: Vec<Lora>,
-    /// Embedding of textual inversion for the diffusion engine, with the word in prompts that stands for it; several as
+    /// Textual-inversion embedding for the diffusion engine, with the word that stands for it in prompts; several as
     /// FILE,FILE [default word: the name in the file if it has angle brackets, or else the file's name]
     #[arg(long, env = "TINTYPE_ENGINE_EMBEDDING", value_name = "FILE[=WORD]", value_delimiter = ',')]
     pub engine_embedding: Vec<EngineEmbedding>,
-    /// File or folder of a VAE with which the diffusion engine replaces the one of its model [default: the model's own]
+    /// File or folder of the VAE that the diffusion engine uses [default: the model's own]
     #[arg(long, env = "TINTYPE_ENGINE_VAE", value_name = "FILE|FOLDER")]
     pub engine_vae: Option<PathBuf>,
     /// How the diffusion engine reads prompts: plain, or weighted with emphasis such as (word:1.3) and in chunks of 75
@@ -103,7 +103,7 @@ pub struct EngineSettings {
     /// without --listen-ip, --listen-port and --verbose
     #[arg(long, env = "TINTYPE_ENGINE_ARGS", default_value = "", value_name = "ARGS", allow_hyphen_values = true)]
     pub engine_args: String,
-    /// Devices to run that program on, one process each, such as 0,1 [default: once, and the program chooses]
+    /// Devices to run that program on, one process each, such as 0,1 [default: one process, on a device it chooses]
     #[arg(long, env = "TINTYPE_ENGINE_DEVICES", value_name = "DEVICE", value_delimiter = ',', value_parser = device)]
     pub engine_devices: Vec<String>,
     /// Fields of every request, of a table of the config file

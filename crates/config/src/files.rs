@@ -28,8 +28,7 @@ pub struct FilesSettings {
 /// The URLs of result files.
 #[derive(Debug, Clone, Args)]
 pub struct FileUrlSettings {
-    /// Base URL of the result files: that of this service without /files, or that of a public bucket [default: the
-    /// public URL]
+    /// Base URL of the result files: this service's, without /files, or a public bucket's [default: the public URL]
     #[arg(long, env = "TINTYPE_FILE_URL", value_name = "URL", value_parser = base_url)]
     pub file_url: Option<String>,
     /// Kind of URL that callers get for files in a bucket

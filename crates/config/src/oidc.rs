@@ -26,13 +26,13 @@ pub struct OidcSettings {
     /// File that holds the client secret [default: a public client]
     #[arg(long, env = "TINTYPE_OIDC_CLIENT_SECRET_FILE", value_name = "FILE", requires = "oidc_issuer")]
     oidc_client_secret_file: Option<PathBuf>,
-    /// Other audiences that the provider may name beside this server in an ID token that does not say to whom it was issued
+    /// Other audiences to accept beside this server in ID tokens without `azp`
     #[arg(long, env = "TINTYPE_OIDC_AUDIENCE", value_name = "ID", num_args = 1.., value_delimiter = ',', requires = "oidc_issuer")]
     oidc_audience: Vec<String>,
     /// Name of the provider on the button of the sign-in page [default: its host]
     #[arg(long, env = "TINTYPE_OIDC_NAME", value_name = "NAME", requires = "oidc_issuer")]
     oidc_name: Option<String>,
-    /// Scopes to ask the provider for, besides `openid profile email`; with `openid` among them, no others are asked for
+    /// Scopes to request in addition to `openid profile email`; with `openid` among them, instead of these
     #[arg(long, env = "TINTYPE_OIDC_SCOPE", value_name = "SCOPE", num_args = 1.., value_delimiter = ',', requires = "oidc_issuer")]
     oidc_scope: Vec<String>,
     /// Rule by which new people join an account at sign-in: `domain:DOMAIN=ACCOUNT:ROLE` for a verified email address,

@@ -15,7 +15,7 @@ pub struct RetentionSettings {
     /// Remove tasks and their images this long after they finish, for example 30d [default: keep them forever]
     #[arg(long, env = "TINTYPE_RETENTION", value_name = "DURATION", value_parser = retention)]
     pub retention: Option<Duration>,
-    /// How long deleted studio tasks stay in the bin, where they can be restored; --retention counts there, too
+    /// How long deleted studio tasks stay in the bin, where they can be restored; --retention applies there, too
     #[arg(long, env = "TINTYPE_BIN_RETENTION", default_value = "30d", value_name = "DURATION", value_parser = retention)]
     pub bin_retention: Duration,
     /// Delete entries of the audit log after this time

@@ -8,8 +8,7 @@ use super::values::network;
 /// The flag for networks that webhooks can reach.
 #[derive(Debug, Clone, Default, Args)]
 pub struct WebhookSettings {
-    /// Networks besides the public ones that webhooks may reach, also by plain HTTP, if the operator has added the endpoint
-    /// [default: none]
+    /// Private networks that webhooks may reach, also by plain HTTP, if the operator added the endpoint [default: none]
     #[arg(long, env = "TINTYPE_WEBHOOK_NETWORK", value_name = "CIDR", num_args = 1.., value_delimiter = ',', value_parser = network)]
     pub webhook_network: Vec<IpNet>,
 }

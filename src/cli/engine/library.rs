@@ -13,13 +13,13 @@ use tintype_engines::models::library::{self, STORE, Target};
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
-The library comes from the wheel on PyPI, whose checksum this release knows. The proxies of \
-HTTPS_PROXY, ALL_PROXY and NO_PROXY are used. Its licence is MIT; its notices are saved next to it.")]
+The library comes from PyPI, and must match the checksum in this release. HTTPS_PROXY, ALL_PROXY and NO_PROXY are \
+used. The licence of the library is MIT; its notices are saved next to it.")]
 pub(in crate::cli) struct LibraryArgs {
-    /// Fetch the build for NVIDIA GPUs. CUDA and cuDNN must already be installed
+    /// Download the build for NVIDIA GPUs. CUDA and cuDNN must already be installed
     #[arg(long)]
     cuda: bool,
-    /// URL of a server with the packages of PyPI
+    /// URL of PyPI's file server, or of a mirror
     #[arg(long, value_name = "URL", default_value = STORE)]
     store: String,
     /// PEM file with certificate authorities to trust in addition to the public ones

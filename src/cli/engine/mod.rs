@@ -39,7 +39,7 @@ const SEED: u64 = 1;
 
 #[derive(Debug, Subcommand)]
 pub(super) enum EngineCommand {
-    /// Show the engines of the settings, and the kinds of engines that this release knows
+    /// List the configured engines, and the kinds of engine that this release supports
     List(ListArgs),
     /// Check whether an engine is ready
     Check(CheckArgs),
@@ -47,7 +47,7 @@ pub(super) enum EngineCommand {
     Try(TryArgs),
     /// Find the nodes of a ComfyUI workflow that get the prompt, the seed and so on
     Nodes(NodesArgs),
-    /// Fetch ONNX Runtime, for models that are to run on it
+    /// Download ONNX Runtime, to run models on it
     Library(LibraryArgs),
 }
 
@@ -61,7 +61,7 @@ pub(super) struct ListArgs {
 
 #[derive(Debug, Args)]
 pub(super) struct CheckArgs {
-    /// Engine to check: the NAME of a table in the config file, or KIND[:URL] [default: all engines of the settings]
+    /// Engine to check: the NAME of a table in the config file, or KIND[:URL] [default: all configured engines]
     name: Option<EngineTarget>,
     #[command(flatten)]
     engine: EngineSettings,

@@ -12,9 +12,9 @@ use tintype_engines::comfyui::nodes::{Found, Missing, NodeInputs, find};
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Standard output is the file that --engine-workflow-nodes takes, in the form of Open WebUI. A service that gets a workflow \
-and no such file finds the same nodes itself. Standard error names what the workflow lacks. Exits with 1 if it lacks a \
-node for the prompt or the seed.")]
+Standard output is a file for --engine-workflow-nodes, in the form of Open WebUI. Without such a file, the service \
+finds the same nodes itself. Standard error names what the workflow lacks. Exits with 1 if it lacks a node for the prompt or \
+the seed.")]
 pub(in crate::cli) struct NodesArgs {
     /// Workflow in ComfyUI's API format, as "Export (API)" saves it
     #[arg(value_name = "FILE")]

@@ -206,14 +206,15 @@ impl Workflow {
                 let name =
                     input.as_str().and_then(|text| text.strip_prefix("{{")?.strip_suffix("}}")).map(str::to_owned);
                 let Some(name) = name else { continue };
-                let missing =
-                    || format!("--engine-workflow has the place {{{{{name}}}}}: set {name} in [engine.NAME.extra]");
+                let missing = || {
+                    format!("--engine-workflow has the placeholder {{{{{name}}}}}: set {name} in [engine.NAME.extra]")
+                };
                 *input = values.get(&name).ok_or_else(missing)?.clone();
                 used.insert(name);
             }
         }
         match values.keys().find(|name| !used.contains(*name)) {
-            Some(name) => Err(format!("extra sets {name}, but --engine-workflow has no place {{{{{name}}}}}")),
+            Some(name) => Err(format!("extra sets {name}, but --engine-workflow has no placeholder {{{{{name}}}}}")),
             None => Ok(self),
         }
     }
@@ -337,7 +338,7 @@ mod tests {
         let fault = workflow().with(&values(json!({ "steps": 9 }))).expect_err("no value");
         assert!(fault.contains("set checkpoint in [engine.NAME.extra]"), "{fault}");
         let fault = Workflow::parse(GRAPH, Some(MAPPING)).expect("a workflow").with(&values(json!({ "cfg": 1 })));
-        assert!(fault.expect_err("no place").contains("has no place {{cfg}}"));
+        assert!(fault.expect_err("no placeholder").contains("has no placeholder {{cfg}}"));
     }
 
     #[test]
