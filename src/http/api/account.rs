@@ -55,7 +55,7 @@ impl From<Allowance> for KeyBudget {
     }
 }
 
-/// Limits; null means that there is none.
+/// Limits; null means no limit.
 #[derive(Debug, Serialize, ToSchema)]
 pub struct AccountLimits {
     /// Submits per minute that are allowed with this key.

@@ -276,7 +276,7 @@ pub(in crate::http) fn with_ignored_fields(ignored: IgnoredFields, mut response:
         ("Two wide images" = (summary = "Two wide images", value = json!({
             "prompt": "A lighthouse in a storm, watercolour", "aspect_ratio": "16:9", "n": 2
         }))),
-        ("Rehearsed failure" = (summary = "A task that fails, as a rehearsal", value = json!({
+        ("Rehearsed failure" = (summary = "A task that fails on purpose", value = json!({
             "prompt": "A red fox in the snow at dawn [[fail]]"
         }))),
     )),
@@ -331,7 +331,7 @@ pub(in crate::http) async fn submit(
 
 /// Retrieve a task
 ///
-/// The task in any state: one that is processing or has failed is an answer with status 200 as well.
+/// The task in any state. Processing and failed tasks also have status 200.
 #[utoipa::path(
     get, path = routes::TASK, operation_id = "getTask", tag = "images",
     security(("key" = [])),

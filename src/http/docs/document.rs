@@ -255,7 +255,7 @@ fn headers() -> [(&'static str, Type, Value, &'static str); 13] {
             "X-Progress",
             Type::Number,
             json!(0.35),
-            "While a worker has the task, if its engine reports progress: the part of the work that is done, from 0 to \
+            "While a worker has the task, if its engine reports progress: the part that is done, from 0 to \
              1. About a second old.",
         ),
         (
