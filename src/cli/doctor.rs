@@ -191,7 +191,8 @@ fn user_of(directory: &Path) -> std::io::Result<u32> {
     Ok(entries.find_map(|entry| entry.metadata().ok()).map_or(owner, |entry| entry.uid()))
 }
 
-/// Finds entries of a directory that belong to others than the user of the service, such as those that root made by mistake.
+/// Finds entries of a directory that do not belong to the service's user, for example because root made them by
+/// mistake.
 fn check_owners(directory: &Path) -> Result<(), String> {
     let unreadable = |error: std::io::Error| format!("cannot look into {}: {error}", directory.display());
     let own = user_of(directory).map_err(unreadable)?;
@@ -401,7 +402,7 @@ async fn files(
     Ok(format!("{} ({marked}; {written} took {:.1} ms)", files.describe(), took.as_secs_f64() * 1e3))
 }
 
-/// Writes a file that has no name, so that nothing is left of it, and checks who owns what a service would write.
+/// Writes a nameless file, which leaves nothing behind, and checks who owns the directory's entries.
 fn try_directory(directory: &Path) -> Result<(), String> {
     writable(directory)?;
     check_owners(directory)?;

@@ -1,4 +1,4 @@
-//! What an answer holds until the connection has sent it, such as its memory, and the hold of its call on a task.
+//! What an answer holds until the connection has sent it: its share of memory, and its call's hold on a task.
 
 use std::any::Any;
 use std::pin::Pin;

@@ -1,6 +1,6 @@
-//! Connection slots: the limits on connections, in total and per source. A connection beyond them may take a slot of the
-//! reserve, so that a balancer still learns of the health of this server, and others get a response that says no. Without
-//! any slot it is closed at once.
+//! Connection slots: the limits on connections, in total and per source. Beyond them, a connection takes a slot of the
+//! reserve, so that balancers can still check this server's health, and other callers get a refusal. Without any slot
+//! it is closed at once.
 
 use std::sync::{Arc, Mutex};
 

@@ -235,7 +235,7 @@ impl Worker {
 
     /// Logs the beginning and the end of a pause of the queue, during which nothing is claimed.
     async fn notice_pause(&self) {
-        // An error here is one of the claim that comes next, which logs it.
+        // The claim that follows meets the same error, and logs it.
         let Ok(since) = self.shared.store.queue_paused_at().await else { return };
         match (since, self.is_paused.swap(since.is_some(), Ordering::SeqCst)) {
             (Some(since), false) => {

@@ -250,8 +250,8 @@ struct ErrorDetail {
 }
 
 impl Client {
-    /// A client of the API below `base_url`. Connects to nothing. Trusts the public certificate authorities, those in
-    /// `authorities` (PEM), and a server that presents one of the certificates in it.
+    /// A client of the API below `base_url`. Does not connect yet. Trusts the public certificate authorities and those
+    /// in `authorities` (PEM), which can also contain the server's own certificate.
     ///
     /// # Errors
     /// [`SetupError`].

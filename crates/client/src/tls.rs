@@ -11,8 +11,8 @@ use rustls::{ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme
 
 use super::SetupError;
 
-/// TLS for HTTP/1.1 that trusts the public authorities and those in `named` (PEM), and a server that presents one of
-/// the certificates in `named` itself.
+/// TLS for HTTP/1.1 that trusts the public authorities and those in `named` (PEM). A server's own certificate in
+/// `named` is trusted, too.
 pub(super) fn config(named: Option<&[u8]>) -> Result<ClientConfig, SetupError> {
     let mut roots = RootCertStore::from_iter(webpki_roots::TLS_SERVER_ROOTS.iter().cloned());
     let mut certificates = Vec::new();

@@ -2,8 +2,8 @@
 //! index can only be removed as they were made, so a change of the split needs a migration that indexes every prompt
 //! again.
 //!
-//! A term begins with a tag of its account. The entries of an index therefore belong to one account each, and the words
-//! of others change neither the answer to a search nor the work that it takes.
+//! A term begins with a tag of its account. So each entry of an index belongs to one account, and other accounts' words
+//! affect neither the result of a search nor the time it takes.
 
 use unicode_normalization::UnicodeNormalization as _;
 use unicode_normalization::char::is_combining_mark;

@@ -265,8 +265,8 @@ impl IdentityProvider {
             let (status, body) = self.body("tokens", request).await?;
             Ok::<_, ProviderError>((status, object("tokens", status, &body)))
         };
-        // Providers report a secret in the wrong place by either of two errors, by an error of their own with status 401, or
-        // by a bare 401.
+        // For a secret in the wrong place, providers return either of two errors, or status 401 with an error of their
+        // own or none.
         let is_refused = |(status, answer): &(StatusCode, Result<Fields, ProviderError>)| {
             let error = answer.as_ref().ok().and_then(|answer| answer.get("error")).and_then(Value::as_str);
             *status == StatusCode::UNAUTHORIZED || matches!(error, Some("invalid_client" | "unauthorized_client"))

@@ -24,8 +24,8 @@ impl Port {
     }
 }
 
-/// Any port of a random loopback address. The port of a server that died is then never reused by another test's server,
-/// which would answer the callers of the dead one.
+/// Any port of a random loopback address, so that no test's server gets the port, and with it the callers, of another
+/// test's dead server.
 pub fn of_own_address() -> SocketAddr {
     let host = || rand::random_range(1..255);
     (Ipv4Addr::new(127, host(), host(), host()), 0).into()

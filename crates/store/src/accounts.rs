@@ -112,8 +112,8 @@ async fn enable(tx: &Transaction<'_>, id: Id) -> Done {
     Ok(())
 }
 
-/// Deletes an account that is locked, its people, boards, stars and endpoints, removes its uploads and revokes its
-/// keys, unless it has unfinished tasks.
+/// Deletes a locked account with its people, boards, stars and endpoints, removes its uploads and revokes its keys,
+/// unless it has unfinished tasks.
 async fn delete(tx: &Transaction<'_>, id: Id) -> Done {
     let now = tx.now();
     // Without the horizon of PostgreSQL, which is only an estimate.

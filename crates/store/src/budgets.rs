@@ -12,9 +12,9 @@ pub(crate) fn budget(row: &Row) -> Result<Option<Budget>> {
     Ok(Some(Budget { credits, period: row.get("budget_period")? }))
 }
 
-/// The budget of the key $1, and what its line of rotated keys has spent of it on tasks of the current period, which is
-/// the day from id $2, the week from $4 or the month from $6, each ending before the next parameter. A refund counts in
-/// its charge's period, whenever it came.
+/// The budget of the key $1, and what this key and those that it was rotated from and to have spent of it on tasks of
+/// the current period: the day from id $2, the week from $4 or the month from $6, each ending before the next
+/// parameter. A refund counts in its charge's period, whenever it came.
 const ALLOWANCE: &str = "
     SELECT k.budget, k.budget_period, (
         SELECT CAST(coalesce(-sum(l.amount), 0) AS bigint) FROM api_keys line JOIN ledger l ON l.key_id = line.id
@@ -46,9 +46,9 @@ pub(crate) async fn allowance_within(tx: &Transaction<'_>, key_id: Id, at: Times
     Ok(found(tx.query_opt(ALLOWANCE, &parameters(&key_id, &bounds(at))).await?.as_ref(), at)?)
 }
 
-/// Sets the budget of a key and all others of its line, unless an owner may not replace the present one. Returns whether it
-/// did. Locks keys in the same order as other statements. A rotation also locks the first key of the line, so it cannot add
-/// a key meanwhile.
+/// Sets the budget of a key and of those that it was rotated from and to, unless an owner may not replace the present
+/// one. Returns whether it did. Locks keys in the same order as other statements. A rotation locks the first of these
+/// keys, too, so it cannot add one meanwhile.
 pub(crate) async fn set(tx: &Transaction<'_>, key_id: Id, budget: Option<Budget>, by_operator: bool) -> Done<bool> {
     let line = "first_id = (SELECT first_id FROM api_keys WHERE id = $1)";
     // After the lock, the second statement sees a key that a rotation has added before.
@@ -67,7 +67,7 @@ pub(crate) async fn set(tx: &Transaction<'_>, key_id: Id, budget: Option<Budget>
 }
 
 impl Store {
-    /// The use of the budget of a key, if it has one, in the period of [`Store::now`].
+    /// What a key has spent of its budget, if it has one, in the period of [`Store::now`].
     pub async fn find_allowance(&self, id: Id) -> Result<Option<Allowance>> {
         let now = self.driver.now();
         found(self.driver.read_one(ALLOWANCE, &parameters(&id, &bounds(now))).await?.as_ref(), now)

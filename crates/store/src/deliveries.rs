@@ -1,8 +1,8 @@
-//! Deliveries of events to endpoints. The method that causes an event queues it in the same commit, such as the end of
-//! a task or the suspension of a key.
+//! Deliveries of events to endpoints. What causes an event, such as the end of a task or the suspension of a key,
+//! queues it in the same commit.
 //!
-//! A transaction that locks an endpoint and deliveries to it locks the endpoint first; others wait for no lock on a
-//! delivery while they hold one.
+//! A transaction that locks an endpoint and its deliveries locks the endpoint first. Other transactions never wait for
+//! a lock on a delivery while they hold one.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -199,8 +199,8 @@ async fn send_at_once(tx: &Transaction<'_>, id: Id) -> Done<Option<Id>> {
 const ENABLED: &str = "e.disabled_at IS NULL
     AND NOT EXISTS (SELECT 1 FROM accounts a WHERE a.id = e.account_id AND a.disabled_at IS NOT NULL)";
 
-/// Endpoints with waiting deliveries, found by one index lookup each, then those of them that have a delivery due at
-/// `now`. A delivery due at 0 is a test or a replay, and doesn't wait for its endpoint.
+/// Endpoints with a delivery due at `now`, found by one index lookup for each endpoint with waiting deliveries. A
+/// delivery due at 0 is a test or a replay, and doesn't wait for its endpoint.
 fn due(now: &str) -> String {
     format!(
         "WITH RECURSIVE waiting (id) AS (
@@ -389,9 +389,8 @@ async fn trim(store: &Store, cutoff: Timestamp, most: i64) -> Result<usize> {
 }
 
 impl Store {
-    /// Writes an event that tries an endpoint, to be sent before all others and without regard to the wait of the
-    /// endpoint, unless one waits to be sent so. Returns its delivery; `None` if the endpoint is disabled or does not
-    /// exist.
+    /// Queues a test event for an endpoint, ahead of all others and regardless of the endpoint's pause, unless one is
+    /// already pending. Returns its delivery; `None` if the endpoint is disabled or does not exist.
     pub async fn test_endpoint(&self, id: Id) -> Result<Option<Id>> {
         self.write(Effect::AddDelivery, async move |tx| {
             if !lock_enabled(tx, id).await? {

@@ -1,4 +1,4 @@
-//! The end of tasks: each leaves the queue in the commit that ends it, and one that fails gets its credits back in it.
+//! The end of tasks. The commit that ends a task also removes it from the queue and, if it failed, refunds it.
 //!
 //! Every write under a lease matches the epoch (the fencing token) in the `queue` row, and the row is deleted when the
 //! task becomes terminal. A worker that has lost its lease therefore cannot change anything.

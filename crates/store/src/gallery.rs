@@ -77,7 +77,7 @@ pub struct GalleryPage {
 pub struct Board {
     /// The board.
     pub id: Id,
-    /// Its name, which no other board of the account has, or no other private one of its owner.
+    /// Its name, unique in the account, or for a private board among its owner's.
     pub name: String,
     /// The only person who sees it; `None` for one that the whole account sees.
     pub owner: Option<Id>,
@@ -138,8 +138,8 @@ async fn seen(tx: &Transaction<'_>, account_id: Id, person_id: Id, board: Id) ->
     tx.find(&sql, &[&board, &account_id, &person_id], named).await
 }
 
-/// Why a board cannot have this name, if so: a board other than `own` of the same owner or account has it, or there are
-/// already `most` of them.
+/// Why a board cannot have this name: another board than `own` of the same owner or account has it, or there are
+/// already `most` boards. `None` if it can.
 async fn refusal(
     tx: &Transaction<'_>,
     account_id: Id,
@@ -210,8 +210,8 @@ const DUE: &str = "
         AND d.task_id < $3 AND NOT d.erased AND t.updated_at < $2 ORDER BY d.task_id LIMIT $4) AS ended
     LIMIT $4";
 
-/// Tasks of the studio as their people arrange them. A method that takes ids of tasks ignores those that are not tasks
-/// of the account on the surface `web`, or that were deleted.
+/// Studio tasks as people arrange them. Methods ignore ids of deleted tasks, and of tasks that are not the account's on
+/// the surface `web`.
 impl Store {
     /// Up to `limit` tasks of an account that fit, newest first, older than the task `before`.
     pub async fn gallery(

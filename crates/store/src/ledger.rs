@@ -33,8 +33,8 @@ impl NewEntry<'_> {
     }
 }
 
-/// Locks an account until the commit, so that no other transaction charges or refunds it, or adds something that it may
-/// have a limited number of; `false` if the account does not exist or is deleted. Only the statements after this one
+/// Locks an account until the commit, so that no other transaction charges or refunds it, or adds anything of which
+/// there is a limit; `false` if the account does not exist or is deleted. Only the statements after this one
 /// see all that was committed before the lock.
 pub(crate) async fn lock(tx: &Transaction<'_>, account_id: Id) -> Done<bool> {
     let sql = "SELECT 1 FROM accounts WHERE id = $1 AND deleted_at IS NULL";

@@ -99,14 +99,14 @@ pub const START_WITHIN: Duration = Duration::from_secs(5);
 /// Result of a store method.
 pub type Result<T> = std::result::Result<T, StoreError>;
 
-/// Outcome of adding something of which an account may have a limited number.
+/// Outcome of adding something that an account can have only a limited number of.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Addition<T> {
     /// It was added.
     Created(T),
-    /// The account has as many as it may have.
+    /// The account has reached its limit.
     TooMany,
-    /// The account, or what else it belongs to, doesn't exist or is deleted, or is a revoked key.
+    /// The account, or whatever else it is added to, doesn't exist, is deleted, or is a revoked key.
     NotPossible,
 }
 

@@ -94,8 +94,8 @@ pub struct Candidate {
 pub enum Credential {
     /// The Argon2id hash of a password in PHC format.
     Password(String),
-    /// An identity at a provider, which has no person yet. The id of the person is added to a name that is taken,
-    /// because the person does not sign in by it.
+    /// An identity at a provider, without a person yet. If the name is taken, the person's id is added to it, because
+    /// the person does not sign in by name.
     Identity(Identity),
 }
 

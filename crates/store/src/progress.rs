@@ -129,8 +129,8 @@ impl Store {
         self.driver.list(&sql, &[&List(accounts), &surface, &self.driver.time()], unfinished).await
     }
 
-    /// The latest previews of the present attempts at such tasks on a surface, of those that are due and not yet seen.
-    /// An attempt that does not report how far it is counts as far enough.
+    /// The latest previews of running attempts at these tasks on a surface, if they are due and not yet seen. An
+    /// attempt that reports no progress counts as far enough.
     pub async fn find_previews(&self, surface: Surface, sought: &[SoughtPreview]) -> Result<Vec<FoundPreview>> {
         let sql = previews_of(self.driver.either(
             "json_each($2)",

@@ -231,7 +231,7 @@ pub struct FoundPerson {
 const HOUR: Duration = Duration::from_secs(60 * 60);
 const DAY_MS: i64 = 24 * 60 * 60 * 1_000;
 
-/// The use of credits of one account, which an index finds, or of all.
+/// The credits that one account, found by an index, or all accounts spent.
 fn usage_by(by: UsageBy, account_id: Option<Id>) -> String {
     format!(
         "SELECT {}, count(*) FILTER (WHERE kind = 'charge') AS tasks,

@@ -10,9 +10,9 @@ use tintype_domain::model::Id;
 use tintype_system::clock::Timestamp;
 use tintype_system::fault::Effect;
 
-/// The tasks of the account $3 that ended before $1, up to $4. No task ends before its creation, so that $2 is the
-/// lowest id of that time, and they form one range of the index `tasks_of_account`, which also has the few tasks that
-/// were unfinished then, and no removed one.
+/// Up to $4 tasks of the account $3 that ended before $1. No task ends before its creation, so all of them have an id
+/// beyond $2, the lowest id of that time. They form one range of the index `tasks_of_account`, which contains no
+/// removed tasks, and few that were unfinished then.
 const REMOVABLE_ON_SQLITE: &str = "
     SELECT id FROM tasks INDEXED BY tasks_of_account
     WHERE account_id = $3 AND surface IN ('api', 'web') AND id < $2 AND removed_at IS NULL AND status <> 'processing'
@@ -121,8 +121,8 @@ impl Store {
         }
     }
 
-    /// Claims the first of `sweeps` that is due, by the database's time, and postpones it by `hold`, so that no other
-    /// process claims it meanwhile; `None` if none is due. A sweep that was never claimed is due.
+    /// Claims the first due one of `sweeps`, by the database's time; `None` if none is due. Postpones it by `hold`, so
+    /// that no other process claims it. A sweep that was never claimed is due.
     pub async fn take_sweep(&self, sweeps: &[String], hold: Duration) -> Result<Option<String>> {
         let wanted = self.driver.either(
             "(SELECT value AS name, key AS place FROM json_each($1)) wanted",

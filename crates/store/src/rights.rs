@@ -15,9 +15,9 @@ use tintype_domain::person::{Role, TokenHash};
 /// A right to write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Right {
-    /// That of a key: it holds while the key is valid.
+    /// The right of a key: it holds while the key is valid.
     Key(KeyHash),
-    /// That of a signed-in person.
+    /// The right of a signed-in person.
     Session(SessionRight),
 }
 
@@ -44,8 +44,8 @@ pub(crate) async fn require(tx: &Transaction<'_>, right: Option<Right>) -> Done 
 }
 
 impl Right {
-    /// Whether it holds now. With `is_kept`, taking it away waits for the transaction; one that has locked an account
-    /// needs to go without, because others lock keys and people before an account.
+    /// Whether it holds now. With `is_kept`, it cannot be revoked before this transaction ends. A transaction that has
+    /// already locked an account must not ask for that, because keys and people are locked before accounts.
     pub(crate) async fn holds(&self, tx: &Transaction<'_>, is_kept: bool) -> Done<bool> {
         let locking = |clause| if is_kept { tx.locking(clause) } else { "" };
         let now = tx.now();

@@ -75,8 +75,8 @@ from_row! { fn link(row) -> SharedLink {
     id, account_id, person_id, target: target(row)?, title, is_private, with_prompts, expires_at, views,
 } }
 
-/// Links that are shared. One works until it expires or is revoked, its maker is removed or may only look, its account
-/// is disabled, or its target is deleted; while its task is in the bin, it shows nothing.
+/// Shared links. A link works until it expires or is revoked, its maker is removed or becomes a viewer, its account is
+/// disabled, or its target is deleted. While its task is in the bin, it shows nothing.
 impl Store {
     /// Makes a link, unless the account has `most`. The audit log records it.
     pub async fn create_shared_link(&self, new: NewSharedLink, most: u32) -> Result<Addition<Id>> {

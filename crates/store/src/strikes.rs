@@ -8,8 +8,8 @@ use crate::failure::Done;
 use tintype_domain::event::{self, EventType};
 use tintype_domain::model::Id;
 
-/// The condition for the strikes of the key $1 and of those that it was rotated from and to: an old key works beside
-/// the new one for a while, and its strikes count for both.
+/// The condition for the strikes of the *line* of the key $1: this key and those that it was rotated from and to. An
+/// old key works beside the new one for a while, and its strikes count for both.
 pub(crate) const OF_LINE: &str =
     "key_id IN (SELECT id FROM api_keys WHERE first_id = (SELECT first_id FROM api_keys WHERE id = $1))";
 
@@ -26,7 +26,7 @@ struct Struck<'a> {
     counts: &'a str,
 }
 
-/// Adds a strike to the key of a refused task and the person who made that, or to its person.
+/// Adds a strike to the key of a refused task and the person who made the key, or without a key to the task's person.
 pub(crate) async fn strike(
     tx: &Transaction<'_>,
     task_id: Id,
@@ -50,7 +50,7 @@ pub(crate) async fn strike(
 async fn of_key(tx: &Transaction<'_>, task_id: Id, key_id: Id, rule: StrikeRule) -> Done<bool> {
     let (strikes, column) = ("strikes", "key_id");
     let struck = Struck { id: key_id, table: "api_keys", columns: KEY, strikes, column, counts: OF_LINE };
-    // Strikes of all keys of the line wait for each other, so that they count this one too.
+    // Concurrent strikes of the line wait for each other, so that each counts the others.
     if lock_line(tx, key_id).await?.is_none() {
         return Ok(false);
     }

@@ -40,7 +40,7 @@ impl Sweep {
         }
     }
 
-    /// The condition for the rows `q` of the queue that it looks for, and the index of SQLite that finds them.
+    /// The condition for the queue rows `q` that it looks for, and SQLite's index for them.
     fn sought(&self, is_sqlite: bool) -> (String, &'static str) {
         let either = |sqlite, postgres| if is_sqlite { sqlite } else { postgres };
         match self {
@@ -86,8 +86,7 @@ impl Sweep {
         let of_account = format!(
             "{condition} AND q.task_id {by_id} >= $2 AND q.account_id = $3 ORDER BY q.task_id {by_id} LIMIT {most}"
         );
-        // Skips tasks that another transaction is about to end, and an account that another one has locked, so that it
-        // never waits.
+        // Never waits: skips tasks that another transaction is about to end, and locked accounts.
         let locking = if is_sqlite { "" } else { "FOR UPDATE OF q SKIP LOCKED FOR NO KEY UPDATE OF a SKIP LOCKED" };
         Statements { accounts, lost: select_queue_rows(&hint, &of_account, locking), most }
     }

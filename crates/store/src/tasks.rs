@@ -100,10 +100,10 @@ from_row! { pub(super) fn completed(row) -> CompletedTask { id, account_id, imag
 from_row! { fn task_files(row) -> TaskFiles { id, is_processing, images, updated_at, removed_at } }
 
 impl Store {
-    /// Charges and queues a task, unless the account has `max_unfinished` unfinished tasks (0: no limit) or too few
-    /// credits, too little is left of the key's budget, or the call in `origin`, which is recorded with it, repeats
-    /// one. Nothing happens unless the transaction begins before `start` is over. After `StoreError::Unknown` the
-    /// task may exist and be charged.
+    /// Charges and queues a task, and records the call in `origin`. Refuses if the account has `max_unfinished`
+    /// unfinished tasks (0: no limit) or too few credits, if too little is left of the key's budget, or if the call
+    /// repeats another. Nothing happens unless the transaction begins before `start` is over. After
+    /// `StoreError::Unknown` the task may exist and be charged.
     pub async fn submit_before(
         &self,
         start: StartLimit,
@@ -147,8 +147,7 @@ impl Store {
         self.submit_before(StartLimit::none(), account_id, key_id.into(), surface, request, max_unfinished).await
     }
 
-    /// The task if this account created it on this surface, and how far the present attempt at it is, if its worker has
-    /// reported that.
+    /// The task if this account created it on this surface, and the progress of the current attempt, if reported.
     pub async fn poll_task(
         &self,
         account_id: Id,

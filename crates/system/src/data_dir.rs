@@ -34,7 +34,7 @@ pub struct DataLock {
     _files: [File; 2],
 }
 
-/// Writes a file that only its owner can read, durably, in place of one that is there.
+/// Durably writes a file that only its owner can read, replacing an existing one.
 ///
 /// # Errors
 /// An error of the file system.

@@ -35,8 +35,8 @@ enum Handover {
 }
 
 impl Handover {
-    /// Shows a secret on a terminal. Otherwise standard output may be a journal that others read, so it goes into a file,
-    /// in place of one that an earlier installation left.
+    /// Shows a secret on a terminal. Without one, standard output may be a journal that others read, so the secret goes
+    /// into a file, which replaces an earlier installation's.
     fn of(secret: &str, data: &Path, file: &str, shown: bool) -> io::Result<Self> {
         if shown {
             return Ok(Self::Shown(secret.to_owned()));

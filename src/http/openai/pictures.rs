@@ -162,8 +162,8 @@ fn of_image(error: UploadError, index: usize) -> ApiError {
     }
 }
 
-/// Checks that a mask changes something in an image of the ratio, and has the size of the first image, if that came with
-/// the call.
+/// Checks that a mask leaves something to change once it is cropped to the ratio, and that it has the size of the first
+/// image, if that came with the call.
 fn check_mask(mask: &Mask, first: Option<(u32, u32)>, ratio: AspectRatio) -> Result<(), ApiError> {
     if mask.keeps_all() {
         return Err(ApiError::bad_mask(

@@ -103,8 +103,8 @@ fn check(api: &ApiState, (usage, allowance): (RateLimit, Allowance)) -> Result<(
     Err(ApiError { limit: Some(Box::new((usage, allowance))), ..ApiError::rate_limited(message, seconds) })
 }
 
-/// Lets a request pass to a route that takes a key. A request for such a path that has no route passes without a key,
-/// to its 404 or 405, unless it is for the tools of agents.
+/// Checks the key of a request whose route takes one. Except for MCP, a request without a route passes without a key,
+/// to its 404 or 405.
 pub(super) async fn guard(api: &Arc<ApiState>, readiness: &Readiness, mut request: Request, next: Next) -> Response {
     if routes::group(&request) == Some(RouteGroup::Studio) {
         let context = request_context(api, &request);

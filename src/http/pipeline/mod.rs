@@ -35,8 +35,8 @@ pub(super) async fn run(
     next: Next,
 ) -> Response {
     let strict = api.settings.production && proxy::arrived_over_https(&api.settings.trusted_proxies, &request);
-    // Pictures in base64 hardly shrink, and a stream of events must not be held back. An answer in parts ends the hold of its
-    // call with the last one, and counts as memory until then, so nothing may collect it before it is sent.
+    // Pictures in base64 hardly shrink, and a stream of events must not be delayed. An answer in parts holds its call
+    // and its memory until the last part is sent, so nothing may collect the parts first.
     let in_parts = routes::speaks_openai(&request) || routes::group(&request) == Some(RouteGroup::Mcp);
     let is_api = routes::takes_key(request.uri().path()) && !in_parts;
     let gzip = compression::accepts_gzip(request.headers());

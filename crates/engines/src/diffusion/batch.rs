@@ -276,8 +276,8 @@ impl Renderer {
         ))
     }
 
-    /// Renders a batch and answers its tasks. Returns tasks to be rendered again: a whole batch that the child failed
-    /// with, or one whose steps are so slow that only a smaller size would be done in time.
+    /// Renders a batch and answers its tasks. Returns the tasks to render again: a whole batch during which the child
+    /// failed, or one that only a smaller size would finish in time.
     async fn render(&self, turn: &mut Turn, Batch { tasks, size }: Batch) -> Vec<Waiting> {
         let left = tasks.iter().map(|task| self.left(task)).min().unwrap_or_default();
         let order = self.order(&tasks, size);

@@ -239,8 +239,8 @@ impl<'a> Watch<'a> {
         Self { plan: Some(plan), ..self }
     }
 
-    /// Whether the first picture won't be done in time at its size, judging after `done` of its steps, but would be at
-    /// a smaller one.
+    /// Whether, after `done` of its steps, the first picture is too slow for its time limit, and would not be at a
+    /// smaller size.
     fn is_too_large(&self, speed: &Speed, done: u32, of: u32, step: Duration) -> bool {
         let Some(plan) = self.plan else { return false };
         let left = self.limit.saturating_sub(self.clock.elapsed().saturating_sub(self.begun));

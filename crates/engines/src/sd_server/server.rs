@@ -209,8 +209,8 @@ impl Server {
     }
 }
 
-/// The wait before the next poll of a job: a quarter of the time that it has been waited for, so that its end is
-/// noticed soon, whether it takes a moment or minutes.
+/// The wait before the next poll of a job: a quarter of its age, so that its end is noticed soon, whether it takes a
+/// moment or minutes.
 fn pause_after(waited: Duration) -> Duration {
     (waited / 4).clamp(FIRST_POLL, POLL_EVERY)
 }

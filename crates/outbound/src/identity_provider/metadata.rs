@@ -15,7 +15,7 @@ pub(super) struct Endpoints {
     pub userinfo: Option<Url>,
     /// The endpoint at which a browser signs out, if there is one.
     pub end_session: Option<Url>,
-    /// The scopes that it announces, which may be some of those that it has; `None` if it announces none.
+    /// The scopes that it announces, perhaps not all of them; `None` if it announces none.
     pub scopes: Option<Vec<String>>,
     takes_basic: bool,
     takes_post: bool,
@@ -58,8 +58,8 @@ impl Endpoints {
         })
     }
 
-    /// Whether the token endpoint gets the secret in a header first, and not in the form. Many providers compare the header
-    /// with the secret as it is, but RFC 6749 (2.3.1) wants it encoded, so only one that is the same in both goes there.
+    /// Whether to send the secret to the token endpoint in a header first, and not in the form. RFC 6749 (2.3.1) wants
+    /// it encoded there, but many providers compare it unencoded, so only a secret that needs no encoding goes there.
     pub(super) fn wants_header(&self, id: &str, secret: &str) -> bool {
         let is_plain = |text: &str| encoded(text) == text;
         self.takes_basic && (!self.takes_post || (is_plain(id) && is_plain(secret)))

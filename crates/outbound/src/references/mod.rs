@@ -232,8 +232,8 @@ impl References {
         self.fetch_all(None, urls).await
     }
 
-    /// [`References::fetch`] for an account, which gets only some of the concurrent downloads, so that slow references of
-    /// one account do not delay other accounts.
+    /// [`References::fetch`] within the account's share of concurrent downloads, so that its slow references do not
+    /// delay other accounts.
     ///
     /// # Errors
     /// As [`References::fetch`].

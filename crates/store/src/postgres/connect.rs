@@ -71,9 +71,9 @@ fn setting(name: &str, value: &str) -> String {
     format!("SELECT set_config({name}, {value}, false) WHERE current_setting({name}, true) IS DISTINCT FROM {value};\n")
 }
 
-/// Settings of a session whose statements look up rows by the indexes that they were written for, regardless of
-/// statistics: the queue's statistics are always outdated, and a plan made while it was empty would read all of it when
-/// it is full. The server keeps one plan per statement and connection.
+/// Session settings that make statements use the indexes that they were written for, regardless of statistics: the
+/// queue's statistics are always outdated, and a plan made while it was empty would read all of it when it is full. The
+/// server keeps one plan per statement and connection.
 pub(super) const BY_INDEX: &str = "SET enable_seqscan = off; SET enable_bitmapscan = off;
     SET enable_hashjoin = off; SET enable_mergejoin = off; SET jit = off; SET plan_cache_mode = force_generic_plan";
 

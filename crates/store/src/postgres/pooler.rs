@@ -55,7 +55,7 @@ pub(super) async fn check(database: &Database) -> Result<(), StoreError> {
     }
 }
 
-/// Fails on servers before PostgreSQL 14, and on others that say that they are like one, such as CockroachDB.
+/// Fails on servers before PostgreSQL 14, and on servers that claim to be such a version, like CockroachDB.
 async fn refuse_old(client: &Client) -> Done<()> {
     let (number, name) = row(client, "SELECT current_setting('server_version_num'), version()").await?;
     if number.and_then(|number| number.parse().ok()).is_some_and(|number: u32| number < OLDEST) {

@@ -42,7 +42,7 @@ fn matching(words: &[SearchTerm]) -> String {
     words.iter().map(term).collect::<Vec<_>>().join(" AND ")
 }
 
-/// The ids of up to `limit` tasks that fit, among the first [`SCAN`] of the source, and the id before which the next
+/// The ids of up to `limit` matching tasks among the first [`SCAN`] of the source, and the id before which the next
 /// page begins.
 fn search(
     connection: &Connection,

@@ -1,5 +1,5 @@
-//! The mark of a database that `tintype migrate` has moved to PostgreSQL. Its application id is another one, so that
-//! earlier releases refuse the file too, and a row of `secrets` says where its content went.
+//! The mark of a database that `tintype migrate` has moved to PostgreSQL: another application id, so that earlier
+//! releases refuse the file too, and a row of `secrets` with its destination.
 
 use std::path::Path;
 

@@ -69,9 +69,9 @@ fn open_as(path: &Path, query: Option<&str>) -> std::result::Result<(Store, bool
 }
 
 impl SqliteStore {
-    /// The tables to move to another database, in the order of their creation, each with the number of columns of its
-    /// key, which come first. Not among them are `progress` and `previews`, which workers report again, sessions,
-    /// sign-in links and invitations, which people create again, `sweeps`, and the prompt index, which is rebuilt.
+    /// The tables to move to another database, in the order of their creation, each with the number of its key columns,
+    /// which come first. Left out are `progress` and `previews`, which workers report again; sessions, sign-in links
+    /// and invitations, which people create again; `sweeps`; and the prompt index, which is rebuilt.
     pub(crate) fn tables(&self) -> Result<Vec<(String, usize)>> {
         let sql = "SELECT s.name, count(*) FROM sqlite_schema s, pragma_table_info(s.name) c
             WHERE s.type = 'table' AND c.pk > 0 AND s.name NOT LIKE 'prompt%' AND s.name NOT IN (
@@ -80,8 +80,8 @@ impl SqliteStore {
         self.read(|connection| connection.prepare(sql)?.query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?.collect())
     }
 
-    /// Rows of a table in the order of its first columns, the key, starting after the key `after`, or with the first
-    /// row if that is empty.
+    /// Rows of a table in the order of its key, which is its first columns, from the one after the key `after`, or from
+    /// the first row if that is empty.
     pub(crate) fn rows(
         &self,
         table: &str,

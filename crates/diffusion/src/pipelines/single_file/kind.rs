@@ -67,7 +67,7 @@ const PARTS: [(&[&str], &str); 5] = [
     (&["decoder.layers.", "encoder.layers."], "a tiny autoencoder or a text encoder alone"),
 ];
 
-/// The family of a complete model, or of one that only lacks its VAE, which another one can replace.
+/// The family of a complete model, or of one that lacks only its VAE, for which another one can be used.
 ///
 /// # Errors
 /// A message about what the file is or lacks, and what to do.
