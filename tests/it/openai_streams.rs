@@ -331,6 +331,36 @@ async fn partial_images_are_spread_over_the_work_and_shown_to_the_caller_who_ask
     assert_eq!((rest.len(), &rest[0]["type"]), (1, &json!("image_generation.completed")));
 }
 
+#[tokio::test]
+async fn a_key_that_is_revoked_gets_no_more_partial_images() {
+    let (service, caller) = Service::with_caller(&[], 100).await;
+    let mut stream = Stream::generate(&caller, json!({ "partial_images": 2 })).await;
+    service.waiting(1).await;
+    let engine = Arc::new(Staged::default());
+    let worker = engine.worker(&service);
+    let step = tokio::spawn({
+        let worker = worker.clone();
+        async move { worker.step().await.expect("a store") }
+    });
+    engine.begun().await;
+    let shown = async |done: u32| {
+        engine.report(Stage::Step { done, of: 10 });
+        engine.show(grey(64, 32, 10));
+        worker.report_progress().await;
+        service.api.previews.look().await;
+    };
+    shown(4).await;
+    assert_eq!(stream.event().await.expect("an event")["type"], "image_generation.partial_image");
+    service.shared.store.change_key(caller.key_id, KeyChange::Revoke).await.expect("a store");
+    // The key is cached for a moment.
+    service.clock.advance(Duration::from_secs(5));
+    shown(8).await;
+    let rest = stream.rest().await;
+    assert_eq!((rest.len(), &rest[0]["error"]["code"]), (1, &json!("invalid_api_key")));
+    engine.end();
+    assert_eq!(step.await.expect("no panic"), 1);
+}
+
 /// Whether the engine makes previews for a call.
 async fn makes_previews(service: &Service, caller: &Caller, body: Value) -> bool {
     let stream = Stream::generate(caller, body).await;

@@ -124,7 +124,10 @@ impl Events {
         let ended = tokio::select! {
             ended = completed => ended,
             png = shown(&mut self.previews) => {
-                self.partial_image(png).await;
+                if let Err(error) = self.partial_image(png).await {
+                    (self.completed, self.previews) = (None, None);
+                    self.fail(error).await;
+                }
                 return Ok(None);
             }
             () = tokio::time::sleep(self.awaited.caller.api.settings.connections.heartbeat) => return Ok(Some(HEARTBEAT)),
@@ -148,6 +151,7 @@ impl Events {
     }
 
     async fn picture(&mut self, name: String) -> Result<(), ApiError> {
+        self.awaited.caller.recheck().await?;
         let Caller { api, account_id, .. } = &self.awaited.caller;
         let Encoded { pictures, mut room } =
             api.encoder.pictures(api.encoder.memory(), *account_id, self.options.format, &[name]).await?;
@@ -159,19 +163,21 @@ impl Events {
         Ok(())
     }
 
-    /// Sends a preview. One that cannot be encoded is left out.
-    async fn partial_image(&mut self, png: Bytes) {
+    /// Sends a preview. One that cannot be encoded is left out. An error if the caller may no longer have it.
+    async fn partial_image(&mut self, png: Bytes) -> Result<(), ApiError> {
         let Caller { api, account_id, .. } = &self.awaited.caller;
+        self.awaited.caller.recheck().await?;
         // Finished pictures come first.
-        let Some(_slot) = api.encoder.slots().take(*account_id, 1).now_or_never() else { return };
+        let Some(_slot) = api.encoder.slots().take(*account_id, 1).now_or_never() else { return Ok(()) };
         let format = self.options.format;
         // Encoding takes too long for an async thread.
         let encoded = tokio::task::spawn_blocking(move || in_base64(format, &png)).await;
-        let Ok(Ok(image)) = encoded else { return };
+        let Ok(Ok(image)) = encoded else { return Ok(()) };
         let now = self.awaited.caller.api.shared.store.now().as_millis().div_euclid(1_000);
         let index = self.partial_images;
         self.partial_images += 1;
         self.rest = self.event(&[image], now, Some(index)).into();
+        Ok(())
     }
 
     fn event(&self, pictures: &[String], created_at: i64, partial_image_index: Option<u8>) -> Vec<u8> {
