@@ -90,7 +90,7 @@ async fn generate(args: &GenerateArgs, report: &mut Report) -> Result<(), Stop> 
         client.submit(&TaskRequest { prompt, aspect_ratio, n: args.n, reference_images }).await
     };
     let task = task.map_err(|error| following::not_submitted(&error, &args.follow.server.url))?;
-    report.note_ignored(&task.ignored_fields);
+    report.accept(&task);
     following::follow(&client, task, &args.follow, report).await
 }
 

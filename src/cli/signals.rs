@@ -32,6 +32,15 @@ impl Signals {
         })
     }
 
+    /// Waits for a signal that ends commands; the exit code that shells report for such an end.
+    async fn end(&mut self) -> u8 {
+        tokio::select! {
+            _ = self.interrupt.recv() => 130,
+            _ = self.terminate.recv() => 143,
+            _ = self.hangup.recv() => 129,
+        }
+    }
+
     async fn next(&mut self) -> ServerSignal {
         tokio::select! {
             _ = self.terminate.recv() => ServerSignal::Stop("SIGTERM"),
@@ -61,38 +70,36 @@ impl Signals {
     }
 }
 
-/// The outcome of `work`, or `message` as an error after Ctrl-C.
+/// [`Signals::end`] for a command that has not caught signals before.
+pub(super) async fn interruption() -> u8 {
+    match Signals::catch() {
+        Ok(mut signals) => signals.end().await,
+        Err(_) => std::future::pending().await,
+    }
+}
+
+/// The outcome of `work`, or `message` as an error after an interruption.
 pub(super) async fn until_interrupted<T>(
     work: impl Future<Output = Result<T, String>>,
     message: &str,
 ) -> Result<T, String> {
     tokio::select! {
         outcome = work => outcome,
-        _ = tokio::signal::ctrl_c() => Err(message.to_owned()),
+        _ = interruption() => Err(message.to_owned()),
     }
 }
 
 /// Has signals end this command as they end any process. Process 1, such as a command in a container without an init,
-/// ignores those that it does not catch. A command that `heeds_interrupts` catches SIGINT itself.
+/// ignores those that it does not catch. A command that `heeds_interrupts` catches them itself.
 pub(super) fn end_on_signals_as_init(heeds_interrupts: bool) -> io::Result<()> {
-    if std::process::id() != 1 {
+    if std::process::id() != 1 || heeds_interrupts {
         return Ok(());
     }
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     // Caught before the command begins.
     let mut signals = runtime.block_on(async { Signals::catch() })?;
     std::thread::spawn(move || {
-        let number = runtime.block_on(async {
-            loop {
-                tokio::select! {
-                    _ = signals.terminate.recv() => break 15,
-                    _ = signals.hangup.recv() => break 1,
-                    _ = signals.interrupt.recv() => if !heeds_interrupts { break 2 },
-                }
-            }
-        });
-        // The status that shells report for such an end.
-        std::process::exit(128 + number);
+        std::process::exit(runtime.block_on(signals.end()).into());
     });
     Ok(())
 }

@@ -442,18 +442,34 @@ fn a_hostile_task_id_names_no_file() {
 
 #[test]
 fn an_interrupted_wait_names_the_task() {
-    let script = Script::start(|_| vec![accepted(), processing()]);
-    let mut generate = script.generate();
-    let command = generate.command.args(["A fox", "--json"]).stdout(Stdio::piped()).stderr(Stdio::piped());
-    let child = command.spawn().unwrap();
-    // The second poll shows that the client understood the first.
-    for _ in 0..3 {
-        script.requests.recv().unwrap();
+    for (signal, code) in [("INT", 130), ("TERM", 143), ("HUP", 129)] {
+        let script = Script::start(|_| vec![accepted(), processing()]);
+        let mut generate = script.generate();
+        let command = generate.command.args(["A fox", "--json"]).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let child = command.spawn().unwrap();
+        // The second poll shows that the client understood the first.
+        for _ in 0..3 {
+            script.requests.recv().unwrap();
+        }
+        assert!(Command::new("kill").args([format!("-{signal}"), child.id().to_string()]).status().unwrap().success());
+        let ended = Ended::new(generate.out, child.wait_with_output().unwrap());
+        ended.check(code, &["continues", &format!("tintype get {TASK_ID} --url {}", script.url)]);
+        assert_eq!((&ended.json()["task_id"], &ended.json()["status"]), (&json!(TASK_ID), &json!("processing")));
     }
-    assert!(Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap().success());
-    let ended = Ended::new(generate.out, child.wait_with_output().unwrap());
-    ended.check(130, &["continues", &format!("tintype get {TASK_ID} --url {}", script.url)]);
-    assert_eq!((&ended.json()["task_id"], &ended.json()["status"]), (&json!(TASK_ID), &json!("processing")));
+}
+
+#[test]
+fn nothing_is_claimed_of_a_task_that_the_server_has_not_shown() {
+    let host = Host::start();
+    let (address, out) = (host.server.address.to_string(), tempfile::tempdir().unwrap());
+    let unknown_key = "tt_0000000000000000000000000000000000000000";
+    let mut get = tintype();
+    get.args(["get", TASK_ID, "--json", "--url", &address, "--key", unknown_key, "--out"]).arg(out.path());
+    let output = get.output().unwrap();
+    let (said, report) = (output.errors(), output.json());
+    assert_eq!(output.status.code(), Some(4), "{said}");
+    assert!(said.contains("rejected the key") && !said.contains("accepted:"), "{said}");
+    assert_eq!((&report["task_id"], &report["status"]), (&json!(TASK_ID), &Value::Null));
 }
 
 #[test]

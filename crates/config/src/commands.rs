@@ -17,7 +17,7 @@ pub struct Needs {
     pub as_owner: Option<RootRight>,
     /// Whether it can't work without a database.
     pub database: bool,
-    /// Whether it handles Ctrl-C.
+    /// Whether it handles the signals that end commands, such as Ctrl-C.
     pub heeds_interrupts: bool,
 }
 

@@ -10,13 +10,13 @@ use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
 use reqwest::StatusCode;
 use serde::{Serialize, Serializer};
-use tintype_client::{Accepted, Client, ClientError, Finished, PlainHttp, Refusal, SetupError, TaskId};
+use tintype_client::{Accepted, Client, ClientError, Finished, PlainHttp, Refusal, SetupError, TaskId, Waiting};
 use url::Url;
 
 use self::waiting::WaitingBar;
 use super::printing::print_line;
 use super::progress::draw_target;
-use super::{complain, terminal, without_keys};
+use super::{complain, signals, terminal, without_keys};
 use tintype_config::{ClientSettings, program};
 use tintype_system::data_dir;
 
@@ -35,8 +35,6 @@ pub(super) mod exit {
     pub(in crate::cli) const NOT_FINISHED: u8 = 7;
     pub(in crate::cli) const NO_ANSWER: u8 = 8;
     pub(in crate::cli) const NOT_SAVED: u8 = 9;
-    /// The code that shells report for a process that ended by Ctrl-C.
-    pub(in crate::cli) const INTERRUPTED: u8 = 130;
 }
 
 pub(super) const EXIT_CODES: &str = "\
@@ -51,7 +49,9 @@ Exit codes:
   7    not finished after 10 minutes
   8    no answer from the server; the task may exist and be charged
   9    the task is complete, and its images could not be saved
-  130  interrupted; a task that was created continues";
+  130  interrupted by Ctrl-C (143 by SIGTERM, 129 by SIGHUP); a task that was created continues";
+
+const PROCESSING: Option<&str> = Some("processing");
 
 const HOW_TO_GET_A_KEY: &str =
     "create one with `tintype key create --account NAME` on the server, and give it as --key or TINTYPE_KEY";
@@ -104,12 +104,11 @@ pub(super) async fn run(args: &FollowArgs, follow: impl AsyncFnOnce(&mut Report)
     let mut report = Report::default();
     let outcome = tokio::select! {
         outcome = follow(&mut report) => outcome,
-        Ok(()) = tokio::signal::ctrl_c() => Err(Stop(exit::INTERRUPTED, String::new())),
+        code = signals::interruption() => Err(Stop(code, report.interrupted(&args.server.url))),
     };
     let code = match outcome {
         Ok(()) => exit::SAVED,
         Err(Stop(code, message)) => {
-            let message = if code == exit::INTERRUPTED { report.interrupted(&args.server.url) } else { message };
             complain(&format!("tintype: {}", terminal::visible(&message)));
             report.error = Some(without_keys(&message));
             code
@@ -130,10 +129,15 @@ pub(super) async fn follow(
     report: &mut Report,
 ) -> Result<(), Stop> {
     let task_id = task.task_id.clone();
-    (report.task_id, report.status) = (Some(task_id.clone()), Some("processing"));
+    report.task_id = Some(task_id.clone());
     let bar = WaitingBar::new(draw_target(args.shows_progress()), &task);
     let finished = tokio::select! {
-        finished = client.wait(task, |event| bar.show_event(event)) => finished,
+        finished = client.wait(task, |event| {
+            if matches!(event, Waiting::Processing(_)) {
+                report.status = PROCESSING;
+            }
+            bar.show_event(event);
+        }) => finished,
         () = bar.advance() => unreachable!("the bar advances until it is dropped"),
     };
     drop(bar);
@@ -141,7 +145,8 @@ pub(super) async fn follow(
     {
         report.status = None;
     }
-    match finished.map_err(|error| not_finished(&error, &task_id, &args.server.url))? {
+    let is_known = report.status.is_some();
+    match finished.map_err(|error| not_finished(&error, &task_id, is_known, &args.server.url))? {
         Finished::Completed(images) => {
             (report.status, report.images) = (Some("completed"), images);
             save_all(client, &task_id, args, report).await
@@ -222,8 +227,8 @@ pub(super) fn may_exist(error: &dyn Display, url: &str) -> Stop {
     Stop(exit::NO_ANSWER, format!("{error}: the task may exist and be charged, so check before you try again: {look}"))
 }
 
-/// Explains why the command stopped polling a task that exists.
-fn not_finished(error: &ClientError, task_id: &TaskId, url: &str) -> Stop {
+/// Explains why the command stopped polling a task, which exists for certain if it `is_known`.
+fn not_finished(error: &ClientError, task_id: &TaskId, is_known: bool, url: &str) -> Stop {
     let command = get_later(task_id, url);
     match error {
         ClientError::NotFinished => {
@@ -232,13 +237,19 @@ fn not_finished(error: &ClientError, task_id: &TaskId, url: &str) -> Stop {
         }
         ClientError::Refused(refusal) if refusal.from_api && refusal.status == StatusCode::UNAUTHORIZED => {
             let Stop(code, message) = key_refused(url);
-            Stop(code, format!("{message}. Task {task_id} was accepted: get it later: {command}"))
+            let task = if is_known {
+                format!(". Task {task_id} was accepted: get it later: {command}")
+            } else {
+                String::new()
+            };
+            Stop(code, format!("{message}{task}"))
         }
         ClientError::Certificate(_) | ClientError::NotTls => {
             Stop(exit::OTHER, no_connection(error, url).unwrap_or_else(|| error.to_string()))
         }
         ClientError::Unreachable(_) | ClientError::NothingThere | ClientError::NoAnswer(_) => {
-            Stop(exit::NO_ANSWER, format!("{error}: task {task_id} continues; get it later: {command}"))
+            let task = if is_known { format!("task {task_id} continues; ") } else { String::new() };
+            Stop(exit::NO_ANSWER, format!("{error}: {task}get it later: {command}"))
         }
         ClientError::Refused(refusal) if refusal.from_api && refusal.status == StatusCode::NOT_FOUND => {
             Stop(exit::OTHER, format!("{url} has no task {task_id} in this key's account"))
@@ -413,8 +424,14 @@ impl FollowArgs {
 }
 
 impl Report {
+    /// Notes that the server has accepted a task.
+    pub(super) fn accept(&mut self, task: &Accepted) {
+        (self.task_id, self.status) = (Some(task.task_id.clone()), PROCESSING);
+        self.note_ignored(&task.ignored_fields);
+    }
+
     /// Notes what the server ignored of a submit, and says so.
-    pub(super) fn note_ignored(&mut self, fields: &[String]) {
+    fn note_ignored(&mut self, fields: &[String]) {
         if !fields.is_empty() {
             self.ignored_fields = fields.to_vec();
             complain(&terminal::visible(&format!("The server ignored: {}.", fields.join(", "))));
@@ -426,7 +443,10 @@ impl Report {
             Some(id) if !self.images.is_empty() => {
                 format!("interrupted; {}, and {} saves them", self.where_images_are(), get_later(id, url))
             }
-            Some(id) => format!("interrupted; task {id} continues, and this waits for it: {}", get_later(id, url)),
+            Some(id) if self.status.is_some() => {
+                format!("interrupted; task {id} continues, and this waits for it: {}", get_later(id, url))
+            }
+            Some(id) => format!("interrupted; this waits for task {id}: {}", get_later(id, url)),
             None if self.submitting => may_exist(&"interrupted", url).1,
             None => "interrupted; nothing was submitted".to_owned(),
         }
