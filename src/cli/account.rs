@@ -1,7 +1,6 @@
 //! `tintype account` creates, lists, disables and deletes accounts, which own keys, credits and tasks.
 
 use std::io::{self, IsTerminal as _};
-use std::path::Path;
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
@@ -140,7 +139,7 @@ async fn create(args: CreateArgs, data: &DataSettings) -> Outcome {
     show(args.json, &account, || {
         let credits = counted(account.credits, "credit", "credits");
         let rank = if account.admin { " It is an admin account." } else { "" };
-        let name = quoted(Path::new(&account.name));
+        let name = quoted(&account.name);
         format!(
             "Created account {} ({}) with {credits}.{rank}\n\
              Sign in: tintype account link {name}\nNew key: tintype key create --account {name}",

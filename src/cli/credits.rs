@@ -98,6 +98,10 @@ struct Balance<'a> {
 
 pub(super) async fn run(command: CreditsCommand, data: &DataSettings) -> Outcome {
     let store = open_store(data).await?;
+    if !matches!(command, CreditsCommand::Audit(_)) {
+        // No server may run that ends grants.
+        store.expire_grants().await?;
+    }
     match command {
         CreditsCommand::Grant(args) => grant(args, &store).await,
         CreditsCommand::Take(args) => take(args, &store).await,

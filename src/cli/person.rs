@@ -9,7 +9,7 @@ use console::Term;
 use serde::Serialize;
 
 use super::owners::{AccountFilterArgs, owner_name};
-use super::printing::{JsonArgs, show, show_once};
+use super::printing::{JsonArgs, quoted, show, show_once};
 use super::values::role;
 use super::{Failure, Outcome, find_account, table};
 use crate::service::people::People;
@@ -155,8 +155,8 @@ async fn add(args: AddArgs, store: &Arc<Store>) -> Outcome {
     let person = find_person(store, &args.name).await?;
     show_person(store, args.json, &person, || {
         let (name, role, account) = (&person.name, person.role, &account.name);
-        let next =
-            if person.has_password { String::new() } else { format!("\nSign-in link: tintype person link {name}") };
+        let link = || format!("\nSign-in link: tintype person link {}", quoted(name));
+        let next = if person.has_password { String::new() } else { link() };
         format!("Added {name} to the account {account} as {role}.{next}")
     })
     .await
@@ -266,7 +266,12 @@ async fn set_password(args: OnePersonArgs, store: &Arc<Store>) -> Outcome {
 fn typed_password() -> Result<String, Failure> {
     if io::stdin().is_terminal() {
         output::ask("New password: ");
-        return Ok(Term::stderr().read_secure_line()?);
+        let password = Term::stderr().read_secure_line()?;
+        output::ask("The same once more: ");
+        return match Term::stderr().read_secure_line()? == password {
+            true => Ok(password),
+            false => Err("the two passwords differ, so nothing was changed".into()),
+        };
     }
     let mut text = String::new();
     io::stdin().take(MAX_PASSWORD_BYTES as u64 + 2).read_to_string(&mut text)?;

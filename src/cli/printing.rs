@@ -98,8 +98,8 @@ pub(super) fn exit_code(code: ExitCode) -> ExitCode {
 }
 
 /// A path, or a name, as a word of a shell.
-pub(super) fn quoted(path: &Path) -> String {
-    let text = path.to_string_lossy();
+pub(super) fn quoted(word: impl AsRef<Path>) -> String {
+    let text = word.as_ref().to_string_lossy();
     let plain = |char: char| char.is_ascii_alphanumeric() || "/._-+".contains(char);
     if text.chars().all(plain) { text.into_owned() } else { format!("'{}'", text.replace('\'', "'\\''")) }
 }

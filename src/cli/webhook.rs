@@ -9,7 +9,7 @@ use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 
 use super::owners::{AccountFilterArgs, owner_name};
-use super::printing::{JsonArgs, show, show_once, show_verdict};
+use super::printing::{JsonArgs, quoted, show, show_once, show_verdict};
 use super::values::whole_number;
 use super::{Failure, Outcome, complain, find_account, open_store, or_dash, table};
 use crate::service::webhooks::endpoints::{self, EndpointRefusal};
@@ -334,8 +334,9 @@ async fn check_can_send(store: &Store, id: Id) -> Result<(), Failure> {
     }
     let account = find_account(store, &endpoint.account_id.to_string()).await?;
     if account.disabled_at.is_some() {
-        let name = account.name;
-        return Err(Failure(format!("account {name} is disabled: `tintype account enable {name}` enables it")));
+        let name = &account.name;
+        let command = format!("tintype account enable {}", quoted(name));
+        return Err(Failure(format!("account {name} is disabled: `{command}` enables it")));
     }
     Ok(())
 }

@@ -80,7 +80,7 @@ impl FirstKey {
     /// The key, and commands to paste, for an API at `url`.
     pub(super) fn announce(&self, url: &str) {
         let account = format!("the account \"{FIRST_ACCOUNT}\" with {FIRST_CREDITS} credits");
-        let program = quoted(&program());
+        let program = quoted(program());
         let key = match &self.0 {
             Handover::Shown(key) => {
                 say(&format!("\nThis is your first API key, for {account}. It will not be shown again:\n\n  {key}"));
@@ -128,7 +128,7 @@ pub(super) fn real_images_hint(settings: &EngineSettings, data: &Path) -> Option
     let seconds = seconds.map_or_else(String::new, |seconds| format!(", about {seconds} s per image"));
     let follows = settings.engine.is_none() && settings.engine_table.is_empty();
     let then = if follows { "This server then uses it." } else { "Then start the server without an engine." };
-    let (program, name) = (quoted(&program()), &model.name);
+    let (program, name) = (quoted(program()), &model.name);
     let (disk, memory) = (ByteSize(model.disk_bytes()), ByteSize(model.memory_bytes()));
     let lines = format!(
         "          These are sketches. For real images: {program} model pull {name} --data {}\n          \
@@ -151,7 +151,7 @@ impl FirstLink {
     pub(super) async fn create(store: &Arc<Store>, data: &Path, url: &str, shown: bool) -> Result<Self, Failure> {
         let account = find_account(store, FIRST_ACCOUNT).await?;
         let (link, _) = link_of_account(store, &account, url).await?;
-        let (program, directory) = (quoted(&program()), from_anywhere(data));
+        let (program, directory) = (quoted(program()), from_anywhere(data));
         let command = format!("{program} account link {FIRST_ACCOUNT} --data {directory} --public-url {url}");
         Ok(Self { link: Handover::of(&link, data, FIRST_LINK, shown)?, command })
     }
@@ -182,7 +182,7 @@ impl FirstLink {
 
 /// Two lines on how to get into an installation whose key and link were shown at an earlier start.
 pub(super) fn sign_in_hint(data: &Path) -> String {
-    let (program, data) = (quoted(&program()), from_anywhere(data));
+    let (program, data) = (quoted(program()), from_anywhere(data));
     format!(
         "\nSign in: {program} account link NAME --data {data}\nNew key: {program} key create --account NAME --data {data}"
     )
@@ -190,5 +190,5 @@ pub(super) fn sign_in_hint(data: &Path) -> String {
 
 /// A path as a word of a shell in any directory.
 fn from_anywhere(path: &Path) -> String {
-    quoted(&std::path::absolute(path).unwrap_or_else(|_| path.to_owned()))
+    quoted(std::path::absolute(path).unwrap_or_else(|_| path.to_owned()))
 }
