@@ -29,9 +29,9 @@ pub const MIN_SAMPLES: usize = 4;
 const ONE_OUTLIER_IN: usize = 8;
 
 /// The part of a render after which its pace predicts the whole time.
-const TELLING_PART: f64 = 0.02;
+const MIN_PROGRESS: f64 = 0.02;
 /// The time for which it must have run: a stage is up to [`PROGRESS_EVERY`] old, which would be most of a shorter time.
-const TELLING_TIME: Duration = PROGRESS_EVERY.saturating_mul(2);
+const MIN_RUNNING: Duration = PROGRESS_EVERY.saturating_mul(2);
 
 /// The length of the queue and the capacity of all workers, as last read by this process.
 #[derive(Debug)]
@@ -61,7 +61,7 @@ pub struct WorkerThroughput {
 /// Whether an attempt has run for long enough that its pace, or the absence of one, says when it ends.
 pub fn is_telling(attempt: AttemptProgress) -> bool {
     let part = attempt.stage.map(|stage| f64::from(stage.fraction()));
-    attempt.running >= TELLING_TIME && part.is_none_or(|part| part >= TELLING_PART)
+    attempt.running >= MIN_RUNNING && part.is_none_or(|part| part >= MIN_PROGRESS)
 }
 
 /// Estimated time until an attempt ends: extrapolated from its steps if it reports some, otherwise the rest of the

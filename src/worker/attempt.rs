@@ -13,7 +13,7 @@ use tracing::Instrument as _;
 use super::reference_slots::ReferenceSlot;
 use super::render::{RenderControl, RenderError, Sources};
 use super::render_slots::{RenderSlot, RenderSlots};
-use super::turned_away::Turn;
+use super::turned_away::NextTry;
 use super::{CANCEL_GRACE, Worker};
 use crate::files::FilesError;
 use crate::service::endings::RETRY_DELAY;
@@ -128,7 +128,7 @@ impl Worker {
     /// Gives a task back that the engine turned away, for a while. It loses an attempt if it is at fault itself.
     async fn turned_away(&self, claim: &Claim, cause: &str, pause: Option<Duration>) -> &'static str {
         let task = claim.lease.task_id;
-        let Turn { delay, loses_attempt } = self.turned_away.note(task, pause);
+        let NextTry { delay, loses_attempt } = self.turned_away.note(task, pause);
         if loses_attempt {
             self.shared.endings.retry(claim, delay, cause).await;
             return LOST;

@@ -12,7 +12,7 @@ const MAX_TASKS: usize = 256;
 const FIRST_DELAY: Duration = Duration::from_secs(2);
 const MAX_DELAY: Duration = Duration::from_secs(60);
 /// Rejections a task gets before they count against it, even while others are rendered: the server may be at its limit.
-const FREE: u32 = 2;
+const FREE_REJECTIONS: u32 = 2;
 
 /// The latest tasks that the engine turned away. One is at fault if the engine keeps turning it away and renders others.
 #[derive(Debug, Default)]
@@ -34,7 +34,7 @@ struct Task {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Turn {
+pub(super) struct NextTry {
     /// Time to wait before it is tried again.
     pub delay: Duration,
     pub loses_attempt: bool,
@@ -46,7 +46,7 @@ impl TurnedAway {
     }
 
     /// Notes that the engine turned a task away, and asked for a pause.
-    pub(super) fn note(&self, id: Id, pause: Option<Duration>) -> Turn {
+    pub(super) fn note(&self, id: Id, pause: Option<Duration>) -> NextTry {
         let mut tasks = self.0.locked();
         let rendered = tasks.rendered;
         let known = tasks.latest.iter().position(|task| task.id == id).and_then(|index| tasks.latest.remove(index));
@@ -56,9 +56,9 @@ impl TurnedAway {
         let surplus = tasks.latest.len().saturating_sub(MAX_TASKS);
         tasks.latest.drain(..surplus);
         let delay = FIRST_DELAY.saturating_mul(2_u32.saturating_pow(task.times - 1)).min(MAX_DELAY);
-        Turn {
+        NextTry {
             delay: pause.map_or(delay, |pause| pause.max(delay)),
-            loses_attempt: task.times > FREE && rendered > task.rendered,
+            loses_attempt: task.times > FREE_REJECTIONS && rendered > task.rendered,
         }
     }
 }

@@ -30,7 +30,7 @@ const MAX_QUOTE: usize = 300;
 
 /// Statuses that no prompt causes, and what the operator can do about them. Without advice, they pass by themselves:
 /// the server is busy or starting, or a proxy cannot reach it.
-const NOT_OF_THE_WORK: [(u16, &str); 15] = [
+const SERVER_FAULTS: [(u16, &str); 15] = [
     (401, CHECK_KEY),
     (402, "billing problem at the provider"),
     (403, CHECK_KEY),
@@ -271,7 +271,7 @@ impl Endpoint {
     pub fn failure(&self, answer: &EngineResponse, words: &Words) -> Fault {
         let status = answer.status.as_u16();
         let cause = format!("{} answered {status}{}", self.name(), self.quoted(words));
-        let known = NOT_OF_THE_WORK.iter().find(|(known, _)| *known == status).map(|(_, advice)| *advice);
+        let known = SERVER_FAULTS.iter().find(|(known, _)| *known == status).map(|(_, advice)| *advice);
         let error = match words.advice.or(known) {
             Some("") => EngineError::NotAvailable(cause),
             Some(advice) => EngineError::NotAvailable(format!("{}: {advice}", cause.trim_end_matches('.'))),

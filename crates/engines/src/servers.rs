@@ -175,7 +175,7 @@ impl<S: Server> Servers<S> {
                 }
                 Err(Fault { error: EngineError::NotAvailable(cause), pause, .. }) => {
                     let rejection = Rejection { cause, pause };
-                    if let Some(rejection) = self.judge(permit.index, work, rejection).await {
+                    if let Some(rejection) = self.handle_rejection(permit.index, work, rejection).await {
                         tried.insert(permit.index, rejection);
                     }
                 }
@@ -186,7 +186,7 @@ impl<S: Server> Servers<S> {
 
     /// Takes a server that rejected work out of rotation, if it fails a probe, or asks for a pause and has also
     /// rejected other work. If it stays, returns the rejection.
-    async fn judge(&self, index: usize, work: BriefHash, rejection: Rejection) -> Option<Rejection> {
+    async fn handle_rejection(&self, index: usize, work: BriefHash, rejection: Rejection) -> Option<Rejection> {
         let several = {
             let mut states = self.shared.states.locked();
             states[index].note_rejection(work);

@@ -18,10 +18,10 @@ use crate::service::ServiceContext;
 pub mod auth;
 mod cors;
 mod dialect;
+mod discard_body;
 pub mod error;
 pub mod framing;
 mod host;
-mod leftover;
 pub mod malformed;
 pub mod observe;
 mod proxy;
@@ -46,7 +46,7 @@ pub(super) async fn run(
     let unread =
         |request: &Request| early(request).or_else(|| preflight(request).filter(|_| !auth::has_key_in_query(request)));
     let answer = async |request| match unread(&request) {
-        None => leftover::discard_rest(request, |request| auth::guard(&api, &readiness, request, next)).await,
+        None => discard_body::discard_rest(request, |request| auth::guard(&api, &readiness, request, next)).await,
         Some(response) => response,
     };
     let client = if api.settings.log_clients { proxy::client(&api.settings.trusted_proxies, &request) } else { None };

@@ -36,11 +36,11 @@ pub use self::attempt_slots::MAX_OF_ENDPOINT;
 pub const ATTEMPT_LEASE: Duration = Duration::from_secs(30);
 /// An endpoint is disabled when an attempt at an event that has waited for this long fails, and nothing was delivered to it
 /// for this long. It is a little less than the schedule takes.
-pub const DEAD_AFTER: Duration = Duration::from_secs(3 * 24 * 60 * 60);
-/// Endpoints per round.
-const ROUND: u32 = 256;
+pub const DISABLE_AFTER: Duration = Duration::from_secs(3 * 24 * 60 * 60);
+/// Endpoints read at once.
+const BATCH: u32 = 256;
 /// Shortest time between two attempts at a failing endpoint.
-const HOLD: Duration = Duration::from_secs(1);
+const MIN_PAUSE: Duration = Duration::from_secs(1);
 
 /// Delivers the events of one installation, beside the deliverers of other processes.
 #[derive(Debug)]
@@ -112,12 +112,12 @@ impl Deliverer {
     async fn begin(&self) -> Result<Vec<Begun>> {
         let due = self.due().await?;
         let shares = self.slots.share(&due);
-        if due.len() >= ROUND as usize && !self.slots.is_filled_by(&shares) {
+        if due.len() >= BATCH as usize && !self.slots.is_filled_by(&shares) {
             // There may be more endpoints, and only their own limits left these out: the next round looks further.
             *self.cursor.locked() = due.last().map(|endpoint| endpoint.id);
         } else if !shares.is_empty() {
             // A round that could not serve all begins the next one where it stopped.
-            let left_out = shares.len() < due.len() || due.len() == ROUND as usize;
+            let left_out = shares.len() < due.len() || due.len() == BATCH as usize;
             *self.cursor.locked() = shares.last().map(|(id, _)| *id).filter(|_| left_out);
         }
         if shares.is_empty() {
@@ -134,9 +134,9 @@ impl Deliverer {
     /// Endpoints with due deliveries, starting after the one served last.
     async fn due(&self) -> Result<Vec<DueEndpoint>> {
         let after = *self.cursor.locked();
-        let mut due = self.shared.store.due_endpoints(after, ROUND).await?;
-        if after.is_some() && due.len() < ROUND as usize {
-            let more = self.shared.store.due_endpoints(None, ROUND).await?;
+        let mut due = self.shared.store.due_endpoints(after, BATCH).await?;
+        if after.is_some() && due.len() < BATCH as usize {
+            let more = self.shared.store.due_endpoints(None, BATCH).await?;
             due.extend(more.into_iter().filter(|endpoint| Some(endpoint.id) <= after));
         }
         Ok(due)
@@ -198,7 +198,7 @@ impl Deliverer {
             }
         };
         let is_test = claim.event.kind == EventType::Test;
-        let dead = now.saturating_sub(DEAD_AFTER);
+        let dead = now.saturating_sub(DISABLE_AFTER);
         let verdict = match status {
             Some(410) => Verdict::Gone,
             _ if is_test => Verdict::Nothing,
@@ -209,7 +209,7 @@ impl Deliverer {
             Verdict::Gone | Verdict::Nothing => None,
             _ => schedule::wait_after(attempt, retry_after, rand::random::<f64>()),
         };
-        let hold = retry_after.unwrap_or_default().max(HOLD);
+        let hold = retry_after.unwrap_or_default().max(MIN_PAUSE);
         AttemptEnd::Failed(AttemptFailure { status, trouble, again_in, hold, verdict })
     }
 }

@@ -28,7 +28,7 @@ pub(super) fn accepted(asked: Duration) -> Duration {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::service::webhooks::DEAD_AFTER;
+    use crate::service::webhooks::DISABLE_AFTER;
     use tintype_store::LONGEST_WAIT;
 
     #[test]
@@ -37,7 +37,7 @@ mod tests {
         assert_eq!(waits, [5, 300, 1_800, 7_200, 18_000, 36_000, 50_400, 72_000, 86_400]);
         let all = Duration::from_secs(waits.iter().sum());
         let before_last = all - Duration::from_secs(86_400).mul_f64(1.0 + JITTER);
-        assert!(all > DEAD_AFTER && before_last < DEAD_AFTER);
+        assert!(all > DISABLE_AFTER && before_last < DISABLE_AFTER);
         assert_eq!(
             (wait_after(10, None, 0.0), wait_after(0, None, 0.0), wait_after(u32::MAX, None, 0.0)),
             (None, None, None)

@@ -242,11 +242,11 @@ impl Body {
         Ok(Self { weights: suit.weights("unet", self.weights, &uses)?, decoder, ..self })
     }
 
-    /// The model's traits. `ways` holds a family, the steps and the guidance for each way in which the model can have
+    /// The model's traits. `variants` holds a family, the steps and the guidance for each way in which the model can have
     /// been made: `[usual, distilled, consistent, turbo]`. No field in a folder says how many steps suit the model, so
     /// others must tell: LCM has a guidance input, or its own scheduler if its weights were merged into another model.
-    pub(super) fn traits(&self, index: &Config, ways: [(&'static str, usize, f32); 4]) -> Result<Traits> {
-        let [usual, distilled, consistent, turbo] = ways;
+    pub(super) fn traits(&self, index: &Config, variants: [(&'static str, usize, f32); 4]) -> Result<Traits> {
+        let [usual, distilled, consistent, turbo] = variants;
         let takes_guidance = self.unet.guidance.is_some();
         let class = self.scheduler.text("_class_name", "")?;
         let ((family, steps, guidance), strength) =

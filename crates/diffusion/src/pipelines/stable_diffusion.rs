@@ -61,13 +61,13 @@ pub(super) fn open(parts: Parts<1>, suit: &mut WeightPreparation<'_>) -> Result<
     let tokens = encoder.clip.tokens;
     let scheduler = corrected(&parts.index, &parts.scheduler)?;
     let body = Body::open((unet, parts.unet_weights), parts.vae, scheduler, tokens, suit.options.vae.as_deref())?;
-    let ways = [
+    let variants = [
         ("Stable Diffusion", 25, 7.5),
         ("Latent Consistency Model", 4, 8.5),
         ("Stable Diffusion with LCM", 4, 1.0),
         ("Stable Diffusion Turbo", 1, 0.0),
     ];
-    let traits = body.traits(&parts.index, ways)?;
+    let traits = body.traits(&parts.index, variants)?;
     Ok(LatentDiffusion { traits, text: encoder.prepared(suit)?, body: body.prepared(suit)? })
 }
 

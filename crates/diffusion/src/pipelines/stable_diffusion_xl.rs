@@ -54,13 +54,13 @@ pub(super) fn open(parts: Parts<2>, suit: &mut WeightPreparation<'_>) -> Result<
     let (first, second) = (first.knowing(words), second.knowing(words_2));
     let unet = (unet, parts.unet_weights);
     let body = Body::open(unet, parts.vae, parts.scheduler, first.clip.tokens, suit.options.vae.as_deref())?;
-    let ways = [
+    let variants = [
         ("Stable Diffusion XL", 30, 5.0),
         ("Latent Consistency Model XL", 4, 8.0),
         ("Stable Diffusion XL with LCM", 4, 1.0),
         ("Stable Diffusion XL Turbo", 1, 0.0),
     ];
-    let traits = body.traits(&parts.index, ways)?;
+    let traits = body.traits(&parts.index, variants)?;
     let zeros = parts.index.flag("force_zeros_for_empty_prompt", true)?;
     let text = Encoders { first: first.prepared(suit)?, second: second.prepared(suit)?, pooled, zeros };
     Ok(LatentDiffusion { traits, text, body: body.prepared(suit)? })

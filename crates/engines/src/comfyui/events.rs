@@ -55,7 +55,7 @@ impl Events {
     pub(super) async fn end(&mut self, on_step: impl Fn(u32, u32), on_preview: impl Fn(&[u8])) {
         while let Some(socket) = &mut self.0 {
             match socket.next().await {
-                Some(Ok(Message::Text(text))) => match matter(&text) {
+                Some(Ok(Message::Text(text))) => match event_kind(&text) {
                     EventKind::Step(done, of) => on_step(done, of),
                     EventKind::End => {
                         self.0 = None;
@@ -102,7 +102,7 @@ fn preview(message: &[u8]) -> Option<&[u8]> {
     (*kind == PREVIEW && (1..=MAX_PREVIEW).contains(&file.len())).then_some(file)
 }
 
-fn matter(text: &str) -> EventKind {
+fn event_kind(text: &str) -> EventKind {
     if text.len() > MAX_TEXT {
         return EventKind::Other;
     }
@@ -143,7 +143,7 @@ mod tests {
             ("[1]", EventKind::Other),
             ("<html>", EventKind::Other),
         ] {
-            assert_eq!(matter(text), expected, "{text}");
+            assert_eq!(event_kind(text), expected, "{text}");
         }
     }
 }
