@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 use tintype_config::{LEASE, SWEEP_EVERY, TASK_TIME_LIMIT};
-use tintype_store::Lease;
+use tintype_store::{Lease, LeaseWrite};
 use tintype_system::clock::Clock;
 
 use crate::rigs::service::{Caller, NOON, Service};
@@ -66,6 +66,70 @@ async fn a_task_from_before_the_clock_was_set_back_ends_in_time() {
     process.service.sweep().await;
     assert_eq!(status(&caller, &task).await, "failed");
     assert_eq!(service.shared.store.audit().await.expect("a store").drifts, []);
+}
+
+#[tokio::test]
+async fn a_task_dated_ahead_that_a_worker_holds_for_a_while_ends_in_time() {
+    let service = Service::start().await;
+    let process = Process::of(&service).await;
+    let caller = service.caller("ada", 100).await;
+    let right = service.clock.now();
+    service.clock.advance(MINUTE * 360);
+    let task = caller.submit_prompt("a boat").await;
+    service.clock.set(right);
+    process.service.sweep().await;
+    let held = service.shared.store.claim(1, LEASE).await.expect("a store").remove(0).lease;
+    process.pass(&service, LEASE / 2);
+    process.service.sweep().await;
+    let released = service.shared.store.release(held, Duration::ZERO).await.expect("a store");
+    assert_eq!(released, LeaseWrite::Done);
+    process.pass(&service, TASK_TIME_LIMIT - LEASE / 2 - MOMENT);
+    process.service.sweep().await;
+    assert_eq!(status(&caller, &task).await, "processing");
+    process.pass(&service, MOMENT);
+    process.service.sweep().await;
+    assert_eq!(status(&caller, &task).await, "failed");
+}
+
+#[tokio::test]
+async fn a_task_dated_ahead_ends_in_time_when_the_clock_has_reached_its_date() {
+    let service = Service::start().await;
+    let process = Process::of(&service).await;
+    let caller = service.caller("ada", 100).await;
+    let right = service.clock.now();
+    service.clock.advance(MINUTE * 5);
+    let task = caller.submit_prompt("a boat").await;
+    service.clock.set(right);
+    process.service.sweep().await;
+    process.pass(&service, MINUTE * 5);
+    process.service.sweep().await;
+    process.pass(&service, TASK_TIME_LIMIT - MINUTE * 5 - MOMENT);
+    process.service.sweep().await;
+    assert_eq!(status(&caller, &task).await, "processing");
+    process.pass(&service, MOMENT);
+    process.service.sweep().await;
+    assert_eq!(status(&caller, &task).await, "failed");
+}
+
+#[tokio::test]
+async fn a_task_dated_ahead_that_cannot_be_failed_delays_no_other() {
+    let service = Service::start_with(&["--test-fault", "before-fail-unleased=error"]).await;
+    let process = Process::of(&service).await;
+    let caller = service.caller("ada", 100).await;
+    let right = service.clock.now();
+    service.clock.advance(MINUTE * 360);
+    let tasks = [caller.submit_prompt("a boat").await, caller.submit_prompt("a hut").await];
+    service.clock.set(right);
+    process.service.sweep().await;
+    process.pass(&service, TASK_TIME_LIMIT);
+    let failed = async || {
+        process.service.sweep().await;
+        let states = [status(&caller, &tasks[0]).await, status(&caller, &tasks[1]).await];
+        states.iter().filter(|state| *state == "failed").count()
+    };
+    assert_eq!(failed().await, 1);
+    assert!(service.faults.all_happened());
+    assert_eq!(failed().await, 2, "the next sweep tries again");
 }
 
 #[tokio::test]

@@ -184,6 +184,16 @@ impl Store {
         rows.iter().map(waiting_task).collect()
     }
 
+    /// The unfinished tasks among `known`, and the oldest ones created at `from` or later, at most `limit`, in any order.
+    pub async fn unfinished_from(&self, from: Timestamp, known: &[Id], limit: u32) -> Result<Vec<Id>> {
+        let sql = format!(
+            "SELECT task_id FROM queue WHERE task_id {} UNION SELECT task_id FROM (
+                 SELECT task_id FROM queue WHERE task_id >= $1 ORDER BY task_id LIMIT $3) AS later",
+            self.driver.in_list(2)
+        );
+        self.driver.list(&sql, &[&Id::floor(from), &List(known), &limit], |row| row.get("task_id")).await
+    }
+
     /// Pauses the queue: no claim by any process returns a task until [`Store::resume_queue`]. Returns the time since
     /// which it is paused.
     pub async fn pause_queue(&self) -> Result<Timestamp> {

@@ -5,7 +5,7 @@ use std::time::Duration;
 use tintype_domain::model::{FailureCause, Id, Status, Surface, TaskId};
 use tintype_domain::request::GenerateRequest;
 use tintype_store::{
-    ANY_REFERENCES, LONGEST_DELAY, Lease, LeaseWrite, QueueDepth, Reclaim, Result, Store, WaitingTask,
+    ANY_REFERENCES, LONGEST_DELAY, Lease, LeaseWrite, QueueDepth, Reclaim, Result, Store, StoreError, WaitingTask,
 };
 use tintype_system::clock::Clock;
 
@@ -318,6 +318,27 @@ case!(waiting_tasks_returns_the_oldest_in_order, async |fx| {
     let lease = fx.claim().await?;
     ids.retain(|(id, _)| *id != lease.task_id);
     assert_eq!(fx.store.waiting_tasks(10).await?, waiting(&ids));
+    Ok(())
+});
+
+case!(known_and_later_tasks_are_listed_until_they_end, async |fx| {
+    let ada = fx.account("ada", 100).await?;
+    let first = fx.submit(ada).await?.id;
+    fx.clock.advance(LEASE);
+    let from = fx.clock.now();
+    let [second, third] = [fx.submit(ada).await?.id, fx.submit(ada).await?.id];
+    let unfinished = async |known: &[Id], limit| {
+        let mut found = fx.store.unfinished_from(from, known, limit).await?;
+        found.sort();
+        Ok::<_, StoreError>(found)
+    };
+    assert_eq!(unfinished(&[], 9).await?, [second, third]);
+    assert_eq!(unfinished(&[first, second], 1).await?, [first, second]);
+    // A worker holds the first.
+    let lease = fx.claim().await?;
+    assert_eq!(unfinished(&[first], 9).await?, [first, second, third]);
+    fx.store.complete(lease, one_file()).await?;
+    assert_eq!(unfinished(&[first], 9).await?, [second, third]);
     Ok(())
 });
 
