@@ -39,7 +39,7 @@ impl UsageCache {
     pub async fn since(&self, store: &Store, account: Id, since: Timestamp) -> Result<BTreeMap<Timestamp, i64>> {
         let known = self.0.get(&account).filter(|counted| counted.since <= since);
         let mut counted = known.unwrap_or(Counted { since, last: 0, days: BTreeMap::new() });
-        for usage in store.usage(account, counted.since, counted.last).await? {
+        for usage in store.usage(account, counted.last).await? {
             *counted.days.entry(usage.day).or_default() += usage.used;
             counted.last = counted.last.max(usage.last);
         }

@@ -49,6 +49,7 @@ use crate::service::uploads::Uploads;
 use crate::service::usage::UsageCache;
 use tintype_config::{ConnectionLimits, FileLinks, RequiredFor};
 use tintype_domain::model::Id;
+use tintype_domain::person::Person;
 use tintype_domain::signed_tokens::TokenSigner;
 use tintype_domain::source::Source;
 use tintype_outbound::identity_provider::IdentityProvider;
@@ -89,10 +90,11 @@ pub struct Studio {
     people: People,
     failures: Arc<Failures>,
     sign_in_attempts: SignInAttempts,
-    /// Places for password hashes, for sign-ups, and for downloads of an account.
+    /// Places for password hashes, for sign-ups, and for downloads and reports of an account.
     hashes: Shares<Source>,
     sign_ups: Shares<Source>,
     downloads: Shares,
+    reports: Shares,
     codes: SignInAttempts,
     provider: Option<IdentityProvider>,
     exchanges: sign_in::oidc::Exchanges,
@@ -174,6 +176,7 @@ impl Studio {
             hours: HourlyStats::default(),
             usage: UsageCache::default(),
             downloads: Shares::limited(images::downloads::MAX_DOWNLOADS, usize::MAX),
+            reports: Shares::limited(1, usize::MAX),
             connections,
             settings,
             shared,
@@ -183,6 +186,11 @@ impl Studio {
     /// The maker of thumbnails.
     pub fn thumbnails(&self) -> &Thumbnails {
         &self.thumbnails
+    }
+
+    /// The places for reports.
+    pub fn reports(&self) -> &Shares {
+        &self.reports
     }
 
     /// The tickets of this moment.
@@ -196,6 +204,28 @@ impl Studio {
         let Some(seconds) = counted.and_then(|counted| counted.retry_after) else { return Ok(()) };
         self.shared.metrics.rate_limited.inc();
         Err(PageError::too_often(seconds))
+    }
+
+    /// Counts a request of a person, and rejects it beyond the limit of the person or the account.
+    async fn count_person(&self, person: &Person, limit: RateLimit) -> Result<(), PageError> {
+        self.count(person.id, limit).await?;
+        self.count(person.account_id, limit.of_account()).await
+    }
+
+    /// Reads a report for a person. An account has one at a time, which is read to its end even if the person has gone,
+    /// so that nobody begins many.
+    async fn report<T: Send + 'static>(
+        &self,
+        person: &Person,
+        read: impl Future<Output = tintype_store::Result<T>> + Send + 'static,
+    ) -> Result<T, PageError> {
+        self.count_person(person, RateLimit::Report).await?;
+        let place = self.reports.try_take(Some(person.account_id)).map_err(|_| PageError::too_often(1))?;
+        let read = tokio::spawn(async move {
+            let _place = place;
+            read.await
+        });
+        Ok(read.await.map_err(PageError::caused_by)??)
     }
 
     /// Sends open pages what changes, until `stop`, which also ends their streams.

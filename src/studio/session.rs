@@ -152,7 +152,7 @@ impl Visitor {
             return Err(PageError::caused_by(EarlyVisitor));
         }
         let visitor = Self::read(parts, studio, need).await.map_err(|error| error.leading_to(parts))?;
-        studio.count(visitor.person_id(), RateLimit::Page).await?;
+        studio.count_person(&visitor.session.person, RateLimit::Page).await?;
         Ok(visitor)
     }
 }
@@ -289,7 +289,7 @@ impl<'a> PendingVisitor<'a> {
     async fn with(parts: &'a Parts, studio: &Arc<Studio>, need: Need) -> Result<Self, PageError> {
         check_origin(studio, parts)?;
         let early = Visitor::read(parts, studio, need).await.map_err(|error| error.with_unsent_form(parts))?;
-        studio.count(early.session.person.id, RateLimit::Form).await?;
+        studio.count_person(&early.session.person, RateLimit::Form).await?;
         Ok(Self { early, parts, need })
     }
 

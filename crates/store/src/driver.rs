@@ -12,6 +12,7 @@ use std::time::Duration;
 use futures::FutureExt as _;
 use rusqlite::ToSql as _;
 use rusqlite::types::{FromSql as _, ToSqlOutput, Value, ValueRef};
+use tokio::sync::Semaphore;
 
 use super::postgres::{self, PostgresStore};
 use super::sqlite::{self, SqliteStore};
@@ -360,6 +361,11 @@ impl Store {
         last.1.clone()
     }
 
+    /// The turns of reports. A test that holds them all keeps reports waiting.
+    pub fn report_turns(&self) -> Arc<Semaphore> {
+        with_store!(self.driver, store => store.reports.clone())
+    }
+
     /// From now on new connections to PostgreSQL have the password of the URL in this file, as far as it can be read.
     pub fn follow(&self, url_file: PathBuf) {
         if let Driver::Postgres(store) = &self.driver {
@@ -545,14 +551,38 @@ impl Driver {
         self.read(sql, parameters).await?.iter().map(of_row).collect()
     }
 
-    /// [`Driver::read`] for many rows, on a separate thread with SQLite.
+    /// [`Driver::read`] for many rows, on a separate thread with SQLite, one such read at a time. Submits wait for some,
+    /// so their number of rows must have a limit; others are [`Driver::report`]s.
     pub(crate) async fn long_read(&self, sql: String, parameters: &[&dyn Parameter]) -> Result<Vec<Row>> {
+        match self {
+            Self::Sqlite(store) => self.read_in_turn(&store.long_reads, sql, parameters).await,
+            Self::Postgres(_) => self.read(&sql, parameters).await,
+        }
+    }
+
+    /// [`Driver::read`] for as many rows as an account has. Reports wait for each other and nothing else waits for them:
+    /// on SQLite they leave the other half of two cores free, on PostgreSQL most connections.
+    pub(crate) async fn report(&self, sql: String, parameters: &[&dyn Parameter]) -> Result<Vec<Row>> {
+        self.read_in_turn(with_store!(self, store => &store.reports), sql, parameters).await
+    }
+
+    async fn read_in_turn(
+        &self,
+        turns: &Arc<Semaphore>,
+        sql: String,
+        parameters: &[&dyn Parameter],
+    ) -> Result<Vec<Row>> {
+        let turn = turns.clone().acquire_owned().await.map_err(StoreError::other)?;
         match self {
             Self::Sqlite(store) => {
                 let values = owned(parameters)?;
-                store.long_read(move |connection| query(connection, &sql, &values)).await
+                store.long_read(turn, move |connection| query(connection, &sql, &values)).await
             }
-            Self::Postgres(_) => self.read(&sql, parameters).await,
+            Self::Postgres(_) => {
+                let rows = self.read(&sql, parameters).await;
+                drop(turn);
+                rows
+            }
         }
     }
 

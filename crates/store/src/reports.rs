@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::Result;
 use super::accounts::{ACCOUNT, account, entry};
-use super::driver::{Driver, Store, from_row, of_account};
+use super::driver::{Driver, Parameter, Store, from_row, of_account};
 use super::keys::{KEY, api_key};
 use super::people::{PERSON, person};
 use super::tasks::cause;
@@ -39,6 +39,15 @@ pub struct EntryFilter {
     pub from: Option<Timestamp>,
     /// From before this time.
     pub until: Option<Timestamp>,
+}
+
+impl EntryFilter {
+    /// Whether an entry passes.
+    pub fn passes(&self, entry: &LedgerEntry) -> bool {
+        self.kind.is_none_or(|kind| entry.kind == kind)
+            && self.from.is_none_or(|from| entry.created_at >= from)
+            && self.until.is_none_or(|until| entry.created_at < until)
+    }
 }
 
 /// The credits that an account used on one day in UTC.
@@ -310,7 +319,8 @@ impl Store {
         self.driver.list(&sql, &[&account_id, &text.to_lowercase(), &after, &limit], found).await
     }
 
-    /// Ledger entries of an account that pass a filter, newest first, older than the entry `before`.
+    /// Ledger entries of an account that pass a filter, newest first, older than the entry `before`. With a filter, this
+    /// may read the account's whole ledger, so it waits for its turn among reports.
     pub async fn entries(
         &self,
         account_id: Id,
@@ -324,23 +334,28 @@ impl Store {
             ORDER BY id DESC LIMIT $6";
         let EntryFilter { kind, from, until } = filter;
         let (kind, before) = (kind.map(EntryKind::as_str), before.unwrap_or(i64::MAX));
-        self.driver.list(sql, &[&account_id, &before, &kind, &from, &until, &limit], entry).await
+        let parameters: [&dyn Parameter; 6] = [&account_id, &before, &kind, &from, &until, &limit];
+        let rows = if filter == EntryFilter::default() {
+            self.driver.read(sql, &parameters).await?
+        } else {
+            self.driver.report(sql.into(), &parameters).await?
+        };
+        rows.iter().map(entry).collect()
     }
 
-    /// The use of credits by an account, on each day since `since` on which it was charged or refunded, in order.
-    /// Counts ledger entries with an id above `after` only.
-    pub async fn usage(&self, account_id: Id, since: Timestamp, after: i64) -> Result<Vec<DayUsage>> {
-        let sql = "SELECT created_at / CAST($3 AS bigint) AS day, CAST(-sum(amount) AS bigint) AS used, max(id) AS last
-            FROM ledger WHERE account_id = $1 AND id > $4 AND created_at >= $2 AND kind IN ('charge', 'refund')
-            GROUP BY 1 ORDER BY 1";
-        self.driver.list(sql, &[&account_id, &since, &DAY_MS, &after], day_usage).await
+    /// The use of credits by an account, on each day on which it was charged or refunded, in order. Counts ledger entries
+    /// with an id above `after` only.
+    pub async fn usage(&self, account_id: Id, after: i64) -> Result<Vec<DayUsage>> {
+        let sql = "SELECT created_at / CAST($2 AS bigint) AS day, CAST(-sum(amount) AS bigint) AS used, max(id) AS last
+            FROM ledger WHERE account_id = $1 AND id > $3 AND kind IN ('charge', 'refund') GROUP BY 1 ORDER BY 1";
+        self.driver.list(sql, &[&account_id, &DAY_MS, &after], day_usage).await
     }
 
     /// The charges and refunds that pass a filter, added up exactly as in the ledger. Without a time range for an
     /// account, this reads its whole ledger.
     pub async fn usage_by(&self, by: UsageBy, filter: UsageFilter) -> Result<Vec<UsageRow>> {
         let UsageFilter { account_id, from, until } = filter;
-        let rows = self.driver.long_read(usage_by(by, account_id), &[&account_id, &from, &until]).await?;
+        let rows = self.driver.report(usage_by(by, account_id), &[&account_id, &from, &until]).await?;
         rows.iter().map(usage_row).collect()
     }
 

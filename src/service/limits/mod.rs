@@ -21,7 +21,7 @@ use self::shared::SharedLimits;
 pub const WINDOW: Duration = Duration::from_secs(60);
 /// Webhooks that the owners of an account may send by hand in that time. Each is kept for a week, and costs nothing.
 const WEBHOOKS: u32 = 30;
-/// Reports that a person may ask for in that time. Each reads the ledger of the account.
+/// Reports that a person may ask for in that time. Each may read the whole ledger of the account.
 pub const REPORTS: u32 = 30;
 /// Forms that a person may send in that time, uploads among them. Each writes, and most are kept in the audit log for a year.
 pub const FORMS: u32 = 240;
@@ -49,6 +49,12 @@ string_enum! {
         Page = "page",
         /// A report that a person asks for in the studio.
         Report = "report",
+        /// A form of any person of the account.
+        AccountForm = "account-form",
+        /// A page, picture or stream for any person of the account.
+        AccountPage = "account-page",
+        /// A report for any person of the account.
+        AccountReport = "account-report",
         /// A test of an endpoint, or a delivery that is sent again, by an owner of the account in the studio.
         Webhook = "webhook",
         /// A view of a shared link.
@@ -59,11 +65,14 @@ string_enum! {
 }
 
 impl RateLimit {
-    /// This limit for all keys of the account together.
+    /// This limit for all keys or people of the account together.
     pub fn of_account(self) -> Self {
         match self {
             Self::Submit | Self::AccountSubmit => Self::AccountSubmit,
             Self::Read | Self::AccountRead => Self::AccountRead,
+            Self::Form => Self::AccountForm,
+            Self::Page => Self::AccountPage,
+            Self::Report => Self::AccountReport,
             _ => self,
         }
     }
@@ -101,8 +110,8 @@ impl Allowance {
     }
 }
 
-/// Without a setting, an account has this many times the limit of a key.
-const KEYS_PER_ACCOUNT: u32 = 10;
+/// An account has this many times the limit of a key, without a setting, and of a person.
+pub const OF_ACCOUNT: u32 = 10;
 
 /// The rate limits of all keys, accounts and people.
 #[derive(Debug)]
@@ -127,7 +136,7 @@ impl RateLimits {
             None => None,
         };
         let (submit_rate, read_rate) = (settings.submit_rate, settings.read_rate);
-        let of_account = |set: Option<u32>, of_key: u32| set.unwrap_or(of_key.saturating_mul(KEYS_PER_ACCOUNT));
+        let of_account = |set: Option<u32>, of_key: u32| set.unwrap_or(of_key.saturating_mul(OF_ACCOUNT));
         Ok(Self {
             submit_rate,
             read_rate,
@@ -175,6 +184,9 @@ impl RateLimits {
             RateLimit::Form => FORMS,
             RateLimit::Page => PAGES,
             RateLimit::Report => REPORTS,
+            RateLimit::AccountForm => FORMS * OF_ACCOUNT,
+            RateLimit::AccountPage => PAGES * OF_ACCOUNT,
+            RateLimit::AccountReport => REPORTS * OF_ACCOUNT,
             RateLimit::Webhook => WEBHOOKS,
             RateLimit::View => VIEWS,
             RateLimit::AccountView => VIEWS_OF_ACCOUNT,

@@ -93,7 +93,13 @@ pub async fn credits(visitor: Visitor, Query(query): Query<PeriodQuery>) -> Page
         "" => None,
         cursor => Some(cursors.open_entry(account, cursor).ok_or_else(PageError::bad_request)?),
     };
-    let mut entries = visitor.studio.shared.store.entries(account, filter, before, PAGE + 1).await?;
+    let store = visitor.studio.shared.store.clone();
+    let read = async move { store.entries(account, filter, before, PAGE + 1).await };
+    let mut entries = if filter == EntryFilter::default() {
+        read.await?
+    } else {
+        visitor.studio.report(&visitor.session.person, read).await?
+    };
     let mut grants = visitor.studio.shared.store.expiring_grants(account, GRANTS).await?;
     grants.retain(|grant| grant.remaining > 0);
     let older = last_of_page(&mut entries, PAGE).map(|entry| cursors.seal_entry(account, entry.id));
@@ -130,21 +136,25 @@ async fn chart(visitor: &Visitor, days: u32) -> Result<Chart, PageError> {
 }
 
 /// The ledger as CSV (RFC 4180), newest first, with the filters of the page. It is read while it is sent, as long as the
-/// session lasts.
+/// session lasts: some entries at a time, so that nothing waits long for them, whatever the filter.
 pub async fn csv(visitor: Visitor, Query(query): Query<PeriodQuery>) -> PageResult {
-    visitor.studio.count(visitor.person_id(), RateLimit::Report).await?;
+    visitor.studio.count_person(&visitor.session.person, RateLimit::Report).await?;
     let filter = query.filter()?;
+    let download = visitor.studio.downloads.try_take(Some(visitor.account_id())).map_err(|_| PageError::busy())?;
     let head = format!("{BYTE_ORDER_MARK}time,kind,amount,balance,task_id,note\r\n");
     let head = stream::iter([io::Result::Ok(head)]);
-    let rest = stream::try_unfold((visitor, Some(None)), move |(visitor, from)| async move {
+    let rest = stream::try_unfold((visitor, download, Some(None)), move |(visitor, download, from)| async move {
         let Some(before) = from else { return Ok(None) };
         if !visitor.has_session().await.map_err(io::Error::other)? {
             return Err(io::Error::from(io::ErrorKind::PermissionDenied));
         }
         let (store, account) = (&visitor.studio.shared.store, visitor.account_id());
-        let entries = store.entries(account, filter, before, ROWS).await.map_err(io::Error::other)?;
+        let entries = store.history(account, before, ROWS).await.map_err(io::Error::other)?;
         let next = entries.last().map(|entry| Some(entry.id)).filter(|_| entries.len() == ROWS as usize);
-        Ok(Some((entries.into_iter().map(line).collect::<String>(), (visitor, next))))
+        let lines = entries.into_iter().filter(|entry| filter.passes(entry)).map(line).collect::<String>();
+        // SQLite answers on this thread, and others want it, too.
+        tokio::task::yield_now().await;
+        Ok(Some((lines, (visitor, download, next))))
     });
     Ok(crate::studio::page::csv("attachment; filename=\"credits.csv\"", Body::from_stream(head.chain(rest))))
 }

@@ -6,7 +6,6 @@ use askama::Template;
 use axum::extract::Query;
 use serde::Deserialize;
 
-use crate::service::limits::RateLimit;
 use crate::service::usage::{self, API, FORMER_PERSON, STUDIO, UNKNOWN_KEY, UsageLine};
 use crate::studio::chart::{Chart, Measure, Step};
 use crate::studio::error::{PageError, PageResult};
@@ -96,11 +95,10 @@ impl UsagePage<'_> {
 
 async fn lines(visitor: &Visitor, query: &UsageQuery) -> Result<Vec<UsageLine>, PageError> {
     visitor.require(Role::Owner)?;
-    let studio = &visitor.studio;
-    studio.count(visitor.person_id(), RateLimit::Report).await?;
-    let store = &visitor.studio.shared.store;
+    let (store, by) = (visitor.studio.shared.store.clone(), query.by());
     let filter = UsageFilter { account_id: Some(visitor.account_id()), from: query.from(store.now()), until: None };
-    Ok(usage::lines(store, query.by(), filter).await?)
+    let read = async move { usage::lines(&store, by, filter).await };
+    visitor.studio.report(&visitor.session.person, read).await
 }
 
 /// The page.

@@ -8,7 +8,7 @@ use futures::{FutureExt as _, StreamExt as _};
 use hyper::{Request, StatusCode};
 use serde_json::json;
 use tintype::http::router;
-use tintype::service::limits::{PAGES, REPORTS, VIEWS};
+use tintype::service::limits::{FORMS, OF_ACCOUNT, PAGES, REPORTS, RateLimit, VIEWS};
 use tintype::service::rejections::ALLOWANCE;
 use tintype::service::sign_in_attempts::CODE_ALLOWANCE;
 use tintype::service::uploads::MAX_ARRIVING_OF_ACCOUNT;
@@ -24,6 +24,7 @@ use crate::person::violate;
 use crate::rigs::http::{Answer, status_of};
 use crate::rigs::service::Service;
 use crate::rigs::visitor::{Visitor, text};
+use crate::rigs::wait::until;
 use crate::studio::guesses::PASSWORD;
 use crate::studio::oidc::{ADDRESSES, FORBIDDEN, Scene, refused, with_false_code};
 use crate::studio::second_factor::Ada as WithFactor;
@@ -167,6 +168,12 @@ async fn forms_of_the_studio() {
     assert_eq!(eve.send("/studio/sessions/end", &[]).await.status, StatusCode::SEE_OTHER);
     service.clock.advance(Duration::from_millis(250));
     ada.secret(&ada.send_with(&path, &[], &proof, &[]).await).await;
+    // Many people of one account together.
+    for _ in 0..FORMS * OF_ACCOUNT {
+        service.api.limits.count_one(ada.account, RateLimit::AccountForm).await;
+    }
+    assert_eq!(bob.send("/studio/sessions/end", &[]).await.status, TOO_MANY);
+    assert_eq!(eve.send("/studio/sessions/end", &[]).await.status, StatusCode::SEE_OTHER);
 }
 
 #[tokio::test]
@@ -181,6 +188,13 @@ async fn pages_of_the_studio() {
     bob.page("/studio/gallery").await;
     service.clock.advance(Duration::from_secs(1));
     ada.page("/studio/gallery").await;
+    // Many people of one account together.
+    let eve = service.visitor("eve", 10).await;
+    for _ in 0..PAGES * OF_ACCOUNT {
+        service.api.limits.count_one(ada.account, RateLimit::AccountPage).await;
+    }
+    assert_eq!(bob.get("/studio/gallery").await.status, TOO_MANY);
+    eve.page("/studio/gallery").await;
 }
 
 #[tokio::test]
@@ -247,6 +261,44 @@ async fn usage_reports() {
     ada.page("/studio/credits.csv").await;
     assert_eq!(ada.get("/studio/credits.csv").await.status, TOO_MANY);
     bob.page("/studio/credits.csv").await;
+    // So does a page of the ledger that searches it, and others do not.
+    service.clock.advance(Duration::from_secs(2));
+    ada.page("/studio/credits?kind=expiry").await;
+    assert_eq!(ada.get("/studio/credits?until=2020-01-01").await.status, TOO_MANY);
+    ada.page("/studio/credits").await;
+    reports_of_one_account(&service, &bob).await;
+}
+
+/// One account reads a report at a time, and no other one, and nothing but a report, waits for that.
+async fn reports_of_one_account(service: &Service, bob: &Visitor) {
+    let (eve, grace) = (service.visitor("eve", 10).await, service.visitor("grace", 10).await);
+    let (turns, places) = (service.shared.store.report_turns(), service.api.studio.reports());
+    let held = turns.acquire_many(turns.available_permits() as u32).await.expect("turns");
+    let begin = || Request::get("/studio/usage").header("host", service.address.to_string());
+    let report = begin().header("cookie", &bob.cookie).body(Body::empty()).expect("a request");
+    let mut reading = Box::pin(router(service.api.clone(), service.readiness.clone()).call(report));
+    until(async || (&mut reading).now_or_never().is_none() && places.used() == 1).await;
+    // Whoever goes away has no other report begun.
+    drop(reading);
+    let paths =
+        ["/studio/usage", "/studio/usage.csv", "/studio/credits?kind=expiry", "/studio/credits?from=2026-11-01"];
+    for path in paths {
+        assert_eq!(bob.get(path).await.status, TOO_MANY, "{path}");
+    }
+    let task = eve.create("a boat").await;
+    eve.page(&format!("/studio/tasks/{task}")).await;
+    bob.page("/studio/credits").await;
+    drop(held);
+    for path in paths {
+        eve.page(path).await;
+    }
+    until(async || places.used() == 0).await;
+    bob.page("/studio/usage").await;
+    for _ in 0..REPORTS * OF_ACCOUNT {
+        service.api.limits.count_one(eve.account, RateLimit::AccountReport).await;
+    }
+    assert_eq!(eve.get("/studio/usage").await.status, TOO_MANY);
+    grace.page("/studio/usage").await;
 }
 
 #[tokio::test]

@@ -1,6 +1,7 @@
 //! Pictures as files: their names, the table beside them, and the prompt and settings inside.
 
 use std::io::{Cursor, Read as _};
+use std::time::Duration;
 
 use axum::body::{Body, BodyDataStream};
 use futures::StreamExt as _;
@@ -195,6 +196,20 @@ async fn an_account_has_four_downloads_at_a_time() {
 }
 
 #[tokio::test]
+async fn downloads_of_the_ledger_are_among_them() {
+    let (_, [ada, bob]) = Service::with_visitors(&[], ["ada", "bob"], 100).await;
+    const LEDGER: &str = "/studio/credits.csv";
+    let mut open = Vec::new();
+    for _ in 0..4 {
+        open.push(ada.read(LEDGER).await);
+    }
+    assert_eq!(ada.get(LEDGER).await.status, StatusCode::TOO_MANY_REQUESTS);
+    assert_eq!(bob.get(LEDGER).await.status, StatusCode::OK);
+    drop(open.pop());
+    assert_eq!(ada.get(LEDGER).await.status, StatusCode::OK);
+}
+
+#[tokio::test]
 async fn the_ledger_is_downloaded_whole() {
     let (service, ada) = Service::with_visitor(&[], 5).await;
     for entry in 0..2_000 {
@@ -204,6 +219,13 @@ async fn the_ledger_is_downloaded_whole() {
     let lines: Vec<_> = csv.lines().collect();
     assert_eq!(lines.len(), 1 + 2_000 + 1);
     assert!(lines[1].contains("\"grant 1999\"") && lines[1_001].contains("\"grant 999\""), "{}", lines[1_001]);
+    // A filter finds what stands behind a thousand others.
+    service.clock.advance(Duration::from_secs(24 * 60 * 60));
+    for entry in 0..1_001 {
+        service.shared.store.grant(ada.account, 1, Some(&format!("later {entry}")), None).await.expect("a store");
+    }
+    let earlier = ada.page("/studio/credits.csv?until=2026-11-21").await;
+    assert!(earlier.lines().eq(lines), "{}", earlier.lines().count());
 }
 
 #[tokio::test]

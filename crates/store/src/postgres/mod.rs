@@ -8,6 +8,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use tokio::sync::Semaphore;
 use tokio_util::task::AbortOnDropHandle;
 
 use self::claim::ServedLast;
@@ -48,7 +49,12 @@ pub(crate) struct PostgresStore {
     gates: Gates,
     /// The accounts that the last claims of this process ended with.
     served_last: ServedLast,
+    /// Held while a report is read.
+    pub(crate) reports: Arc<Semaphore>,
 }
+
+/// Most reports that are read at a time: of the connections for reading, most are left to others.
+const MAX_REPORTS: usize = 2;
 
 /// Host and database that a `postgres://` URL names, without what opens them. An error is a message for the operator,
 /// without the password.
@@ -91,6 +97,7 @@ pub async fn open_with(
     let store = PostgresStore {
         gates: Gates::default(),
         served_last: ServedLast::default(),
+        reports: Arc::new(Semaphore::new(MAX_REPORTS)),
         notifier: Notifier::start(database.clone()),
         _upkeep: AbortOnDropHandle::new(upkeep),
         database,

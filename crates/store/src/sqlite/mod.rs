@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex};
 
 use rusqlite::{Connection, ErrorCode, OpenFlags};
 use rustix::fs::Access;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 pub(crate) use self::writer::Writing;
 use self::writer::{Work, Writer};
@@ -51,7 +52,9 @@ pub(crate) struct SqliteStore {
     /// so it runs on the calling thread; there are never more connections than calling threads.
     idle: Mutex<Vec<Connection>>,
     /// Held while a long read runs.
-    long_reads: Arc<tokio::sync::Semaphore>,
+    pub(crate) long_reads: Arc<Semaphore>,
+    /// Held while a report is read.
+    pub(crate) reports: Arc<Semaphore>,
     pub(crate) clock: Clock,
     pub(crate) faults: Faults,
     /// The last report of each worker of this process, and its time.
@@ -112,7 +115,8 @@ impl SqliteStore {
             path: path.to_owned(),
             flags,
             idle: Mutex::default(),
-            long_reads: Arc::new(tokio::sync::Semaphore::new(1)),
+            long_reads: Arc::new(Semaphore::new(1)),
+            reports: Arc::new(Semaphore::new(1)),
             clock,
             faults: Faults::default(),
             workers: Mutex::default(),
@@ -156,14 +160,12 @@ impl SqliteStore {
         Ok(())
     }
 
-    /// Runs a slow read on a separate thread, one such read at a time: the threads that answer stay free, and so does
-    /// the other half of two cores.
+    /// Runs a slow read on a separate thread: the threads that answer stay free.
     pub(crate) async fn long_read<T: Send + 'static>(
         self: &Arc<Self>,
+        turn: OwnedSemaphorePermit,
         query: impl FnOnce(&Connection) -> rusqlite::Result<T> + Send + 'static,
     ) -> Result<T> {
-        let turn = self.long_reads.clone().acquire_owned().await;
-        let turn = turn.map_err(StoreError::other)?;
         let store = self.clone();
         let read = tokio::task::spawn_blocking(move || {
             // Until the read has ended, even if its caller has gone.

@@ -76,7 +76,7 @@ async fn money(store: &Store, account: Id) -> Result<()> {
     store.history(account, None, 9).await?;
     store.history(account, Some(5), 9).await?;
     store.entries(account, EntryFilter::default(), Some(5), 9).await?;
-    store.usage(account, now.saturating_sub(MINUTE), 0).await?;
+    store.usage(account, 0).await?;
     for by in [UsageBy::Day, UsageBy::Key, UsageBy::Person, UsageBy::Account] {
         for from in [None, Some(now)] {
             store.usage_by(by, UsageFilter { account_id: Some(account), from, until: from }).await?;

@@ -4,7 +4,7 @@ use futures::future::{join, try_join_all};
 use tintype_domain::budget::{Allowance, Budget, Period};
 use tintype_domain::ledger::NotCharged::{InsufficientCredits, OverBudget, TooManyUnfinished};
 use tintype_domain::model::{FailureCause, Id, Surface, Task};
-use tintype_store::{KeyChange, NewKey, Result, Submission, UsageBy, UsageFilter, UsageRow};
+use tintype_store::{DayUsage, KeyChange, NewKey, Result, Submission, UsageBy, UsageFilter, UsageRow};
 use tintype_system::clock::Timestamp;
 
 use super::fixture::{DAY, Fixture, MILLISECOND, UNLIMITED, accepted, images, new_key, one_file};
@@ -246,5 +246,18 @@ case!(usage_adds_up_to_the_ledger, async |fx| {
     assert_eq!(fx.store.usage_by(UsageBy::Account, today).await?, [UsageRow { refunded: 4, ..of_ada }]);
     let until = UsageFilter { until: Some(midnight), ..only_ada };
     assert_eq!(fx.store.usage_by(UsageBy::Account, until).await?, [UsageRow { tasks: 3, charged: 12, ..of_ada }]);
+    Ok(())
+});
+
+// An account that has paused for months is not counted again and again.
+case!(the_use_of_old_days_is_counted_once, async |fx| {
+    let ada = fx.account("ada", 100).await?;
+    let day = Timestamp::of_day("2026-11-21").expect("a day");
+    fx.submit_request(ada, Surface::Web, images(3)).await?;
+    fx.clock.advance(DAY * 200);
+    let used = fx.store.usage(ada, 0).await?;
+    let newest = fx.store.history(ada, None, 1).await?.remove(0).id;
+    assert_eq!(used, [DayUsage { day, used: 6, last: newest }]);
+    assert_eq!(fx.store.usage(ada, newest).await?, []);
     Ok(())
 });

@@ -2,10 +2,12 @@
 
 use std::time::Duration;
 
-use tintype_domain::model::{FailureCause, Id, Status, Surface, TaskId};
+use futures::{FutureExt as _, try_join};
+use tintype_domain::model::{EntryKind, FailureCause, Id, Status, Surface, TaskId};
 use tintype_domain::request::GenerateRequest;
 use tintype_store::{
-    ANY_REFERENCES, LONGEST_DELAY, Lease, LeaseWrite, QueueDepth, Reclaim, Result, Store, StoreError, WaitingTask,
+    ANY_REFERENCES, EntryFilter, LONGEST_DELAY, Lease, LeaseWrite, QueueDepth, Reclaim, Result, Store, StoreError,
+    UsageBy, UsageFilter, WaitingTask,
 };
 use tintype_system::clock::Clock;
 
@@ -318,6 +320,28 @@ case!(waiting_tasks_returns_the_oldest_in_order, async |fx| {
     let lease = fx.claim().await?;
     ids.retain(|(id, _)| *id != lease.task_id);
     assert_eq!(fx.store.waiting_tasks(10).await?, waiting(&ids));
+    Ok(())
+});
+
+case!(nothing_but_reports_waits_for_reports, async |fx| {
+    let ada = fx.account("ada", 100).await?;
+    fx.submit(ada).await?;
+    let turns = fx.store.report_turns();
+    let all = turns.available_permits();
+    assert!((1..=2).contains(&all), "most connections are left to others");
+    let held = turns.acquire_many(all as u32).await.expect("turns");
+    let of_ada = UsageFilter { account_id: Some(ada), ..UsageFilter::default() };
+    let mut usage = Box::pin(fx.store.usage_by(UsageBy::Key, of_ada));
+    let charges = EntryFilter { kind: Some(EntryKind::Charge), ..EntryFilter::default() };
+    let mut entries = Box::pin(fx.store.entries(ada, charges, None, 9));
+    assert!((&mut usage).now_or_never().is_none() && (&mut entries).now_or_never().is_none());
+    assert_eq!(fx.store.waiting_tasks(9).await?.len(), 1);
+    assert_eq!(fx.store.history(ada, None, 9).await?.len(), 2);
+    drop(held);
+    assert_eq!(turns.available_permits(), all.saturating_sub(2), "both waited for their turn");
+    let (usage, entries) = try_join!(usage, entries)?;
+    assert_eq!((usage.len(), entries.len()), (1, 1));
+    assert_eq!(turns.available_permits(), all);
     Ok(())
 });
 
