@@ -1,17 +1,21 @@
 //! `tintype migrate` moves an installation from SQLite to PostgreSQL.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::Args;
+use indicatif::ProgressBar;
 use serde_json::json;
+use tokio::runtime::Handle;
+use tokio_util::sync::CancellationToken;
 
 use super::printing::JsonArgs;
+use super::signals::catch_stops;
 use super::{Failure, Outcome, describe, existing_file, progress, show};
 use tintype_config::{DataSettings, DatabaseUrl};
 use tintype_domain::text::counted;
 use tintype_store::postgres::{self, Import};
-use tintype_store::sqlite::{self, mark_as_moved};
+use tintype_store::sqlite;
 use tintype_store::{Audit, Store, StoreError};
 use tintype_system::clock::Clock;
 use tintype_system::data_dir::{self, DataLock};
@@ -22,6 +26,7 @@ use tintype_system::fault::Faults;
 No server may be running on the SQLite database, and the PostgreSQL database must have no accounts. The command \
 copies everything in one transaction and commits it only if the ledger in PostgreSQL matches. The SQLite database is \
 marked as moved: from then on, every command rejects it and says where its content is. --take-back removes the mark. \
+After an interruption, run the same command again. \
 Result files are not moved; set --files to their location.")]
 pub(super) struct MigrateArgs {
     /// Database to move, as sqlite:PATH
@@ -52,35 +57,44 @@ pub(super) async fn run(args: MigrateArgs, data: &DataSettings) -> Outcome {
         return Err(Failure("--to must be postgres://USER:PASSWORD@HOST/DATABASE".into()));
     };
     existing_file(from, ELSEWHERE)?;
+    let stopped = catch_stops()?;
     let bar = progress::bar(!args.json);
     bar.set_message("copying the SQLite database");
     let _lock = lock(from)?;
-    let store = postgres::open(&to, data.database_ca.as_deref(), Clock::system(), Faults::default()).await?;
+    let opening = postgres::open(&to, data.database_ca.as_deref(), Clock::system(), Faults::default());
+    let store = stopped.run_until_cancelled(opening).await.ok_or(STOPPED)??;
     // Before the copy, which nothing may overtake. Whatever interrupts this command, two databases are never in use.
-    mark_as_moved(from, &postgres::describe(&to)?)?;
-    let moving = async {
-        let (source, expected) = copy_of(from).await?;
-        bar.set_message("moving");
-        Ok::<_, Failure>(store.import(&source, &expected, |rows| bar.inc(rows)).await)
-    };
-    let imported = moving.await;
+    let is_repeat = sqlite::begin_move(from, &postgres::describe(&to)?)?;
+    let imported = import(from, &store, &stopped, &bar).await;
     bar.finish_and_clear();
-    // Without an answer to the commit, the rows may be there.
-    if !matches!(imported, Ok(Ok(Import::Done(_)) | Err(StoreError::Unknown(_)))) {
-        sqlite::take_back(from)?;
+    match &imported {
+        Ok(Ok(Import::Done(_))) => sqlite::end_move(from)?,
+        Ok(Ok(Import::NotEmpty | Import::Differs(_))) => drop(sqlite::take_back(from)?),
+        // Without an answer to the commit, the rows may be there.
+        Ok(Err(error @ StoreError::Unknown(_))) => {
+            return Err(Failure(format!("{error}; to find out, run the same command again")));
+        }
+        // So they may after an earlier interruption.
+        _ if is_repeat => {}
+        _ => drop(sqlite::take_back(from)?),
     }
-    match imported?? {
+    report(args.json, from, imported??)
+}
+
+fn report(json: JsonArgs, from: &Path, imported: Import) -> Outcome {
+    match imported {
         Import::Done(books) => {
             let from = from.display().to_string();
             let Audit { accounts, tasks, entries, .. } = books;
             let moved = json!({ "from": from, "accounts": accounts, "tasks": tasks, "entries": entries });
-            show(args.json, &moved, || {
+            show(json, &moved, || {
                 format!(
                     "Moved {}; all balances match. From now on use --database postgres://…; every command refuses {from}.",
                     contents(&books)
                 )
             })
         }
+        Import::Interrupted => Err(Failure(STOPPED.into())),
         Import::NotEmpty => Err(Failure(
             "the PostgreSQL database already has accounts: set --to to an empty database or to a separate schema"
                 .into(),
@@ -91,6 +105,28 @@ pub(super) async fn run(args: MigrateArgs, data: &DataSettings) -> Outcome {
             counted(books.drifts.len() as u64, "drift", "drifts")
         ))),
     }
+}
+
+const STOPPED: &str = "stopped by a signal: the same command starts over";
+
+/// Copies the database and imports the copy.
+async fn import(
+    from: &Path,
+    store: &Store,
+    stopped: &CancellationToken,
+    bar: &ProgressBar,
+) -> Result<Result<Import, StoreError>, Failure> {
+    let (database, runtime) = (from.to_owned(), Handle::current());
+    // On a thread of its own, because SQLite makes the copy in one call.
+    let copying = tokio::task::spawn_blocking(move || runtime.block_on(copy_of(&database)));
+    let Some(copied) = stopped.run_until_cancelled(copying).await else {
+        // That thread ends with this process. The copy has no name unless it has just begun.
+        drop(std::fs::remove_file(copy_beside(from)));
+        return Ok(Ok(Import::Interrupted));
+    };
+    let (source, expected) = copied??;
+    bar.set_message("moving");
+    Ok(store.import(&source, &expected, |rows| bar.inc(rows), stopped.cancelled()).await)
 }
 
 const ELSEWHERE: &str = "give its path as --from sqlite:PATH";
@@ -123,11 +159,15 @@ fn lock(database: &Path) -> Result<DataLock, String> {
     data_dir::lock(data_dir::directory_of(database), database, Duration::ZERO)
 }
 
-/// Takes a snapshot of the database in an unlinked file and audits it. A drift is an error.
-async fn copy_of(database: &Path) -> Result<(Store, Audit), Failure> {
+fn copy_beside(database: &Path) -> PathBuf {
     let mut copy = database.as_os_str().to_owned();
     copy.push(".migrating");
-    let copy = Path::new(&copy);
+    copy.into()
+}
+
+/// Takes a snapshot of the database in an unlinked file and audits it. A drift is an error.
+async fn copy_of(database: &Path) -> Result<(Store, Audit), Failure> {
+    let copy = &copy_beside(database);
     if copy.exists() {
         std::fs::remove_file(copy)?;
     }

@@ -3,6 +3,7 @@
 use std::io::{self, IsTerminal as _};
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio_util::sync::CancellationToken;
 
 use super::logging::Logging;
 use super::systemd;
@@ -87,6 +88,25 @@ pub(super) async fn until_interrupted<T>(
         outcome = work => outcome,
         _ = interruption() => Err(message.to_owned()),
     }
+}
+
+/// A token for a command that undoes what it has begun: the first signal to stop cancels it, the second one ends the
+/// process. A thread of its own catches them, because such commands also work without awaiting anything. This needs a
+/// runtime.
+pub(super) fn catch_stops() -> io::Result<CancellationToken> {
+    let mut signals = Signals::catch()?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let stopped = CancellationToken::new();
+    let token = stopped.clone();
+    std::thread::spawn(move || {
+        let code = runtime.block_on(async {
+            signals.end().await;
+            token.cancel();
+            signals.end().await
+        });
+        std::process::exit(code.into());
+    });
+    Ok(stopped)
 }
 
 /// Has signals end this command as they end any process. Process 1, such as a command in a container without an init,

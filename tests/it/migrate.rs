@@ -1,8 +1,11 @@
 //! `tintype migrate` moves an installation from SQLite to PostgreSQL.
 
+use std::io::Read as _;
 use std::path::Path;
+use std::process::Stdio;
 use std::time::Duration;
 
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tintype::service::endings::REFUSED;
@@ -23,7 +26,7 @@ use tintype_store::{
 use tintype_system::clock::Clock;
 use tintype_system::fault::Faults;
 
-use crate::rigs::binary::{self, Ran as _, Server};
+use crate::rigs::binary::{self, Killed, Ran as _, Server};
 use crate::rigs::http::{ended, submit};
 use crate::rigs::postgres::{cluster, schema};
 
@@ -369,6 +372,108 @@ async fn no_server_starts_on_a_database_that_is_being_migrated() {
     assert_eq!(target.audit().await.unwrap().accounts, 3);
     let rows = format!("SELECT reltuples::bigint FROM pg_class WHERE oid = '{schema}.ledger'::regclass");
     assert!(cluster().number(&rows) > 0, "the planner knows of them");
+}
+
+/// `tintype migrate` of a new installation, which waits for a reader of the destination.
+struct Waiting {
+    data: TempDir,
+    elsewhere: TempDir,
+    reader: tokio_postgres::Client,
+    migrate: Killed,
+}
+
+impl Waiting {
+    async fn begin() -> Self {
+        let (data, elsewhere) = (TempDir::new().unwrap(), TempDir::new().unwrap());
+        installation(data.path()).await;
+        let url = cluster().url(elsewhere.path());
+        drop(cluster().open(elsewhere.path(), &Clock::system(), Faults::default()));
+        let schema = schema(elsewhere.path());
+        let reader = cluster().session().await;
+        reader.batch_execute(&format!("BEGIN; LOCK TABLE {schema}.accounts IN SHARE MODE")).await.unwrap();
+        let mut migrate = binary::tintype();
+        migrate.args(["migrate", "--from", &sqlite(&data), "--to", &url, "--data"]).arg(elsewhere.path());
+        let migrate = Killed(migrate.stderr(Stdio::piped()).spawn().expect("a migration"));
+        let waits =
+            format!("SELECT count(*) FROM pg_locks WHERE NOT granted AND relation = '{schema}.accounts'::regclass");
+        cluster().until(&waits, |locks| locks > 0).await;
+        Self { data, elsewhere, reader, migrate }
+    }
+
+    fn again(&self) -> Vec<String> {
+        let (from, to) = (sqlite(&self.data), cluster().url(self.elsewhere.path()));
+        ["migrate", "--from", &from, "--to", &to].map(str::to_owned).to_vec()
+    }
+
+    fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_child(&self.migrate), signal).expect("a process");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_migration_that_a_signal_stops_moves_nothing() {
+    for signal in [Signal::INT, Signal::TERM] {
+        let mut waiting = Waiting::begin().await;
+        waiting.signal(signal);
+        let mut said = String::new();
+        waiting.migrate.stderr.take().expect("a pipe").read_to_string(&mut said).expect("text");
+        assert_eq!(waiting.migrate.wait().expect("a child").code(), Some(1), "{said}");
+        assert!(said.contains("stopped by a signal"), "{said}");
+        waiting.reader.batch_execute("ROLLBACK").await.unwrap();
+        let accounts = binary::json(waiting.data.path(), &["account", "list"]);
+        assert_eq!(accounts.as_array().map(Vec::len), Some(3));
+        let again = waiting.again();
+        let again: Vec<&str> = again.iter().map(String::as_str).collect();
+        assert_eq!(binary::json(waiting.elsewhere.path(), &again)["accounts"], 3);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_migration_that_was_killed_goes_on_when_it_is_repeated() {
+    let mut waiting = Waiting::begin().await;
+    waiting.signal(Signal::KILL);
+    waiting.migrate.wait().expect("a child");
+    let (other, from) = (TempDir::new().unwrap(), sqlite(&waiting.data));
+    let to = cluster().url(other.path());
+    for command in
+        [&["account", "list"][..], &["serve", "--listen", "127.0.0.1:0"], &["migrate", "--from", &from, "--to", &to]]
+    {
+        let said = binary::refused(waiting.data.path(), command);
+        assert!(said.contains("was interrupted: run the same `tintype migrate` command again"), "{command:?}: {said}");
+    }
+    waiting.reader.batch_execute("ROLLBACK").await.unwrap();
+    let again = waiting.again();
+    let again: Vec<&str> = again.iter().map(String::as_str).collect();
+    assert_eq!(binary::json(waiting.elsewhere.path(), &again)["accounts"], 3);
+    assert!(binary::refused(waiting.data.path(), &["account", "list"]).contains("was moved to"));
+
+    // One that was killed between the commit and the note that the move has ended.
+    let id: Vec<u8> = cluster()
+        .query(&format!("SELECT value FROM {}.secrets WHERE name = 'move'", schema(waiting.elsewhere.path())))[0]
+        .get(0);
+    let note = rusqlite::Connection::open(waiting.data.path().join("tintype.db")).unwrap();
+    note.execute("INSERT INTO secrets (name, value) VALUES ('move', ?1)", [id]).unwrap();
+    drop(note);
+    let target = cluster().open(waiting.elsewhere.path(), &Clock::system(), Faults::default());
+    target.create_account("new", 3).await.unwrap();
+    assert!(binary::refused(waiting.data.path(), &["account", "list"]).contains("was interrupted"));
+    binary::json(waiting.elsewhere.path(), &again);
+    assert!(binary::refused(waiting.data.path(), &["account", "list"]).contains("was moved to"));
+    assert_eq!(target.audit().await.unwrap().accounts, 4, "what came since is kept");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_interrupted_migration_is_undone_if_others_use_its_destination() {
+    let mut waiting = Waiting::begin().await;
+    waiting.signal(Signal::KILL);
+    waiting.migrate.wait().expect("a child");
+    waiting.reader.batch_execute("ROLLBACK").await.unwrap();
+    let target = cluster().open(waiting.elsewhere.path(), &Clock::system(), Faults::default());
+    target.create_account("eve", 3).await.unwrap();
+    let again = waiting.again();
+    let again: Vec<&str> = again.iter().map(String::as_str).collect();
+    assert!(binary::refused(waiting.elsewhere.path(), &again).contains("already has accounts"));
+    binary::json(waiting.data.path(), &["account", "list"]);
 }
 
 #[tokio::test(flavor = "multi_thread")]

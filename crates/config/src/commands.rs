@@ -58,8 +58,10 @@ impl Needs {
             }
             _ => return None,
         };
-        let heeds_interrupts =
-            matches!((command, subcommand), ("generate" | "get" | "model", _) | ("engine", Some("library")));
+        let heeds_interrupts = matches!(
+            (command, subcommand),
+            ("generate" | "get" | "model" | "backup" | "restore" | "migrate", _) | ("engine", Some("library"))
+        );
         Some(Self { settings, as_owner, database, heeds_interrupts })
     }
 

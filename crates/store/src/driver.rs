@@ -400,10 +400,19 @@ impl Store {
     }
 
     /// Copies all rows of the SQLite database `source`, whose audit is `expected`, into this empty PostgreSQL database.
-    /// Calls `progress` with the number of rows in each batch.
-    pub async fn import(&self, source: &Self, expected: &Audit, progress: impl Fn(u64)) -> Result<postgres::Import> {
+    /// Calls `progress` with the number of rows in each batch. Changes nothing if `interrupted` is ready before the
+    /// commit is sent.
+    pub async fn import(
+        &self,
+        source: &Self,
+        expected: &Audit,
+        progress: impl Fn(u64),
+        interrupted: impl Future<Output = ()>,
+    ) -> Result<postgres::Import> {
         match (&self.driver, &source.driver) {
-            (Driver::Postgres(store), Driver::Sqlite(source)) => store.import(source, expected, progress).await,
+            (Driver::Postgres(store), Driver::Sqlite(source)) => {
+                store.import(source, expected, progress, interrupted).await
+            }
             _ => Err(StoreError::other("only PostgreSQL takes the rows of another database, which must be SQLite")),
         }
     }

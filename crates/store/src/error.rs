@@ -58,13 +58,24 @@ pub enum OpenError {
     /// The database contains tables of another program.
     #[error("the {0} is a database of another program: Tintype needs a database or a schema of its own")]
     Foreign(String),
-    /// The content of the database was moved to another one, or an interrupted command was about to move it.
+    /// The content of the database was moved to another one.
     #[error(
         "{path} was moved to the {to}: use that one with --database postgres://…; \
             `tintype migrate --from sqlite:{path} --take-back` \
          returns to the state before the move"
     )]
     Moved {
+        /// The file.
+        path: String,
+        /// Description of the other database, without a password.
+        to: String,
+    },
+    /// A command that moved the content to another database was interrupted. That database has all of it or nothing.
+    #[error(
+        "the migration of {path} to the {to} was interrupted: run the same `tintype migrate` command again; \
+         `tintype migrate --from sqlite:{path} --take-back` returns to the state before it"
+    )]
+    Moving {
         /// The file.
         path: String,
         /// Description of the other database, without a password.

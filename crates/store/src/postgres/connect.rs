@@ -37,6 +37,12 @@ pub(super) fn session(config: &Config) -> String {
     )
 }
 
+/// The schema that the URL names, for display; `None` if that is left to the server.
+pub(super) fn schema(config: &Config) -> Option<String> {
+    let named = options(config.get_options()?).into_iter().find(|(name, _)| name == "search_path");
+    named.map(|(_, schema)| schema)
+}
+
 /// The settings in `options`, which the server reads like its command line: `-c NAME=VALUE` or `--NAME=VALUE`, with a
 /// backslash before a space that belongs to a value.
 fn options(text: &str) -> Vec<(String, String)> {

@@ -15,8 +15,11 @@ const PIECE: u32 = 1_000;
 /// Outcome of an import.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Import {
-    /// Everything was imported, and the audit's result is the same as at the source.
+    /// Everything was imported, now or before this move was interrupted, and the audit's result was the same as at the
+    /// source.
     Done(Audit),
+    /// Nothing was changed: a signal came before the commit was sent.
+    Interrupted,
     /// Nothing was changed: this database already has accounts.
     NotEmpty,
     /// Nothing was changed: the imported rows' audit differs from the source's.
@@ -29,20 +32,40 @@ impl PostgresStore {
         source: &SqliteStore,
         expected: &Audit,
         progress: impl Fn(u64),
+        interrupted: impl Future<Output = ()>,
     ) -> Result<Import> {
         let mut client = self.database.reader().await?;
         let tx = client.transaction().await?;
+        let filled = tokio::select! {
+            filled = self.fill(&tx, source, expected, progress) => filled?,
+            () = interrupted => return Ok(Import::Interrupted),
+        };
+        // Unless it was filled now, there is nothing to commit.
+        tx.commit().await.map_err(|error| StoreError::from(Failure::Unknown(error.into())))?;
+        Ok(filled)
+    }
+
+    async fn fill(
+        &self,
+        tx: &Transaction<'_>,
+        source: &SqliteStore,
+        expected: &Audit,
+        progress: impl Fn(u64),
+    ) -> Result<Import> {
         tx.batch_execute("SET LOCAL statement_timeout = 0; SET LOCAL idle_in_transaction_session_timeout = 0").await?;
         tx.batch_execute("LOCK TABLE accounts IN EXCLUSIVE MODE").await?;
         let any: bool = tx.query_one("SELECT EXISTS (SELECT 1 FROM accounts)", &[]).await?.try_get(0)?;
         if any {
-            return Ok(Import::NotEmpty);
+            let sql = "SELECT value FROM secrets WHERE name = 'move'";
+            let known: Option<Vec<u8>> = tx.query_opt(sql, &[]).await?.map(|row| row.try_get(0)).transpose()?;
+            let is_of_this_move = known.is_some_and(|known| source.move_id().is_ok_and(|id| id == known));
+            return Ok(if is_of_this_move { Import::Done(expected.clone()) } else { Import::NotEmpty });
         }
         // Cursors from the source stay valid.
         tx.batch_execute("DELETE FROM secrets").await?;
         let tables = source.tables()?;
         for (table, keys) in &tables {
-            self.copy(&tx, source, table, *keys, &progress).await?;
+            self.copy(tx, source, table, *keys, &progress).await?;
         }
         tx.batch_execute(
             "SELECT setval(pg_get_serial_sequence('ledger', 'id'), (SELECT coalesce(max(id), 1) FROM ledger))",
@@ -50,7 +73,7 @@ impl PostgresStore {
         .await?;
         tx.batch_execute("INSERT INTO unindexed (task_id) SELECT id FROM tasks WHERE surface = 'web' AND prompt <> ''")
             .await?;
-        let audit = audit::of(&*tx).await?;
+        let audit = audit::of(tx).await?;
         if audit != *expected {
             return Ok(Import::Differs(audit));
         }
@@ -58,7 +81,6 @@ impl PostgresStore {
         // leaves nothing behind.
         let names: Vec<_> = tables.iter().map(|(table, _)| table.as_str()).collect();
         tx.batch_execute(&format!("ANALYZE {}", names.join(", "))).await?;
-        tx.commit().await.map_err(|error| StoreError::from(Failure::Unknown(error.into())))?;
         Ok(Import::Done(audit))
     }
 

@@ -56,10 +56,12 @@ pub(crate) struct PostgresStore {
 /// Most reports that are read at a time: of the connections for reading, most are left to others.
 const MAX_REPORTS: usize = 2;
 
-/// Host and database that a `postgres://` URL names, without what opens them. An error is a message for the operator,
-/// without the password.
+/// Host, database and schema that a `postgres://` URL names, without what opens them. An error is a message for the
+/// operator, without the password.
 pub fn describe(url: &str) -> std::result::Result<String, String> {
-    connect::configuration(url).map(|(config, _)| connect::describe(&config))
+    let (config, _) = connect::configuration(url)?;
+    let schema = connect::schema(&config).map(|schema| format!(", schema {schema}")).unwrap_or_default();
+    Ok(format!("{}{schema}", connect::describe(&config)))
 }
 
 /// The database that `url` names, reached without a pooler that would share our sessions.

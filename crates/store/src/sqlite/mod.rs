@@ -32,7 +32,7 @@ mod writer;
 
 use self::connection::connect;
 pub(crate) use self::gallery::{index_prompts, overwrite_words};
-pub use self::moved::{mark_as_moved, take_back};
+pub use self::moved::{begin_move, end_move, take_back};
 pub use self::schema::SCHEMA;
 use self::schema::{check_file, migrate, unusable};
 pub use self::snapshot::{copy, copy_moved, open_for_reading, open_in_place};

@@ -111,8 +111,7 @@ pub(super) fn state(connection: &Connection, path: &Path, schema: &Schema) -> Re
     let objects = read("SELECT count(*) FROM sqlite_schema")?;
     let found = read("PRAGMA user_version")?;
     if application == i64::from(MOVED_ID) {
-        let to = moved::destination(&snapshot).map_err(unusable)?;
-        return Err(OpenError::Moved { path: path.display().to_string(), to });
+        return Err(moved::refusal(&snapshot, path).map_err(unusable)?);
     }
     if application == 0 && objects == 0 {
         return Ok(SchemaState::Empty);

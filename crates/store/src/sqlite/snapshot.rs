@@ -9,7 +9,7 @@ use rusqlite::{Connection, OpenFlags, Row, ToSql};
 use rustix::fs::Access;
 
 use super::connection::connect;
-use super::moved::{open, take_back};
+use super::moved::{open, unmark_copy};
 use super::schema::{SCHEMA, SchemaState, check_current, check_file, name, state, unusable};
 use super::{SqliteStore, companions};
 use crate::driver::{Driver, Store};
@@ -25,10 +25,10 @@ pub fn copy(database: &Path, copy: &Path) -> std::result::Result<(), OpenError> 
     copy_into(&connection, copy)
 }
 
-/// Copies a database that was marked as moved, so that nothing writes to it any more, into `copy` without the mark.
+/// Copies a database whose move has begun, so that nothing writes to it any more, into `copy` without the mark.
 pub fn copy_moved(database: &Path, copy: &Path) -> std::result::Result<(), OpenError> {
     copy_into(&open(database)?, copy)?;
-    take_back(copy).map(drop)
+    unmark_copy(copy)
 }
 
 /// Opens a database file only for reading, such as the file of a backup. Writes neither to the file nor to its
@@ -81,6 +81,13 @@ impl SqliteStore {
     }
 
     /// Rows of a table in the order of its key, which is its first columns, from the one after the key `after`, or from
+    /// The id of the move that this copy was made for.
+    pub(crate) fn move_id(&self) -> Result<Vec<u8>> {
+        self.read(|connection| {
+            connection.query_row("SELECT value FROM secrets WHERE name = 'move'", [], |row| row.get(0))
+        })
+    }
+
     /// the first row if that is empty.
     pub(crate) fn rows(
         &self,
