@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 
 use indicatif::ProgressBar;
 use serde::Serialize;
+use tokio_util::sync::CancellationToken;
 
 use crate::files::{Files, MARKER};
 use tintype_store::sqlite;
@@ -66,7 +67,8 @@ impl Contents {
 }
 
 /// Copies a snapshot of `database` and the files of its completed tasks into `to`, whether or not a server is running.
-/// `to` appears complete or not at all. Drifts in the ledger or the files are copied unchanged and reported.
+/// `to` appears complete or not at all, also if `stopped` is cancelled. Drifts in the ledger or the files are copied
+/// unchanged and reported.
 ///
 /// # Errors
 /// A message for the operator; `to` does not exist then.
@@ -75,13 +77,14 @@ pub async fn take(
     files: Option<&Files>,
     to: &Path,
     progress: &ProgressBar,
+    stopped: &CancellationToken,
 ) -> Result<Contents, String> {
     let (partial, parent) = with_destination_rights(|| destination(to))?;
     // Locked before the database is copied, so that no file that the copy names is removed.
     let kept = files.map(Files::keep_all).transpose();
     let _kept = kept.map_err(|error| format!("cannot protect the result files from removal: {error}"))?;
     let partial = with_destination_rights(|| Partial::claim(partial))?;
-    let filled = fill(database, files, &partial.path, progress).await;
+    let filled = fill(database, files, &partial.path, progress, stopped).await;
     let named = filled.and_then(|contents| {
         let unnamed = |error| format!("cannot rename {} to {}: {error}", partial.path.display(), to.display());
         with_destination_rights(|| fs::rename(&partial.path, to)).map(|()| contents).map_err(unnamed)
@@ -164,7 +167,18 @@ impl Partial {
     }
 }
 
-async fn fill(database: &Path, files: Option<&Files>, into: &Path, progress: &ProgressBar) -> Result<Contents, String> {
+/// An error after a signal to stop.
+fn check_not_stopped(stopped: &CancellationToken) -> Result<(), String> {
+    if stopped.is_cancelled() { Err("stopped by a signal".to_owned()) } else { Ok(()) }
+}
+
+async fn fill(
+    database: &Path,
+    files: Option<&Files>,
+    into: &Path,
+    progress: &ProgressBar,
+    stopped: &CancellationToken,
+) -> Result<Contents, String> {
     let (copy, directory) = (into.join(DATABASE), into.join(FILES));
     let unwritable = |path: &Path, error: io::Error| match error.kind() {
         ErrorKind::PermissionDenied => {
@@ -184,6 +198,7 @@ async fn fill(database: &Path, files: Option<&Files>, into: &Path, progress: &Pr
     made.sync_all().map_err(|error| unwritable(&copy, error))?;
     let database_bytes = made.metadata().map_err(|error| unwritable(&copy, error))?.len();
     let (snapshot, _) = sqlite::open_for_reading(&copy).map_err(|error| error.to_string())?;
+    check_not_stopped(stopped)?;
     progress.set_message("checking the database");
     snapshot.check_integrity().map_err(|error| format!("the database is damaged: {error}"))?;
     let audit = snapshot.audit().await.map_err(|error| error.to_string())?;
@@ -192,7 +207,7 @@ async fn fill(database: &Path, files: Option<&Files>, into: &Path, progress: &Pr
     made.map_err(|error| unwritable(&directory, error))?;
     let copied = Files::on_disk(&directory).map_err(|error| error.to_string())?;
     results::begin(progress, "copying result files", audit.tasks);
-    results::copy(files, &copied, &snapshot, progress).await?;
+    results::copy(files, &copied, &snapshot, progress, stopped).await?;
     // A server may be started on the backup itself, and a restore brings the marker back.
     if let Some(marker) = snapshot.files_marker().await.map_err(|error| error.to_string())? {
         let path = directory.join(MARKER);
@@ -203,6 +218,6 @@ async fn fill(database: &Path, files: Option<&Files>, into: &Path, progress: &Pr
     }
     results::sync_directory(into)?;
     results::begin(progress, "checking the copy", audit.tasks);
-    let check = results::check(Some(&copied), &snapshot, progress).await?;
+    let check = results::check(Some(&copied), &snapshot, progress, stopped).await?;
     Ok(Contents::new(audit, check, database_bytes, progress))
 }

@@ -6,8 +6,9 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use indicatif::ProgressBar;
+use tokio_util::sync::CancellationToken;
 
-use super::{Contents, DATABASE, FILES};
+use super::{Contents, DATABASE, FILES, check_not_stopped};
 use crate::backup::results;
 use crate::files::Files;
 use tintype_config::FileBackend;
@@ -39,17 +40,20 @@ pub async fn restore(
     target: &Target,
     despite_drifts: bool,
     progress: &ProgressBar,
+    stopped: &CancellationToken,
 ) -> Result<Contents, String> {
     if data_dir::is_locked(&target.data).unwrap_or(false) {
         return Err(format!("a server is running on {}: stop it, or restore elsewhere", target.data.display()));
     }
     target.check_free()?;
-    inspect(from, despite_drifts, progress).await?;
+    let inspected = inspect(from, despite_drifts, progress, stopped).await;
+    check_not_stopped(stopped).map_err(|error| format!("{error}; nothing was restored"))?;
+    inspected?;
     data_dir::create(&target.data)?;
     let files = target.open_files().await?;
     let _lock = data_dir::lock(&target.data, &target.database, Duration::ZERO)?;
     target.check_free()?;
-    match target.fill(from, &files, despite_drifts, progress).await {
+    match target.fill(from, &files, despite_drifts, progress, stopped).await {
         Ok(contents) => Ok(contents),
         Err(error) => match target.clear() {
             Ok(()) => Err(format!("{error}; nothing was restored")),
@@ -59,7 +63,12 @@ pub async fn restore(
 }
 
 /// Checks that a directory is a complete backup, without writing anything.
-async fn inspect(from: &Path, despite_drifts: bool, progress: &ProgressBar) -> Result<(), String> {
+async fn inspect(
+    from: &Path,
+    despite_drifts: bool,
+    progress: &ProgressBar,
+    stopped: &CancellationToken,
+) -> Result<(), String> {
     let database = from.join(DATABASE);
     let found = fs::metadata(&database).map(|metadata| metadata.is_file());
     if let Err(error) = found.as_ref()
@@ -89,7 +98,7 @@ async fn inspect(from: &Path, despite_drifts: bool, progress: &ProgressBar) -> R
     let audit = snapshot.audit().await.map_err(|error| damaged(&error))?;
     results::begin(progress, "checking the result files", audit.tasks);
     let files = results_in(&from.join(FILES))?;
-    let check = results::check(files.as_ref(), &snapshot, progress).await.map_err(|error| damaged(&error))?;
+    let check = results::check(files.as_ref(), &snapshot, progress, stopped).await.map_err(|error| damaged(&error))?;
     let contents = Contents::new(audit, check, 0, progress);
     refuse_drifts(&contents, despite_drifts).map_err(|error| damaged(&error))
 }
@@ -170,20 +179,22 @@ impl Target {
         files: &Files,
         despite_drifts: bool,
         progress: &ProgressBar,
+        stopped: &CancellationToken,
     ) -> Result<Contents, String> {
         let staged = restoring(&self.database);
         let text = |error: &dyn std::fmt::Display| error.to_string();
         progress.set_message("copying the database");
         results::copy_whole(&from.join(DATABASE), &staged)?;
         results::sync_directory(data_dir::directory_of(&staged))?;
+        check_not_stopped(stopped)?;
         let store = sqlite::open(&staged, Clock::system()).map_err(|error| text(&error))?;
         store.check_integrity().map_err(|error| text(&error))?;
         store.delete_sessions(DeleteSessions::All).await.map_err(|error| text(&error))?;
         let audit = store.audit().await.map_err(|error| text(&error))?;
         results::begin(progress, "copying result files", audit.tasks);
-        results::copy(results_in(&from.join(FILES))?.as_ref(), files, &store, progress).await?;
+        results::copy(results_in(&from.join(FILES))?.as_ref(), files, &store, progress, stopped).await?;
         results::begin(progress, "checking the copy", audit.tasks);
-        let check = results::check(Some(files), &store, progress).await?;
+        let check = results::check(Some(files), &store, progress, stopped).await?;
         mark(&store, files).await?;
         // Closing the database checkpoints its log.
         drop(store);

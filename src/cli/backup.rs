@@ -7,6 +7,7 @@ use indicatif::BinaryBytes;
 use serde::Serialize;
 
 use super::printing::{JsonArgs, show_verdict};
+use super::signals::catch_stops;
 use super::{CREATE, Outcome, describe, existing_file, existing_files, progress};
 use crate::backup::{self, Contents};
 use tintype_config::{DataSettings, FilesSettings};
@@ -58,8 +59,9 @@ pub(super) async fn run(args: BackupArgs, data: &DataSettings) -> Outcome {
     let database = data.sqlite_file("back it up with its own tools, such as pg_dump, then copy the result files")?;
     existing_file(&database, CREATE)?;
     let files = existing_files(data, args.files.files.as_deref()).await?;
+    let stopped = catch_stops()?;
     let bar = progress::bar(!args.json);
-    let taken = backup::take(&database, files.as_ref(), &args.to, &bar).await;
+    let taken = backup::take(&database, files.as_ref(), &args.to, &bar, &stopped).await;
     bar.finish_and_clear();
     let contents = taken?;
     // A backup does not fail because of models that it leaves out.

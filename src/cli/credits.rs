@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand};
 use serde::Serialize;
+use tokio_util::sync::CancellationToken;
 
 use super::account::{MAX_GRANT, OneAccountArgs};
 use super::owners::Owners;
@@ -215,7 +216,7 @@ async fn check_files(
     let _kept = files.as_ref().map(Files::keep_all).transpose()?;
     let bar = progress::bar(visible);
     results::begin(&bar, "checking the result files", tasks);
-    let check = results::check(files.as_ref(), store, &bar).await;
+    let check = results::check(files.as_ref(), store, &bar, &CancellationToken::new()).await;
     bar.finish_and_clear();
     check.map_err(|error| {
         let backend = data.file_backend(url).map(|backend| backend.to_string()).unwrap_or_default();

@@ -348,7 +348,7 @@ enum Existing {
 
 async fn existing_database(data: &DataSettings) -> Result<Existing, Failure> {
     Ok(match data.database()? {
-        DatabaseUrl::Sqlite(path) if !is_there(&path)? => Existing::None,
+        DatabaseUrl::Sqlite(path) if !is_there(&path)? && !is_there(&sqlite::restoring(&path))? => Existing::None,
         DatabaseUrl::Sqlite(path) => {
             data_dir::check_same_machine(&path)?;
             let (store, is_current) = sqlite::open_in_place(&path)?;

@@ -7,6 +7,7 @@ use serde::Serialize;
 
 use super::backup::summary;
 use super::printing::JsonArgs;
+use super::signals::catch_stops;
 use super::{Outcome, progress, show};
 use crate::backup::{self, Contents, Target};
 use tintype_config::{DataSettings, FilesSettings};
@@ -43,8 +44,9 @@ pub(super) async fn run(args: RestoreArgs, data: &DataSettings) -> Outcome {
         database: data.sqlite_file("restore to SQLite, then move with `tintype migrate`")?,
         files: data.file_backend(args.files.files.as_deref())?,
     };
+    let stopped = catch_stops()?;
     let bar = progress::bar(!args.json);
-    let restored = backup::restore(&args.from, &target, args.despite_drifts, &bar).await;
+    let restored = backup::restore(&args.from, &target, args.despite_drifts, &bar, &stopped).await;
     bar.finish_and_clear();
     let (from, data) = (args.from.display().to_string(), data.data.display().to_string());
     let done = format!("Restored {from} into {data}");

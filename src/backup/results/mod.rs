@@ -10,7 +10,9 @@ use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
 use indicatif::{ProgressBar, ProgressStyle};
+use tokio_util::sync::CancellationToken;
 
+use super::check_not_stopped;
 use crate::files::{FileName, Files};
 use tintype_domain::model::{Id, TaskId};
 use tintype_store::{CompletedTask, Drift, Store};
@@ -86,8 +88,14 @@ pub fn begin(progress: &ProgressBar, message: &'static str, tasks: u64) {
 /// Checks that every image of the tasks exists and starts and ends like a PNG; it does not read the bytes in between.
 ///
 /// # Errors
-/// A message for the operator: the tasks could not be read, or there are completed tasks but no result files.
-pub async fn check(files: Option<&Files>, tasks: &Store, progress: &ProgressBar) -> Result<Check, String> {
+/// A message for the operator: the tasks could not be read, there are completed tasks but no result files, or `stopped`
+/// was cancelled.
+pub async fn check(
+    files: Option<&Files>,
+    tasks: &Store,
+    progress: &ProgressBar,
+    stopped: &CancellationToken,
+) -> Result<Check, String> {
     let mut check = Check::default();
     let examine = async |files: &Files, results: Vec<ResultFile>| match files.directory() {
         Some(directory) => {
@@ -98,7 +106,7 @@ pub async fn check(files: Option<&Files>, tasks: &Store, progress: &ProgressBar)
         }
         None => bucket::concurrently(results, async |file| Ok(bucket::examine(files, file).await)).await,
     };
-    walk(files, tasks, progress, examine, |file, outcome| check.add(&file, outcome)).await?;
+    walk(files, tasks, (progress, stopped), examine, |file, outcome| check.add(&file, outcome)).await?;
     Ok(check)
 }
 
@@ -107,7 +115,13 @@ pub async fn check(files: Option<&Files>, tasks: &Store, progress: &ProgressBar)
 ///
 /// # Errors
 /// A message for the operator: a file could not be written, or as for [`check`].
-pub async fn copy(files: Option<&Files>, to: &Files, tasks: &Store, progress: &ProgressBar) -> Result<(), String> {
+pub async fn copy(
+    files: Option<&Files>,
+    to: &Files,
+    tasks: &Store,
+    progress: &ProgressBar,
+    stopped: &CancellationToken,
+) -> Result<(), String> {
     let mut days = BTreeSet::new();
     let copy_some = async |files: &Files, results: Vec<ResultFile>| match (files.directory(), to.directory()) {
         (Some(from), Some(to)) => {
@@ -118,7 +132,7 @@ pub async fn copy(files: Option<&Files>, to: &Files, tasks: &Store, progress: &P
         (_, Some(to)) => bucket::concurrently(results, async |file| bucket::download(files, file, to).await).await,
         (_, None) => bucket::concurrently(results, async |file| bucket::upload(files, file, to).await).await,
     };
-    walk(files, tasks, progress, copy_some, |_, day| days.extend(day)).await?;
+    walk(files, tasks, (progress, stopped), copy_some, |_, day| days.extend(day)).await?;
     for directory in days.iter().map(PathBuf::as_path).chain(to.directory()) {
         sync_directory(directory)?;
     }
@@ -140,16 +154,18 @@ fn not_copied(file: &ResultFile, fault: &str) {
     tracing::warn!(image = file.name, fault, "result file skipped in the backup");
 }
 
-/// Applies `work` to all files page by page and passes the results to `done` in order.
+/// Applies `work` to all files page by page and passes the results to `done` in order. Stops between two pages, so that
+/// no thread writes any more.
 async fn walk<T>(
     files: Option<&Files>,
     tasks: &Store,
-    progress: &ProgressBar,
+    (progress, stopped): (&ProgressBar, &CancellationToken),
     work: impl AsyncFn(&Files, Vec<ResultFile>) -> Result<Vec<(ResultFile, T)>, String>,
     mut done: impl FnMut(ResultFile, T),
 ) -> Result<(), String> {
     let mut last = None;
     loop {
+        check_not_stopped(stopped)?;
         let page = tasks.completed_tasks(last, PAGE).await.map_err(|error| error.to_string())?;
         let Some(end) = page.last() else { return Ok(()) };
         let Some(files) = files else {

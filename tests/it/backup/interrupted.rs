@@ -3,6 +3,8 @@
 
 use std::io::Write as _;
 
+use rustix::process::{Pid, Signal, kill_process};
+
 use super::*;
 use crate::rigs::binary::Killed;
 use crate::rigs::wait::until;
@@ -67,6 +69,8 @@ async fn a_server_refuses_an_unfinished_restore_and_names_the_files_to_remove() 
             let said = refused(&target, command);
             assert!(said.contains("a restore of") && said.contains(text(&staged)), "{said}");
         }
+        let database = run(&target, ["doctor", "--json"]).check("database");
+        assert!(database["ok"] == false && database["detail"].to_string().contains("a restore of"), "{database}");
         let said = refused(&target, &["restore", text(&copy)]);
         assert!(said.contains("did not finish") && said.contains(text(&staged)), "{said}");
         assert!(said.contains(text(&target.join("files"))), "{said}");
@@ -77,6 +81,50 @@ async fn a_server_refuses_an_unfinished_restore_and_names_the_files_to_remove() 
         assert_eq!(assert_sound(&target), 300);
     }
     assert!(hits > 0, "no restore was killed in the middle");
+}
+
+/// Starts a command, sends it a signal as soon as a path exists, and returns its exit code and what it said.
+fn stopped(mut command: Command, begun: &Path, signal: Signal) -> (Option<i32>, String) {
+    let mut child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().expect("a command");
+    while !begun.exists() && child.try_wait().expect("a child").is_none() {
+        std::hint::spin_loop();
+    }
+    // It may have ended.
+    _ = kill_process(Pid::from_child(&child), signal);
+    let output = child.wait_with_output().expect("a child");
+    (output.status.code(), output.errors())
+}
+
+#[tokio::test]
+async fn a_backup_or_restore_that_a_signal_stops_leaves_nothing_behind() {
+    let installation = Installation::with_tasks(300).await;
+    let copy = installation.back_up("copy");
+    let (mut backups, mut restores) = (0, 0);
+    for (number, signal) in [Signal::TERM, Signal::INT].into_iter().cycle().take(6).enumerate() {
+        let next = installation.path(&format!("copy {number}"));
+        let partial = installation.path(&format!("copy {number}.partial"));
+        let mut backup = tintype();
+        backup.args(["backup", text(&next), "--data"]).arg(installation.data());
+        let (code, said) = stopped(backup, &partial, signal);
+        assert!(!partial.exists(), "{code:?}: {said}");
+        if !next.exists() {
+            backups += 1;
+            assert_eq!(code, Some(1), "{said}");
+            assert!(said.contains("stopped by a signal; no backup was made"), "{said}");
+        }
+        let target = installation.path(&format!("restored {number}"));
+        let mut restore = tintype();
+        restore.args(["restore", text(&copy), "--data"]).arg(&target);
+        let (code, said) = stopped(restore, &target.join("tintype.db.restoring"), signal);
+        if !target.join("tintype.db").exists() {
+            restores += 1;
+            assert_eq!(code, Some(1), "{said}");
+            assert!(said.contains("stopped by a signal; nothing was restored"), "{said}");
+            binary::json(&target, &["restore", text(&copy)]);
+        }
+        assert_eq!(assert_sound(&target), 300);
+    }
+    assert!(backups > 0 && restores > 0, "{backups} backups and {restores} restores were stopped in the middle");
 }
 
 #[tokio::test]

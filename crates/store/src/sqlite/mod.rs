@@ -91,11 +91,7 @@ pub fn open_with_faults(path: &Path, clock: Clock, faults: Faults) -> std::resul
 /// [`open_with_faults`]. Only tests have another schema than [`SCHEMA`].
 pub fn open_with(path: &Path, clock: Clock, faults: Faults, schema: &Schema) -> std::result::Result<Store, OpenError> {
     check_file(path, Access::READ_OK | Access::WRITE_OK)?;
-    let unfinished = restoring(path);
-    if unfinished.exists() && !path.exists() {
-        let advice = format!("remove {} and the result files beside it, and restore again", unfinished.display());
-        return Err(OpenError::Unrestored { path: path.display().to_string(), advice });
-    }
+    check_restored(path)?;
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE;
     let mut connection = connect(path, flags).map_err(|error| unusable(path, error))?;
     migrate(&mut connection, path, schema)?;
@@ -191,6 +187,16 @@ impl SqliteStore {
 /// database does not, nothing opens the database.
 pub fn restoring(database: &Path) -> PathBuf {
     with_suffix(database, ".restoring")
+}
+
+/// Rejects a database whose restore did not finish.
+fn check_restored(path: &Path) -> std::result::Result<(), OpenError> {
+    let unfinished = restoring(path);
+    if path.exists() || !unfinished.exists() {
+        return Ok(());
+    }
+    let advice = format!("remove {} and the result files beside it, and restore again", unfinished.display());
+    Err(OpenError::Unrestored { path: path.display().to_string(), advice })
 }
 
 /// The files that SQLite may keep beside a database.

@@ -11,7 +11,7 @@ use rustix::fs::Access;
 use super::connection::connect;
 use super::moved::{open, unmark_copy};
 use super::schema::{SCHEMA, SchemaState, check_current, check_file, name, state, unusable};
-use super::{SqliteStore, companions};
+use super::{SqliteStore, check_restored, companions};
 use crate::driver::{Driver, Store};
 use crate::{OpenError, Result};
 use tintype_system::clock::Clock;
@@ -42,6 +42,7 @@ pub fn open_for_reading(path: &Path) -> std::result::Result<(Store, bool), OpenE
 /// [`open_for_reading`] for the database of an installation where it is, whether or not a server runs on it. After the
 /// last server was killed, this is an error, because only the next one can read its log.
 pub fn open_in_place(path: &Path) -> std::result::Result<(Store, bool), OpenError> {
+    check_restored(path)?;
     let [log, index, _] = companions(path);
     match (std::fs::metadata(&log).is_ok_and(|log| log.len() > 0), index.exists()) {
         (_, true) if log.exists() => open_as(path, None),
@@ -80,7 +81,6 @@ impl SqliteStore {
         self.read(|connection| connection.prepare(sql)?.query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?.collect())
     }
 
-    /// Rows of a table in the order of its key, which is its first columns, from the one after the key `after`, or from
     /// The id of the move that this copy was made for.
     pub(crate) fn move_id(&self) -> Result<Vec<u8>> {
         self.read(|connection| {
@@ -88,6 +88,7 @@ impl SqliteStore {
         })
     }
 
+    /// Rows of a table in the order of its key, which is its first columns, from the one after the key `after`, or from
     /// the first row if that is empty.
     pub(crate) fn rows(
         &self,
