@@ -3,7 +3,7 @@
 use serde_json::json;
 use tempfile::TempDir;
 
-use crate::rigs::binary::{self, Server, serve_on};
+use crate::rigs::binary::{self, Ran as _, Run as _, Server, TINTYPE, in_mount_namespace, serve_on};
 use crate::rigs::http::{GENERATE, TASKS, ended, send, submit};
 use crate::rigs::service::Service;
 use crate::rigs::wait::until;
@@ -45,6 +45,21 @@ async fn below_the_floor_of_free_space_submits_are_refused_until_space_is_freed(
         server.inside(&["credits", "balance", "default", "--json", "--data", &data.path().display().to_string()]);
     assert!(balance.contains("996"), "{balance}");
     server.stop();
+}
+
+#[test]
+fn a_start_on_a_full_or_read_only_disk_says_so() {
+    let data = TempDir::new().expect("a directory");
+    let path = data.path().display();
+    let list = format!("{TINTYPE} account list --data {path}");
+    let script = format!(
+        "mount -t tmpfs -o size=4m tmpfs {path}; {TINTYPE} account create ada --data {path}; \
+         mount -o remount,ro {path}; {list} 2>&1 && exit 1; mount -o remount,rw {path}; \
+         dd if=/dev/zero of={path}/{BALLAST} bs=4k 2>&1 || true; {list} 2>&1 && exit 1; rm {path}/{BALLAST}; {list}"
+    );
+    let said = in_mount_namespace(&script).ran().succeeded();
+    assert!(said.contains(": its disk is full: make room"), "{said}");
+    assert!(said.contains(": its file system is read-only"), "{said}");
 }
 
 #[tokio::test]

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use rusqlite::{Connection, ErrorCode};
-use rustix::fs::{Access, AtFlags};
+use rustix::fs::{Access, AtFlags, StatVfsMountFlags, statvfs};
 use rustix::io::Errno;
 
 use super::connection::BUSY_TIMEOUT;
@@ -13,7 +13,7 @@ use super::moved::{self, MOVED_ID};
 use super::{companions, writer};
 use crate::schema::schema;
 use crate::{OpenError, Schema};
-use tintype_system::owner;
+use tintype_system::{data_dir, owner};
 
 /// The schema in force, and the changes since the first release.
 pub const SCHEMA: Schema = schema!("sqlite");
@@ -49,15 +49,31 @@ pub(super) fn name(path: &Path) -> String {
 /// The error for a file that the system or SQLite refuses.
 pub(super) fn unusable(path: &Path, error: impl Display) -> OpenError {
     let mut error = error.to_string();
-    error.push_str(match error.as_str() {
-        "database is locked" => " by another program, or its file system has no locks (SMB)",
-        "disk I/O error" => {
+    let is_of_disk = ["disk I/O error", "unable to open database file", "attempt to write a readonly database"];
+    let fault = is_of_disk.iter().any(|begin| error.starts_with(begin)).then(|| fault_of_disk(path)).flatten();
+    error.push_str(match (error.as_str(), fault) {
+        (_, Some(fault)) => fault,
+        ("database is locked", _) => " by another program, or its file system has no locks (SMB)",
+        ("disk I/O error", _) => {
             ": its disk fails, a file may not grow so large (ulimit -f, LimitFSIZE= of systemd), or its file system \
              shares no memory (mergerfs: mount it with cache.files=partial)"
         }
         _ => "",
     });
     OpenError::Unusable { name: name(path), error }
+}
+
+/// Why nothing can be written to the file system of a database. SQLite does not say it.
+fn fault_of_disk(path: &Path) -> Option<&'static str> {
+    /// More than SQLite writes to open a database.
+    const ROOM: u64 = 1 << 20;
+    let system = statvfs(data_dir::directory_of(path)).ok()?;
+    if system.f_flag.contains(StatVfsMountFlags::RDONLY) {
+        return Some(": its file system is read-only");
+    }
+    let has_room = system.f_bavail.saturating_mul(system.f_frsize) >= ROOM;
+    let has_inodes = system.f_files == 0 || system.f_favail > 0;
+    (!has_room || !has_inodes).then_some(": its disk is full: make room")
 }
 
 /// Creates the schema in an empty file, or brings an earlier one up to date.
