@@ -19,6 +19,7 @@ use tintype_domain::model::Account;
 use tintype_domain::names::new_person_name;
 use tintype_domain::passwords::{MAX_PASSWORD_BYTES, check_password};
 use tintype_domain::person::{Person, Role, person_name};
+use tintype_domain::text::MAX_NAME_CHARS;
 use tintype_domain::timestamp::Timestamp;
 use tintype_store::{FactorRemoval, PersonAdded, PersonChange, Store};
 use tintype_system::output;
@@ -130,7 +131,7 @@ pub(super) async fn run(command: PersonCommand, store: &Arc<Store>) -> Outcome {
         PersonCommand::List(args) => list(args, store).await,
         PersonCommand::Link(args) => {
             let person = find_person(store, &args.person).await?;
-            show_link(store, &person, args.shown).await
+            show_link(store, &person, "", args.shown).await
         }
         PersonCommand::Role(RoleArgs { person, role }) => change(person, PersonChange::Role(role), store).await,
         PersonCommand::Password(args) => set_password(args, store).await,
@@ -163,7 +164,11 @@ async fn add(args: AddArgs, store: &Arc<Store>) -> Outcome {
 }
 
 async fn create(store: &Store, account: &Account, name: &str, role: Role) -> Result<Person, Failure> {
-    match store.create_person(account.id, name, role).await? {
+    created(store.create_person(account.id, name, role).await?, account, name)
+}
+
+fn created(added: PersonAdded, account: &Account, name: &str) -> Result<Person, Failure> {
+    match added {
         PersonAdded::Done(person) => Ok(person),
         PersonAdded::NameTaken => Err(Failure(format!("a person named {name:?} already exists"))),
         _ => Err(Failure(format!("the account {} takes no more people, or was deleted", account.name))),
@@ -189,13 +194,33 @@ async fn list(args: AccountFilterArgs, store: &Store) -> Outcome {
     })
 }
 
-/// An account's first owner, who is added under the account's name if there is none.
+/// An account's first owner, who is added if there is none.
 async fn owner_of(store: &Store, account: &Account) -> Result<Person, Failure> {
     let people = store.list_people(Some(account.id)).await?;
     match people.into_iter().find(|person| person.role == Role::Owner) {
         Some(owner) => Ok(owner),
-        None => create(store, account, &new_person_name(&account.name)?, Role::Owner).await,
+        None => add_owner(store, account).await,
     }
+}
+
+/// Adds an owner under the account's name, or under that name with a number if it is taken.
+async fn add_owner(store: &Store, account: &Account) -> Result<Person, Failure> {
+    const MOST: usize = 99;
+    // In lower case it may be too long.
+    let short: String = account.name.to_lowercase().chars().take(MAX_NAME_CHARS - "-99".len()).collect();
+    let numbered = (2..=MOST).map(|number| format!("{}-{number}", short.trim_end()));
+    let names: Vec<String> =
+        std::iter::once(account.name.clone()).chain(numbered).filter_map(|name| new_person_name(&name).ok()).collect();
+    for name in names {
+        match store.create_person(account.id, &name, Role::Owner).await? {
+            PersonAdded::NameTaken => {}
+            added => return created(added, account, &name),
+        }
+    }
+    Err(Failure(format!(
+        "no name like {0:?} is free for its owner: tintype person add NAME --account {1} --role owner adds one",
+        account.name, account.id
+    )))
 }
 
 /// A link that signs a person in once, at the public URL of the studio, and the time of its end.
@@ -215,12 +240,15 @@ pub(super) async fn link_of_account(
 
 pub(super) async fn show_link_of_account(store: &Arc<Store>, account: &Account, shown: ShownLinkArgs) -> Outcome {
     let owner = owner_of(store, account).await?;
-    show_link(store, &owner, shown).await
+    let is_named_after = person_name(&account.name).is_ok_and(|name| name == owner.name);
+    let whose = if is_named_after { String::new() } else { format!(", an owner of the account {}", account.name) };
+    show_link(store, &owner, &whose, shown).await
 }
 
-async fn show_link(store: &Arc<Store>, person: &Person, shown: ShownLinkArgs) -> Outcome {
+/// Shows a link of a person, whom `whose` describes further.
+async fn show_link(store: &Arc<Store>, person: &Person, whose: &str, shown: ShownLinkArgs) -> Outcome {
     let (url, expires_at) = link_of(store, person, &shown.studio.url()?).await?;
-    let note = format!("One-time sign-in link for {}, valid until {expires_at}.", person.name);
+    let note = format!("One-time sign-in link for {}{whose}, valid until {expires_at}.", person.name);
     let unprinted = "the link could not be printed, so repeat this for another one";
     show_once(shown.json, &ShownLink { url: url.clone(), expires_at }, (&url, &note), unprinted)
 }

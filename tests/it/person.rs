@@ -58,6 +58,25 @@ fn a_new_name_looks_like_no_other_and_a_password_is_not_one_that_everybody_tries
     assert_eq!(json(data.path(), &["person", "list"]).as_array().map(Vec::len), Some(1), "nothing was written");
 }
 
+#[test]
+fn the_owner_of_an_account_gets_a_free_name() {
+    let data = TempDir::new().expect("a directory");
+    let long = "\u{130}".repeat(100);
+    let accounts = [("a", "a"), ("A", "a-2"), (&long, "")];
+    for (account, owner) in accounts {
+        json(data.path(), &["account", "create", account]);
+        let said = run(data.path(), ["account", "link", account]).succeeded();
+        assert!(said.contains(&format!("link for {owner}")), "{account}: {said}");
+        assert_eq!(
+            said.contains(&format!("{owner}, an owner of the account {account}, valid")),
+            account != owner,
+            "{said}"
+        );
+    }
+    let people = json(data.path(), &["person", "list"]);
+    assert!(people.as_array().is_some_and(|people| people.len() == accounts.len()), "{people}");
+}
+
 #[tokio::test]
 async fn the_keys_that_a_former_owner_made_are_named() {
     let data = TempDir::new().expect("a directory");
