@@ -250,9 +250,10 @@ async fn admin_hint(store: &Store, changed: &Account) -> &'static str {
     }
 }
 
-/// Asks on the terminal for the name of the account, but not a program, which reads `json`.
+/// Whether standard input has the name of the account. Asks for it on the terminal, but not a program, which reads
+/// `json`.
 fn confirmed(name: &str, JsonArgs { json }: JsonArgs) -> Result<bool, Failure> {
-    if json || !io::stdin().is_terminal() {
+    if json && io::stdin().is_terminal() {
         return Ok(false);
     }
     output::ask(&format!(

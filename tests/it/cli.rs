@@ -1,6 +1,7 @@
 //! The command line of the operator.
 
 use std::path::Path;
+use std::process::Command;
 
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -10,7 +11,7 @@ use tintype_store::{Submission, sqlite};
 use tintype_system::clock::Clock;
 
 use crate::person::violate;
-use crate::rigs::binary::{self, Ran as _, Run as _, json as run, refused, tintype};
+use crate::rigs::binary::{self, Ran as _, Run as _, TINTYPE, json as run, refused, tintype};
 
 fn data() -> TempDir {
     TempDir::new().expect("a directory")
@@ -97,8 +98,12 @@ fn an_account_is_disabled_enabled_and_deleted() {
 
     let said = refused(data, &["account", "delete", "ada"]);
     assert!(said.contains("was not deleted") && said.contains("--yes"), "{said}");
-    assert_eq!(run(data, &["key", "show", id])["state"], "active");
-    assert!(run(data, &["account", "delete", "ada", "--yes"])["deleted_at"].is_string());
+    for (typed, deletes) in [("eve\n", false), ("ada\n", true)] {
+        assert_eq!(run(data, &["key", "show", id])["state"], "active");
+        let script = format!("printf '{typed}' | {TINTYPE} account delete ada --data {}", data.display());
+        let output = Command::new("sh").args(["-c", &script]).ran();
+        assert_eq!(output.status.success(), deletes, "{output:?}");
+    }
     assert_eq!(run(data, &["key", "show", id])["state"], "revoked");
     assert!(refused(data, &["account", "enable", "ada"]).contains("cannot be undone"));
     // The ledger stays, and repeating the command finishes what an interruption left.
