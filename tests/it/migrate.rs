@@ -498,6 +498,7 @@ fn migrate_goes_only_from_sqlite_to_postgres() {
         (postgres, postgres, "--from must be sqlite:PATH"),
         ("sqlite:nowhere.db", "sqlite:there.db", "--to must be postgres://"),
         ("sqlite:nowhere.db", postgres, "there is no database at nowhere.db"),
+        ("sqlite::memory:", postgres, "a database in memory would be lost"),
         ("mysql://somewhere", postgres, "'--from <URL>': it must be sqlite:PATH or postgres://"),
     ] {
         let said = binary::refused(data.path(), &["migrate", "--from", from, "--to", to]);

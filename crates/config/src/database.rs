@@ -82,6 +82,9 @@ impl FromStr for DatabaseUrl {
             return Ok(Self::Postgres(url.to_owned()));
         }
         match url.strip_prefix("sqlite:") {
+            Some(":memory:") => {
+                Err("a database in memory would be lost with the process: name a file, as in sqlite:PATH".into())
+            }
             Some(path) if !path.is_empty() => Ok(Self::Sqlite(path.into())),
             _ => Err("it must be sqlite:PATH or postgres://USER:PASSWORD@HOST/DATABASE".into()),
         }
