@@ -117,9 +117,10 @@ pub(super) async fn run(args: DoctorArgs, data: &DataSettings, adopted: &Adopted
 
 /// Where the checked settings come from.
 fn settings(adopted: &Adopted) -> Result<String, String> {
-    match &adopted.unread {
-        Some(unread) => Err(format!("{unread}: run this command as {}", tintype_config::reader_of_servers())),
-        None => Ok(adopted.origin.clone().unwrap_or_else(|| "this command's own".to_owned())),
+    match (&adopted.unread, &adopted.unused_file) {
+        (Some(unread), _) => Err(format!("{unread}: run this command as {}", tintype_config::reader_of_servers())),
+        (None, Some(fault)) => Err(format!("{fault}; the server could not start again")),
+        (None, None) => Ok(adopted.origin.clone().unwrap_or_else(|| "this command's own".to_owned())),
     }
 }
 

@@ -283,6 +283,9 @@ fn read(arguments: &[OsString]) -> Result<(CommandLine, Cli), ExitCode> {
     if let Some(unread) = &read.adopted.unread {
         complain(&format!("tintype: {unread}, so this command uses its own settings"));
     }
+    if let Some(fault) = &read.adopted.unused_file {
+        complain(&format!("tintype: {fault}; this command does not use the file"));
+    }
     Ok((read, cli))
 }
 
@@ -408,9 +411,9 @@ fn run(
     let sending = exporter.map(|exporter| exporter.start(runtime.handle())).transpose()?;
     let outcome = runtime.block_on(async {
         match command {
-            Command::Serve(server) => serve::run(server, data, serve::Role::Everything, logging).await,
-            Command::Api(server) => serve::run(server, data, serve::Role::Api, logging).await,
-            Command::Worker(server) => serve::run(server, data, serve::Role::Worker, logging).await,
+            Command::Serve(server) => serve::run(server, data, serve::Role::Everything, &read.in_force, logging).await,
+            Command::Api(server) => serve::run(server, data, serve::Role::Api, &read.in_force, logging).await,
+            Command::Worker(server) => serve::run(server, data, serve::Role::Worker, &read.in_force, logging).await,
             Command::Account(command) => account::run(command, data).await,
             Command::Person(command) => person::run(command, &open_store(data).await?).await,
             Command::Key(command) => key::run(command, &*open_store(data).await?).await,

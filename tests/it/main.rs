@@ -36,6 +36,7 @@ mod first_steps;
 mod fuzz;
 mod generate;
 mod https;
+mod in_force;
 mod installation;
 mod limits;
 mod list;

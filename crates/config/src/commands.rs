@@ -32,6 +32,8 @@ pub(super) enum SettingsFrom {
     New,
     /// The server on its data directory.
     Server,
+    /// The same, but from the config file as it is now: it shows or tries what a next start would use.
+    NextStart,
 }
 
 impl Needs {
@@ -47,11 +49,12 @@ impl Needs {
                 (SettingsFrom::Server, Some(Nothing), true)
             }
             // The doctor reports what it couldn't read.
-            ("doctor" | "health" | "model" | "preset", _) | ("engine", Some("library")) => {
+            ("doctor" | "health" | "model", _) | ("engine", Some("library")) => {
                 (SettingsFrom::Server, Some(Nothing), false)
             }
+            ("preset", _) => (SettingsFrom::NextStart, Some(Nothing), false),
             ("config", _) => (SettingsFrom::Own, Some(Nothing), false),
-            ("engine" | "policy", _) => (SettingsFrom::Server, None, false),
+            ("engine" | "policy", _) => (SettingsFrom::NextStart, None, false),
             ("generate" | "get" | "mcp", _) => (SettingsFrom::Own, None, false),
             ("version" | "openapi" | "completions" | "man" | "decode-picture", _) => {
                 (SettingsFrom::Environment, None, false)
@@ -68,6 +71,11 @@ impl Needs {
     /// Whether the command runs a server.
     pub fn is_server(&self) -> bool {
         self.as_owner == Some(RootRight::LowPorts)
+    }
+
+    /// Whether its settings come from the server on its data directory.
+    pub(super) fn is_beside_server(&self) -> bool {
+        matches!(self.settings, SettingsFrom::Server | SettingsFrom::NextStart)
     }
 
     /// Whether another user's settings count, because root becomes the data's owner before the command acts.

@@ -1,5 +1,6 @@
 //! A process's engines: tables `[engine.NAME]` in the config file, or a single engine from flags.
 
+use std::path::Path;
 use std::str::FromStr;
 
 use clap::builder::PossibleValuesParser;
@@ -61,6 +62,22 @@ pub(super) fn table_settings() -> Vec<Setting> {
 pub(super) fn table_argument(name: &str, flags: Vec<String>) -> String {
     let all: Vec<String> = std::iter::once(name.to_owned()).chain(flags).collect();
     serde_json::to_string(&all).expect("texts are always JSON")
+}
+
+/// A table's form on the command line, with paths that do not depend on the process's directory.
+pub(super) fn table_within(directory: &Path, argument: &str) -> String {
+    // Only this program writes tables.
+    let Ok(all) = serde_json::from_str::<Vec<String>>(argument) else { return argument.to_owned() };
+    let settings = table_settings();
+    let within = |flag: String| {
+        let written = flag.strip_prefix("--").and_then(|flag| flag.split_once('='));
+        let setting = written.and_then(|(long, _)| settings.iter().find(|setting| setting.long() == long));
+        match (written, setting) {
+            (Some((long, value)), Some(setting)) => format!("--{long}={}", setting.within(directory, value.to_owned())),
+            _ => flag,
+        }
+    };
+    serde_json::to_string(&all.into_iter().map(within).collect::<Vec<_>>()).expect("texts are always JSON")
 }
 
 impl FromStr for NamedEngine {

@@ -11,7 +11,7 @@ use rustix::process::geteuid;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-use super::engines::{NamedEngine, table_argument, table_settings};
+use super::engines::{NamedEngine, table_argument, table_settings, table_within};
 use super::layers::Setting;
 use super::presets::PresetTable;
 
@@ -67,12 +67,29 @@ pub(super) enum Value {
     Texts(Vec<String>),
 }
 
+impl Value {
+    fn within(self, directory: Option<&Path>, setting: &Setting) -> Self {
+        match (self, directory) {
+            (Self::Texts(texts), Some(directory)) => {
+                Self::Texts(texts.into_iter().map(|text| setting.within(directory, text)).collect())
+            }
+            (value, _) => value,
+        }
+    }
+}
+
 impl ConfigFile {
-    /// Reads a config file whose names must be in `settings`. `None` if there is none in the data directory.
+    /// Reads a config file whose names must be in `settings`. Relative paths start in `directory`, or else in that of this
+    /// process. `None` if there is none in the data directory.
     ///
     /// # Errors
     /// A message for the operator with the file and, if known, the line.
-    pub(super) fn read(path: &Path, origin: FileOrigin, settings: &[Setting]) -> Result<Option<Self>, String> {
+    pub(super) fn read(
+        path: &Path,
+        origin: FileOrigin,
+        settings: &[Setting],
+        directory: Option<&Path>,
+    ) -> Result<Option<Self>, String> {
         let (text, metadata) = match text(path, origin) {
             Ok(found) => found,
             Err(error) if origin != FileOrigin::Named && is_out_of_reach(path, &error) => return Ok(None),
@@ -89,9 +106,12 @@ impl ConfigFile {
                 for (name, table) in tables {
                     let line = at(name.span().start);
                     let read = EngineTable::read(name.get_ref(), line, table.get_ref(), &at);
-                    engines.push(
-                        read.map_err(|(line, reason)| refuse(line, format!("[engine.{}] {reason}", name.get_ref())))?,
-                    );
+                    let mut read =
+                        read.map_err(|(line, reason)| refuse(line, format!("[engine.{}] {reason}", name.get_ref())))?;
+                    if let Some(directory) = directory {
+                        read.argument = table_within(directory, &read.argument);
+                    }
+                    engines.push(read);
                 }
                 continue;
             }
@@ -100,7 +120,8 @@ impl ConfigFile {
                 presets = read.map_err(|(line, reason)| refuse(line, reason))?;
                 continue;
             }
-            let value = setting(name, origin, settings).and_then(|setting| read_value(setting, value.get_ref()));
+            let value = setting(name, origin, settings)
+                .and_then(|setting| Ok(read_value(setting, value.get_ref())?.within(directory, setting)));
             entries.push(FileSetting {
                 name: name.to_owned(),
                 line,

@@ -1,6 +1,6 @@
 //! The settings that commands share with the server on their data directory. They come from the running server, or from
-//! `/etc/tintype.env`, which the units in `deploy/` read. With its own environment alone, a command could change a
-//! database that no server uses.
+//! `/etc/tintype.env`, which the units in `deploy/` read. With its own environment and the config file alone, a command
+//! could change a database that no server uses.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -17,7 +17,9 @@ use rustix::process::geteuid;
 use tintype_system::data_dir;
 
 use super::commands::SERVERS;
+use super::engines::table_within;
 use super::environment::adopt;
+use super::in_force::InForce;
 use super::layers::{Setting, leaf, other_form, without_variables};
 
 /// The environment file of servers under systemd.
@@ -39,8 +41,10 @@ pub(super) struct Installation {
     pub(super) is_running: bool,
     variables: BTreeMap<String, String>,
     flags: Vec<(String, Vec<String>)>,
-    /// The directory that the server resolves relative paths from.
-    directory: PathBuf,
+    /// The directory that the server resolves relative paths from, also those in its config file.
+    pub(super) directory: PathBuf,
+    /// All of a running server's settings, including those from its config file. They replace the variables and flags.
+    pub(super) in_force: Option<InForce>,
 }
 
 #[derive(Debug)]
@@ -116,7 +120,8 @@ impl Installation {
         variables.retain(|_, value| !value.contains(char::REPLACEMENT_CHARACTER));
         variables.entry("TINTYPE_DATA".to_owned()).or_insert_with(|| UNIT_DATA.to_owned());
         let origin = format!("those in {UNIT_SETTINGS}");
-        Ok(Some(Self { origin, is_running: false, variables, flags: Vec::new(), directory: PathBuf::from("/") }))
+        let directory = PathBuf::from("/");
+        Ok(Some(Self { origin, is_running: false, variables, flags: Vec::new(), directory, in_force: None }))
     }
 
     /// All server settings' variables. A command's own values for these don't count if there is an installation.
@@ -135,29 +140,27 @@ impl Installation {
         self.given(setting)
     }
 
+    /// The running server's `[engine.NAME]` tables in their form on the command line.
+    pub(super) fn tables(&self) -> Vec<String> {
+        let tables = self.in_force.iter().flat_map(|in_force| &in_force.tables);
+        tables.map(|table| table_within(&self.directory, table)).collect()
+    }
+
     fn given(&self, setting: &Setting) -> Option<Vec<String>> {
+        let values = match &self.in_force {
+            Some(in_force) => in_force.values(&setting.name),
+            None => self.by_flag_or_variable(setting),
+        };
+        Some(values?.into_iter().map(|value| setting.within(&self.directory, value)).collect())
+    }
+
+    fn by_flag_or_variable(&self, setting: &Setting) -> Option<Vec<String>> {
         let by_flag = self.flags.iter().find(|(name, _)| *name == setting.name).map(|(_, values)| values.clone());
         let other_form = other_form(&setting.name);
         // A secret in a flag overrides one in the environment, no matter which of the two forms each has.
         let is_outdone = self.flags.iter().any(|(name, _)| *name == other_form);
         let variable = self.variables.get(&setting.variable()).filter(|it| !it.is_empty() && !is_outdone);
-        let by_variable = || Some(vec![variable?.clone()]);
-        let values = by_flag.or_else(by_variable)?;
-        Some(values.into_iter().map(|value| self.absolute(setting, value)).collect())
-    }
-
-    /// A value whose path doesn't depend on the process's directory.
-    fn absolute(&self, setting: &Setting, value: String) -> String {
-        let joined = |path: &str| self.directory.join(path).to_string_lossy().into_owned();
-        match value.split_once(':').filter(|_| ["database", "files"].contains(&setting.name.as_str())) {
-            _ if setting.is_path() => joined(&value),
-            // One or several files, each with a weight or a word.
-            _ if ["engine-lora", "engine-embedding"].contains(&setting.name.as_str()) => {
-                value.split(',').map(joined).collect::<Vec<_>>().join(",")
-            }
-            Some((scheme @ ("sqlite" | "file"), path)) => format!("{scheme}:{}", joined(path)),
-            _ => value,
-        }
+        by_flag.or_else(|| Some(vec![variable?.clone()]))
     }
 
     fn data(&self, command: &Command) -> PathBuf {
@@ -186,6 +189,7 @@ impl Server {
             variables,
             flags: flags.given(&self.arguments),
             directory: self.directory.clone(),
+            in_force: InForce::of_process(&self.entry),
         })
     }
 

@@ -16,6 +16,7 @@ use super::commands::{Needs, SettingsFrom};
 use super::engines::table_settings;
 use super::environment::{STARTED_AGAIN, check_variables, is_empty_variable, variables_with};
 use super::file::{CONFIG_FILE, ConfigFile, EngineTable, FileOrigin, FileSetting, Value, nearest};
+use super::in_force::InForce;
 use super::installation::Installation;
 use super::presets::{PresetFile, PresetTable};
 use tintype_domain::string_enum;
@@ -23,7 +24,7 @@ use tintype_domain::string_enum;
 /// Prefix of all settings' environment variables.
 const PREFIX: &str = "TINTYPE_";
 /// The hidden flag for `[engine.NAME]` tables.
-const TABLES: &str = "engine_table";
+pub(super) const TABLES: &str = "engine_table";
 /// The hidden flag for presets.
 const PRESET_FILE: &str = "preset_file";
 const MASK: &str = "********";
@@ -39,6 +40,8 @@ pub struct CommandLine {
     pub settings: Vec<ShownSetting>,
     /// The server whose settings the command uses.
     pub adopted: Adopted,
+    /// The settings of the server that the command runs.
+    pub in_force: InForce,
     /// A message for each environment variable that looks like a setting but isn't one.
     pub unknown_variables: Vec<String>,
 }
@@ -52,6 +55,12 @@ pub struct Adopted {
     pub is_running: bool,
     /// A message for the operator if this user can't read the server's settings.
     pub unread: Option<String>,
+    /// A message for the operator if the config file cannot be used, and the command does without it.
+    pub unused_file: Option<String>,
+    /// Whether the settings include those that the server read from its config file.
+    is_complete: bool,
+    /// Where relative paths in the server's config file start.
+    directory: Option<PathBuf>,
 }
 
 /// A setting, its value and its origin, without secrets.
@@ -115,16 +124,30 @@ impl Setting {
     }
 
     pub(super) fn variable(&self) -> String {
-        format!("{PREFIX}{}", self.name.to_uppercase().replace('-', "_"))
+        variable_of(&self.name)
     }
 
-    fn long(&self) -> &str {
+    pub(super) fn long(&self) -> &str {
         self.arg.get_long().unwrap_or(&self.name)
     }
 
     /// Whether each value is the path of a file or directory.
-    pub(super) fn is_path(&self) -> bool {
+    fn is_path(&self) -> bool {
         self.arg.get_value_parser().type_id() == TypeId::of::<PathBuf>()
+    }
+
+    /// A value with paths that do not depend on the process's directory.
+    pub(super) fn within(&self, directory: &Path, value: String) -> String {
+        let joined = |path: &str| directory.join(path).to_string_lossy().into_owned();
+        match (self.long(), value.split_once(':')) {
+            // A bare name is looked for in PATH.
+            ("engine-program", _) if !value.contains('/') => value,
+            // One or several files, each with a weight or a word.
+            ("engine-lora" | "engine-embedding", _) => value.split(',').map(joined).collect::<Vec<_>>().join(","),
+            ("database" | "files", Some((scheme @ ("sqlite" | "file"), path))) => format!("{scheme}:{}", joined(path)),
+            _ if self.is_path() => joined(&value),
+            _ => value,
+        }
     }
 
     pub(super) fn default(&self) -> Option<&OsStr> {
@@ -196,7 +219,7 @@ impl Setting {
     }
 
     /// Whether a flag or an environment variable sets it.
-    fn is_explicit(&self, matches: &ArgMatches) -> bool {
+    pub(super) fn is_explicit(&self, matches: &ArgMatches) -> bool {
         self.source(matches).is_some_and(|source| source != ValueSource::DefaultValue)
     }
 
@@ -217,6 +240,10 @@ impl Setting {
     }
 }
 
+fn variable_of(name: &str) -> String {
+    format!("{PREFIX}{}", name.to_uppercase().replace('-', "_"))
+}
+
 /// Reads the command line, the environment and the config file.
 ///
 /// # Errors
@@ -226,7 +253,7 @@ pub fn read(command: Command, arguments: &[OsString]) -> Result<CommandLine, Set
     let mut known = command.clone();
     known.build();
     let set = without_variables(command, &is_empty_variable);
-    let (set, arguments, adopted) = with_installation(set, &known, arguments).map_err(SettingsError::File)?;
+    let (set, arguments, mut adopted) = with_installation(set, &known, arguments).map_err(SettingsError::File)?;
     let arguments = &arguments;
     // This pass finds the command and the config file. The second one repeats its errors, including the file.
     let first = match set.clone().ignore_errors(true).try_get_matches_from(arguments) {
@@ -237,7 +264,7 @@ pub fn read(command: Command, arguments: &[OsString]) -> Result<CommandLine, Set
     let (of_command, matches) = leaf(&known, &first);
     let settings: Vec<_> = of_command.get_arguments().filter_map(Setting::of).collect();
     check_pairs(&settings, matches)?;
-    let file = config_file(&first, &known).map_err(SettingsError::File)?;
+    let file = file_in_use(&first, &known, &mut adopted).map_err(SettingsError::File)?;
     let entries = file.iter().flat_map(|file| &file.entries);
     let added: Vec<(&Setting, &FileSetting)> = entries
         .filter_map(|entry| settings.iter().find(|setting| setting.name == entry.name).map(|setting| (setting, entry)))
@@ -280,7 +307,8 @@ pub fn read(command: Command, arguments: &[OsString]) -> Result<CommandLine, Set
         let origin = origin.map(|origin| format!("the settings are {origin}"));
         SettingsError::Usage(error, taking_part.map(note).chain(origin).collect())
     })?;
-    let of_command = leaf(&known, &matches).1;
+    let (command, of_command) = leaf(&known, &matches);
+    let in_force = InForce::of(command, of_command);
     let shown = settings.iter().filter(|setting| !setting.arg.is_hide_set() && setting.name != "config");
     let settings = shown.map(|setting| show(setting, of_command, &added, file.as_ref()));
     let of_tables = tables.iter().flat_map(|table| show_table(table, file.as_ref()));
@@ -288,7 +316,7 @@ pub fn read(command: Command, arguments: &[OsString]) -> Result<CommandLine, Set
     let settings = settings.chain(of_tables).chain(of_presets).collect();
     let needs = Needs::named(&matches)
         .ok_or_else(|| SettingsError::File("this command is missing in the list of what commands need".into()))?;
-    Ok(CommandLine { matches, needs, settings, adopted, unknown_variables: unknown_variables(&known) })
+    Ok(CommandLine { matches, needs, settings, adopted, in_force, unknown_variables: unknown_variables(&known) })
 }
 
 fn show(
@@ -423,7 +451,7 @@ fn with_installation(
     };
     let Some(needs) = Needs::named(&first) else { return Ok((command, arguments, none)) };
     let creates = needs.settings == SettingsFrom::New;
-    if needs.settings != SettingsFrom::Server && !creates {
+    if !needs.is_beside_server() && !creates {
         return Ok((command, arguments, none));
     }
     let (of_command, matches) = leaf(known, &first);
@@ -440,7 +468,7 @@ fn with_installation(
     }
     let settings: Vec<_> = of_command.get_arguments().filter_map(Setting::of).collect();
     let is_named = |setting: &Setting| setting.is_flag_of(matches);
-    let installation = match Installation::find(&data, known, needs.is_of_any_owner()) {
+    let mut installation = match Installation::find(&data, known, needs.is_of_any_owner()) {
         Ok(Some(installation)) => installation,
         Ok(None) => return Ok((command, arguments, none)),
         Err(unread) => {
@@ -452,29 +480,69 @@ fn with_installation(
             return Err(format!("{unread}: run this command as {reader}, or name the database with --database"));
         }
     };
+    // A file that this command names also counts as it is now.
+    if needs.settings == SettingsFrom::NextStart || first.value_source("config") == Some(ValueSource::CommandLine) {
+        installation.in_force = None;
+    }
+    let has_tables = of_command.get_arguments().any(|arg| arg.get_id() == TABLES);
+    let tables = installation.tables().into_iter().filter(|_| has_tables);
     let adopted =
         settings.iter().filter(|setting| !is_named(setting) && !partner(setting, &settings).is_some_and(is_named));
     let flags: Vec<_> = adopted
         .filter_map(|setting| Some(setting.flags(&setting.value_of_variable(installation.values(setting)?))))
         .flatten()
+        .chain(tables.map(|table| format!("--engine-table={table}")))
         .collect();
     let of_servers = Installation::variables_of_servers(known);
     let command = without_variables(command, &|variable| of_servers.iter().any(|name| OsStr::new(name) == variable));
-    let found = Adopted { origin: Some(installation.origin), is_running: installation.is_running, unread: None };
+    let found = Adopted {
+        origin: Some(installation.origin),
+        is_running: installation.is_running,
+        is_complete: installation.in_force.is_some(),
+        directory: Some(installation.directory),
+        ..none
+    };
     Ok((command, with_flags(&arguments, flags.into_iter()), found))
 }
 
+/// The config file, without what a running server has taken from it.
+///
+/// # Errors
+/// A message for the operator: the file cannot be used. While a server runs, most commands do without it.
+fn file_in_use(matches: &ArgMatches, command: &Command, adopted: &mut Adopted) -> Result<Option<ConfigFile>, String> {
+    let is_beside = adopted.is_running || adopted.unread.is_some();
+    let needs_none = Needs::named(matches).is_some_and(|it| it.settings == SettingsFrom::Server && !it.database);
+    match config_file(matches, command, adopted.directory.as_deref()) {
+        Ok(Some(mut file)) if adopted.is_complete => {
+            let of_servers = Installation::variables_of_servers(command);
+            file.entries.retain(|entry| !of_servers.contains(&variable_of(&entry.name)));
+            file.engines.clear();
+            Ok(Some(file))
+        }
+        Ok(file) => Ok(file),
+        Err(fault) if adopted.is_complete || (is_beside && needs_none) => {
+            adopted.unused_file = Some(fault);
+            Ok(None)
+        }
+        Err(fault) => Err(fault),
+    }
+}
+
 /// The config file named by `--config`, or the one in the data directory.
-fn config_file(matches: &ArgMatches, command: &Command) -> Result<Option<ConfigFile>, String> {
+fn config_file(
+    matches: &ArgMatches,
+    command: &Command,
+    directory: Option<&Path>,
+) -> Result<Option<ConfigFile>, String> {
     let needs = Needs::named(matches).filter(|needs| needs.settings != SettingsFrom::Environment);
     let Some(needs) = needs else { return Ok(None) };
     let mut settings = Vec::new();
     collect_settings(command, &mut settings);
     match matches.try_get_one::<PathBuf>("config").ok().flatten() {
-        Some(named) => ConfigFile::read(named, FileOrigin::Named, &settings),
+        Some(named) => ConfigFile::read(named, FileOrigin::Named, &settings, directory),
         None => {
-            let any_owner = needs.is_of_any_owner();
-            ConfigFile::read(&data_of(matches).join(CONFIG_FILE), FileOrigin::DataDirectory { any_owner }, &settings)
+            let origin = FileOrigin::DataDirectory { any_owner: needs.is_of_any_owner() };
+            ConfigFile::read(&data_of(matches).join(CONFIG_FILE), origin, &settings, directory)
         }
     }
 }

@@ -13,6 +13,7 @@ mod environment;
 mod file;
 mod files;
 mod hub;
+mod in_force;
 mod installation;
 mod layers;
 mod limits;
@@ -54,6 +55,7 @@ pub use self::environment::{
 pub use self::file::CONFIG_FILE;
 pub use self::files::{FileBackend, FileLinks, FileUrlSettings, FileUrls, FilesSettings, SignedLinks};
 pub use self::hub::{HUGGING_FACE, HubSettings};
+pub use self::in_force::{InForce, Shown};
 pub use self::layers::{Adopted, CommandLine, SettingsError, ShownSetting, Source, read, reader_of_servers};
 pub use self::limits::LimitSettings;
 pub use self::listen::{ListenAddress, TrustedProxy};

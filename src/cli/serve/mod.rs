@@ -28,7 +28,7 @@ use crate::service::ServiceContext;
 use crate::service::file_store;
 use crate::service::sweeper::Sweeper;
 use crate::service::webhooks::Deliverer;
-use tintype_config::{DataSettings, DatabaseUrl, LOCK_PATIENCE, ServerSettings};
+use tintype_config::{DataSettings, DatabaseUrl, InForce, LOCK_PATIENCE, ListenAddress, ServerSettings, Shown};
 use tintype_outbound::receivers::{ReceiverOptions, Receivers};
 use tintype_store::postgres;
 use tintype_store::sqlite;
@@ -120,6 +120,20 @@ impl Listeners {
         self.api.iter().map(url).collect()
     }
 
+    /// Shows this server's settings to the commands beside it, with the ports that the system chose for port 0.
+    fn show(&self, in_force: &InForce, server: &ServerSettings) -> Option<Shown> {
+        let place = |listener: &Listener| match (listener.address(), listener.path()) {
+            (Ok(Some(address)), _) => Some(address.to_string()),
+            (_, path) => path.map(|path| format!("unix:{}", path.display())),
+        };
+        let shown = match server.listen.iter().all(ListenAddress::has_known_port) || self.api.is_empty() {
+            true => in_force.show(),
+            false => in_force.listening_on(self.api.iter().filter_map(place).collect()).show(),
+        };
+        let failed = |error| tracing::warn!(%error, "commands beside this server will read its config file again");
+        shown.map_err(failed).ok()
+    }
+
     /// The URL of the API, for result URLs and commands to paste; `None` in a process without the API.
     fn url(&self, server: &ServerSettings) -> Result<Option<String>, Failure> {
         if self.api.is_empty() {
@@ -173,11 +187,17 @@ pub(super) fn check_machine() -> Result<(), Failure> {
     })
 }
 
-pub(super) async fn run(server: ServerSettings, data: &DataSettings, role: Role, logging: Logging) -> Outcome {
+pub(super) async fn run(
+    server: ServerSettings,
+    data: &DataSettings,
+    role: Role,
+    in_force: &InForce,
+    logging: Logging,
+) -> Outcome {
     let mut signals = Signals::catch()?;
     // A start may have to wait for a database or a bucket. Its effects until then stay valid, as after a crash.
-    let Started { parts, listeners, lock: _lock } = tokio::select! {
-        started = start(&server, data, role, logging.format) => started?,
+    let Started { parts, listeners, lock: _lock, shown: _shown } = tokio::select! {
+        started = start(&server, data, role, in_force, logging.format) => started?,
         signal = signals.stop() => {
             tracing::info!(signal, "stopped before the server was ready");
             return Ok(ExitCode::SUCCESS);
@@ -193,6 +213,7 @@ struct Started {
     parts: Parts,
     listeners: Listeners,
     lock: Option<DataLock>,
+    shown: Option<Shown>,
 }
 
 fn lock(data: &Path, database: &Path) -> Result<DataLock, String> {
@@ -210,6 +231,7 @@ async fn start(
     server: &ServerSettings,
     data: &DataSettings,
     role: Role,
+    in_force: &InForce,
     format: LogFormat,
 ) -> Result<Started, Failure> {
     let database = data.database()?;
@@ -231,6 +253,7 @@ async fn start(
     };
     let clock = Clock::system();
     let listeners = Listeners::bind(server, data, role, &clock).await?;
+    let shown = listeners.show(in_force, server);
     if !listeners.api.is_empty() {
         warn_about_callers(server, &listeners.addresses()?, listeners.certificate.is_some());
     }
@@ -259,7 +282,7 @@ async fn start(
     };
     let ready = Ready { parts: &parts, server, data, urls: listeners.urls()? };
     ready.report(format, store, url.as_deref(), key).await?;
-    Ok(Started { parts, listeners, lock })
+    Ok(Started { parts, listeners, lock, shown })
 }
 
 /// Builds the parts that the role needs, for an API that listens at `url`.
