@@ -4,11 +4,11 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
-use std::process::Output;
+use std::process::{Command, Output};
 
 use tempfile::TempDir;
 
-use crate::rigs::binary::{Ran as _, Run as _, Server, data_with, printed, tintype};
+use crate::rigs::binary::{Ran as _, Run as _, Server, TINTYPE, data_with, printed, tintype};
 use crate::rigs::http::{TASKS, send};
 use crate::rigs::wait::until;
 
@@ -144,4 +144,29 @@ fn nobody_else_can_open_what_a_server_shows() {
     assert!(fs::read_to_string(shown).expect("a file").contains("pass-71c2"));
     assert_eq!(fs::metadata(shown).expect("a file").permissions().mode() & 0o777, 0o600);
     server.stop();
+}
+
+#[test]
+fn beside_settings_of_units_that_it_cannot_read_a_command_creates_no_database() {
+    let directory = TempDir::new().expect("a directory");
+    let data = directory.path().join("data");
+    fs::create_dir(&data).expect("a directory");
+    for path in [directory.path(), &data] {
+        fs::set_permissions(path, fs::Permissions::from_mode(0o777)).expect("a directory");
+    }
+    let script = |command: &str| {
+        let file = "mount -t tmpfs none /etc && touch /etc/tintype.env && chmod 0 /etc/tintype.env";
+        let user = "setpriv --reuid=65534 --regid=65534 --clear-groups";
+        format!("{file} && exec {user} {TINTYPE} {command} --data {}", data.display())
+    };
+    let run = |command: &str| {
+        let mut unshare = Command::new("unshare");
+        unshare.args(["--mount", "sh", "-ec", &script(command)]).env_clear().env("PATH", "/usr/bin:/bin").ran()
+    };
+    let said = run("account create ada").failed();
+    assert!(said.contains("/etc/tintype.env") && said.contains("--database"), "{said}");
+    assert_eq!(fs::read_dir(&data).expect("a directory").count(), 0);
+    let named = format!("account create ada --database sqlite:{}", data.join("tintype.db").display());
+    run(&named).succeeded();
+    run("account create eve").succeeded();
 }

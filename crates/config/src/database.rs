@@ -8,6 +8,9 @@ use clap::Args;
 
 use super::environment::secret_in;
 
+/// SQLite's file in the data directory.
+pub(super) const DATABASE: &str = "tintype.db";
+
 /// Location of the data. Every command accepts these flags, before or after its own.
 #[derive(Debug, Clone, Args)]
 pub struct DataSettings {
@@ -114,7 +117,7 @@ impl DataSettings {
             None => self.database_file.as_deref().map(|file| secret_in(file, "--database-file")).transpose()?,
         };
         let parsed = |url: String| url.parse().map_err(|fault| format!("--database: {fault}"));
-        given.map_or_else(|| Ok(DatabaseUrl::Sqlite(self.data.join("tintype.db"))), parsed)
+        given.map_or_else(|| Ok(DatabaseUrl::Sqlite(self.data.join(DATABASE))), parsed)
     }
 
     /// The file that holds the URL of the database, if it comes from one.

@@ -17,6 +17,7 @@ use rustix::process::geteuid;
 use tintype_system::data_dir;
 
 use super::commands::SERVERS;
+use super::database::DATABASE;
 use super::engines::table_within;
 use super::environment::adopt;
 use super::in_force::InForce;
@@ -84,7 +85,8 @@ impl Installation {
                 units.adopt();
                 return Ok(Some(units));
             }
-            Err(error) if same(Path::new(UNIT_DATA)) => {
+            // The file may name this directory, and another database than the one that a command would create here.
+            Err(error) if same(Path::new(UNIT_DATA)) || !data.join(DATABASE).exists() => {
                 return Err(format!("cannot read {UNIT_SETTINGS} with the settings of the service: {error}"));
             }
             _ => {}
