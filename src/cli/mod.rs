@@ -486,10 +486,14 @@ fn is_there(path: &Path) -> Result<bool, String> {
 
 async fn open_or_create_store(settings: &DataSettings) -> Result<Arc<Store>, Failure> {
     let database = settings.database()?;
-    if let Some(path) = database.path() {
-        data_dir::check_same_machine(path)?;
+    match database.path() {
+        Some(path) => {
+            data_dir::check_same_machine(path)?;
+            data_dir::keep_private(&settings.data, Some(path))?;
+        }
+        // The command needs no data directory.
+        None => data_dir::keep_new_files_private(),
     }
-    data_dir::keep_private(&settings.data, database.path())?;
     let store: Arc<Store> = match database {
         DatabaseUrl::Sqlite(path) => Arc::new(sqlite::open(&path, Clock::system())?),
         DatabaseUrl::Postgres(url) => {
@@ -512,16 +516,22 @@ async fn open_files(settings: &DataSettings, files: Option<&str>) -> Result<File
     if let FileBackend::Directory(directory) = &backend {
         data_dir::create(directory)?;
     }
-    let files = Files::on_backend(&backend)?.guarded_by(data_dir::backup_lock(&settings.data));
+    let files = Files::on_backend(&backend)?;
     files.check_access().await?;
     Ok(files)
 }
 
-/// Opens the result files that `--files` names; `None` if the directory does not exist.
+/// Opens the result files that `--files` names; `None` if the directory does not exist. A server that might remove some
+/// is on the same data directory.
 async fn existing_files(settings: &DataSettings, files: Option<&str>) -> Result<Option<Files>, Failure> {
     match settings.file_backend(files)? {
         FileBackend::Directory(directory) if !is_there(&directory)? => Ok(None),
-        _ => open_files(settings, files).await.map(Some),
+        _ => {
+            let opened = open_files(settings, files).await?;
+            let is_installation = is_there(&settings.data)? && !data_dir::is_foreign(&settings.data);
+            let guarded = |opened: Files| opened.guarded_by(data_dir::backup_lock(&settings.data));
+            Ok(Some(if is_installation { guarded(opened) } else { opened }))
+        }
     }
 }
 

@@ -41,5 +41,6 @@ impl Drop for FilesLock {
 }
 
 fn open(path: &Path) -> io::Result<File> {
-    OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(path)
+    let opened = OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(path);
+    opened.map_err(|error| io::Error::new(error.kind(), format!("cannot open the lock {}: {error}", path.display())))
 }

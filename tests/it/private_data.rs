@@ -6,7 +6,8 @@ use std::path::Path;
 
 use tempfile::TempDir;
 
-use crate::rigs::binary::{Ran as _, Server, json, run};
+use crate::rigs::binary::{Ran as _, Run as _, Server, json, refused, run, tintype};
+use crate::rigs::postgres::cluster;
 
 fn mode(path: &Path) -> u32 {
     fs::metadata(path).expect("a file").permissions().mode() & 0o777
@@ -70,4 +71,56 @@ fn a_database_elsewhere_is_closed_and_the_target_of_a_link_is_left_alone() {
     std::os::unix::fs::symlink(&other, data.join("acme.json")).expect("a link");
     Server::start(&data, &["--database", &url]).stop();
     assert_eq!((mode(&database), mode(&other), mode(&elsewhere)), (0o600, 0o644, 0o755));
+}
+
+#[test]
+fn a_directory_of_others_is_refused_and_left_alone() {
+    let folder = TempDir::new().expect("a directory");
+    let data = folder.path().join("data");
+    fs::create_dir_all(data.join("letters")).expect("a directory");
+    for (permissions, more) in [(0o755, None), (0o1777, None), (0o1777, Some("tintype-of-eve"))] {
+        more.map(|name| fs::write(data.join(name), "hers")).transpose().expect("a file");
+        open(&data, permissions);
+        for command in [&["account", "create", "ada"][..], &["serve", "--listen", "127.0.0.1:0"]] {
+            let said = refused(&data, command);
+            assert!(said.contains("holds what is not Tintype's") && said.contains("--data"), "{said}");
+        }
+        let found = fs::metadata(&data).expect("a directory").permissions().mode() & 0o7777;
+        assert_eq!((found, data.join("tintype.db").exists()), (permissions, false));
+    }
+    // The owner may give it to Tintype.
+    open(&data, 0o700);
+    json(&data, &["account", "create", "ada"]);
+    // Even with data of Tintype, a common directory stays one.
+    open(&data, 0o1777);
+    json(&data, &["account", "list"]);
+    assert_eq!((mode(&data), mode(&data.join("tintype.db"))), (0o777, 0o600));
+}
+
+#[test]
+fn an_audit_and_a_backup_need_no_data_directory_and_leave_another_one_alone() {
+    let folder = TempDir::new().expect("a directory");
+    let (place, files) = (folder.path().join("place"), folder.path().join("files"));
+    for directory in [&place, &files] {
+        fs::create_dir(directory).expect("a directory");
+    }
+    open(&place, 0o755);
+    let (url, at) = (cluster().url(folder.path()), format!("file:{}", files.display()));
+    let audit = |directory: &Path| {
+        let mut audit = tintype();
+        audit.args(["credits", "audit", &format!("--files={at}"), "--database", &url]).current_dir(directory);
+        audit
+    };
+    assert!(audit(folder.path()).ran().succeeded().contains("all files exist"));
+    fs::write(place.join("letter.txt"), "mine").expect("a file");
+    assert!(audit(folder.path()).arg("--data").arg(&place).ran().succeeded().contains("all files exist"));
+    assert_eq!((mode(&place), fs::read_dir(&place).expect("a directory").count()), (0o755, 1));
+
+    let data = folder.path().join("data");
+    json(&data, &["account", "create", "ada"]);
+    let database = format!("sqlite:{}", data.join("tintype.db").display());
+    let mut backup = tintype();
+    backup.args(["backup", "copy", "--files", &at, "--database", &database]).current_dir(folder.path());
+    backup.ran().succeeded();
+    assert!(!folder.path().join("tintype-data").exists());
 }

@@ -16,6 +16,9 @@ use crate::owner;
 /// Interval at which a lock that another process holds is tried again.
 const LOCK_PAUSE: Duration = Duration::from_millis(50);
 
+/// How the names of entries of a data directory begin.
+const OUR_NAMES: [&str; 6] = ["tintype", "files", "models", "acme.json", "first-", BACKUP_LOCK];
+
 /// The permissions of group and others.
 const OTHERS: u32 = 0o077;
 
@@ -91,12 +94,27 @@ pub fn keep_new_files_private() {
 /// them. `database` is the file of SQLite, which may be outside of the directory.
 ///
 /// # Errors
-/// A message for the operator: others can read the database, and this process may not change that.
+/// A message for the operator: others can read the database, and this process may not change that; or others use the
+/// directory, and it holds no database.
 pub fn keep_private(directory: &Path, database: Option<&Path>) -> Result<(), String> {
     keep_new_files_private();
     let directory = &directory.canonicalize().unwrap_or_else(|_| directory.to_owned());
+    let is_sticky = fs::metadata(directory).is_ok_and(|found| found.mode() & Mode::SVTX.as_raw_mode() != 0);
+    let is_open = open_to_others(directory).is_some() && !is_shared_volume(directory);
+    let is_inside = |file: &Path| directory_of(file).canonicalize().is_ok_and(|found| found == *directory);
+    let has_data = database.is_some_and(|file| file.exists() && is_inside(file));
+    let [ours, others, others_directories] = contents(directory);
+    if is_open && !has_data && (is_sticky && others || others_directories && !ours) {
+        return Err(format!(
+            "the data directory {} is open to other users and holds what is not Tintype's: give it a directory of its \
+             own with --data, such as {}",
+            directory.display(),
+            directory.join("tintype").display()
+        ));
+    }
     // A mounted volume may belong to root and be shared with the group of the service; its files are what counts.
-    if let Err(error) = take_from_others(directory)
+    if !(is_sticky && others)
+        && let Err(error) = take_from_others(directory)
         && !is_shared_volume(directory)
     {
         tracing::warn!(%error, "other users can read the data directory; restrict its permissions");
@@ -111,6 +129,28 @@ pub fn keep_private(directory: &Path, database: Option<&Path>) -> Result<(), Str
         }));
     }
     files.iter().try_for_each(|file| take_from_others(file))
+}
+
+/// Whether a directory holds something, and nothing of Tintype.
+pub fn is_foreign(directory: &Path) -> bool {
+    let [ours, others, _] = contents(directory);
+    others && !ours
+}
+
+/// Whether a directory holds something of Tintype, something else, and other directories. Operators put a log or a
+/// file with a secret into a new data directory; one that is in use for something else also has directories.
+fn contents(directory: &Path) -> [bool; 3] {
+    let mut found = [false; 3];
+    for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
+        let name = entry.file_name();
+        if name == "lost+found" {
+            continue;
+        }
+        let is_ours = OUR_NAMES.iter().any(|ours| name.as_encoded_bytes().starts_with(ours.as_bytes()));
+        let is_directory = entry.file_type().is_ok_and(|kind| kind.is_dir());
+        found = [found[0] || is_ours, found[1] || !is_ours, found[2] || !is_ours && is_directory];
+    }
+    found
 }
 
 /// A message if users other than the owner can use a file or directory; `None` for one that does not exist.

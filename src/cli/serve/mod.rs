@@ -295,7 +295,8 @@ async fn open_parts(
     url: Option<&str>,
 ) -> Result<Parts, Failure> {
     let store = open_store(database, data, &clock, server).await?;
-    let files = open_files(data, server.files.files.as_deref()).await?.with_faults(server.test_fault.clone());
+    let files = open_files(data, server.files.files.as_deref()).await?;
+    let files = files.guarded_by(data_dir::backup_lock(&data.data)).with_faults(server.test_fault.clone());
     file_store::open(&store, &files).await?;
     if !store.is_shared() {
         // No other process answers calls.
