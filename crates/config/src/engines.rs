@@ -210,3 +210,28 @@ impl EngineSettings {
         all.into_iter().filter(|(_, given)| *given).map(|(name, _)| name.replace('_', "-")).collect()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_in_a_table_start_in_the_directory_of_the_server() {
+        let flags =
+            ["--kind=sd-server", "--engine-program=sd-server", "--engine-workflow=w.json", "--engine-ca=/a.pem"];
+        let lora = "--engine-lora=one.safetensors:0.5,/two.safetensors";
+        let flags = flags.iter().chain([&lora]).map(|&flag| flag.to_owned()).collect();
+        let found: Vec<String> =
+            serde_json::from_str(&table_within(Path::new("/srv"), &table_argument("gpu", flags))).expect("JSON");
+        let expected = [
+            "gpu",
+            "--kind=sd-server",
+            // The system looks for it in PATH.
+            "--engine-program=sd-server",
+            "--engine-workflow=/srv/w.json",
+            "--engine-ca=/a.pem",
+            "--engine-lora=/srv/one.safetensors:0.5,/two.safetensors",
+        ];
+        assert_eq!(found, expected);
+    }
+}
