@@ -280,6 +280,7 @@ async fn reports_of_one_account(service: &Service, bob: &Visitor) {
     until(async || (&mut reading).now_or_never().is_none() && places.used() == 1).await;
     // Whoever goes away has no other report begun.
     drop(reading);
+    assert_eq!(places.used(), 1, "the report of one who has gone");
     let paths =
         ["/studio/usage", "/studio/usage.csv", "/studio/credits?kind=expiry", "/studio/credits?from=2026-11-01"];
     for path in paths {
