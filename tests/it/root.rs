@@ -6,7 +6,7 @@ use std::fs::{self, Permissions};
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, chown, lchown, symlink};
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 
 use serde_json::Value;
 use tempfile::TempDir;
@@ -60,6 +60,33 @@ impl Places {
             assert_eq!(owner, SERVICE, "{}", path.display());
         }
     }
+}
+
+#[test]
+fn a_setuid_program_that_another_user_started_is_no_server() {
+    // Here, unlike in memory, such programs run as their owner.
+    let directory = TempDir::new_in("/var/tmp").expect("a directory");
+    open(directory.path());
+    let [program, data, database] = ["program", "data", "false.db"].map(|name| directory.path().join(name));
+    fs::create_dir(&data).expect("a directory");
+    fs::copy("/bin/cat", &program).expect("a program");
+    fs::set_permissions(&program, Permissions::from_mode(0o4755)).expect("permissions");
+    let mut started = Command::new(&program)
+        .arg0("tintype")
+        .args(["-", "serve"])
+        .env("TINTYPE_DATA", &data)
+        .env("TINTYPE_DATABASE", format!("sqlite:{}", database.display()))
+        .uid(SERVICE)
+        .gid(SERVICE)
+        .stdin(Stdio::piped())
+        .spawn()
+        .expect("a process");
+    let status = fs::read_to_string(format!("/proc/{}/status", started.id())).expect("a process");
+    assert!(status.contains("Uid:\t65534\t0\t0\t0"), "{status}");
+    json(&data, &["account", "create", "ada"]);
+    started.kill().expect("a process");
+    started.wait().expect("a process");
+    assert_eq!([database.exists(), data.join("tintype.db").exists()], [false, true]);
 }
 
 /// Lets all users enter and read a directory.

@@ -23,6 +23,8 @@ use super::environment::adopt;
 use super::in_force::InForce;
 use super::layers::{Setting, leaf, other_form, without_variables};
 
+/// The bits of a program that runs as its owner or its group.
+const SETUID_OR_SETGID: u32 = 0o6000;
 /// The environment file of servers under systemd.
 const UNIT_SETTINGS: &str = "/etc/tintype.env";
 /// The units' data directory, unless their file names another.
@@ -217,7 +219,7 @@ fn servers(trusted: &[u32], same: &dyn Fn(&Path) -> bool, flags: &mut Flags<'_>)
 fn server(id: u32, trusted: &[u32]) -> Option<Server> {
     let entry = File::open(format!("/proc/{id}")).ok()?;
     // Anyone can run a program with this name. Only these users' settings count.
-    if !trusted.contains(&entry.metadata().ok()?.uid()) {
+    if !trusted.contains(&user_of(&entry)?) {
         return None;
     }
     let arguments = read_list(&entry, "cmdline").ok()?;
@@ -225,6 +227,22 @@ fn server(id: u32, trusted: &[u32]) -> Option<Server> {
     let serves = program == "tintype" && arguments.iter().any(|one| SERVERS.iter().any(|name| one == name));
     let directory = fs::read_link(within(&entry, "cwd")).unwrap_or_default();
     serves.then_some(Server { id, entry, arguments, directory })
+}
+
+/// The user who started a process. `None` for a setuid program: another user may have chosen its arguments and its
+/// environment, whatever user it runs as.
+fn user_of(entry: &File) -> Option<u32> {
+    let status = fs::read_to_string(within(entry, "status")).ok()?;
+    let ids: Vec<u32> = status
+        .lines()
+        .find_map(|line| line.strip_prefix("Uid:"))?
+        .split_whitespace()
+        .filter_map(|id| id.parse().ok())
+        .collect();
+    // Real, effective, saved, and for files. sudo(8) makes all of them root's.
+    let is_setuid = fs::metadata(within(entry, "exe")).is_ok_and(|program| program.mode() & SETUID_OR_SETGID != 0);
+    let [user, others @ ..] = &ids[..] else { return None };
+    (others.len() == 3 && others.iter().all(|id| id == user) && !is_setuid).then_some(*user)
 }
 
 fn within(entry: &File, name: &str) -> PathBuf {
