@@ -17,6 +17,7 @@ CREATE FUNCTION tintype_now(given bigint) RETURNS bigint LANGUAGE sql STABLE PAR
     $$ SELECT coalesce(given, floor(extract(epoch FROM statement_timestamp()) * 1000)::bigint) $$;
 
 -- `cursor` signs the cursors of lists. `files` is the marker of the file store that belongs to this database.
+-- `move` is the id of the move by `tintype migrate` that filled this database.
 CREATE TABLE secrets (
     name  text PRIMARY KEY,
     value bytea NOT NULL

@@ -7,6 +7,7 @@
 -- ---- Server state ----
 
 -- `cursor` signs the cursors of lists. `files` is the marker of the file store that belongs to this database.
+-- `move` and `moved_to` belong to a move by `tintype migrate`.
 CREATE TABLE secrets (
     name  TEXT PRIMARY KEY,
     value BLOB NOT NULL

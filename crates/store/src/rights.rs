@@ -35,7 +35,7 @@ pub struct SessionRight {
     pub operator: bool,
 }
 
-/// Fails unless the right holds that a write needs, if it needs one.
+/// Fails with [`StoreError::Revoked`] if a write needs a right that no longer holds.
 pub(crate) async fn require(tx: &Transaction<'_>, right: Option<Right>) -> Done {
     match right {
         Some(right) if !right.holds(tx, true).await? => Err(StoreError::Revoked.into()),

@@ -247,9 +247,10 @@ impl Database {
         }
         let client = connection.start();
         let outcome = self.answered(ANSWER_TIMEOUT, async { Ok(client.batch_execute("ROLLBACK").await?) }).await;
-        match connection.end(outcome) {
+        // The server rolls back when it loses the connection.
+        match connection.end(outcome.map_err(|error| Failure::Broken(error.into()))) {
             Ok(()) => failure,
-            // The server rolls back when it loses the connection. The first error says what happened.
+            // The first error says what happened.
             Err(_) => Failure::Broken(failure.into()),
         }
     }
@@ -331,7 +332,7 @@ struct PooledConnection {
 }
 
 impl PooledConnection {
-    /// The connection, for statements whose outcome [`PooledConnection::end`] learns.
+    /// The connection, which is busy until [`PooledConnection::end`] gets the outcome.
     fn start(&mut self) -> &mut Client {
         self.is_idle = false;
         self.client.as_mut().expect("it is there until the end")

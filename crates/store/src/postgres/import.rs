@@ -36,16 +36,18 @@ impl PostgresStore {
     ) -> Result<Import> {
         let mut client = self.database.reader().await?;
         let tx = client.transaction().await?;
-        let filled = tokio::select! {
-            filled = self.fill(&tx, source, expected, progress) => filled?,
-            () = interrupted => return Ok(Import::Interrupted),
+        let outcome = tokio::select! {
+            outcome = self.copy_all(&tx, source, expected, progress) => outcome?,
+            () = interrupted => Import::Interrupted,
         };
-        // Unless it was filled now, there is nothing to commit.
-        tx.commit().await.map_err(|error| StoreError::from(Failure::Unknown(error.into())))?;
-        Ok(filled)
+        // Anything else is rolled back.
+        if matches!(outcome, Import::Done(_)) {
+            tx.commit().await.map_err(|error| StoreError::from(Failure::Unknown(error.into())))?;
+        }
+        Ok(outcome)
     }
 
-    async fn fill(
+    async fn copy_all(
         &self,
         tx: &Transaction<'_>,
         source: &SqliteStore,
@@ -58,8 +60,8 @@ impl PostgresStore {
         if any {
             let sql = "SELECT value FROM secrets WHERE name = 'move'";
             let known: Option<Vec<u8>> = tx.query_opt(sql, &[]).await?.map(|row| row.try_get(0)).transpose()?;
-            let is_of_this_move = known.is_some_and(|known| source.move_id().is_ok_and(|id| id == known));
-            return Ok(if is_of_this_move { Import::Done(expected.clone()) } else { Import::NotEmpty });
+            let was_committed = known.is_some_and(|known| source.move_id().is_ok_and(|id| id == known));
+            return Ok(if was_committed { Import::Done(expected.clone()) } else { Import::NotEmpty });
         }
         // Cursors from the source stay valid.
         tx.batch_execute("DELETE FROM secrets").await?;

@@ -14,7 +14,7 @@ use crate::OpenError;
 /// Application id of a database that was moved: "tinm" in ASCII.
 pub(super) const MOVED_ID: i32 = 0x7469_6E6D;
 
-/// Why nothing opens a marked database.
+/// The error for opening a marked database.
 pub(super) fn refusal(connection: &Connection, database: &Path) -> rusqlite::Result<OpenError> {
     let sql = "SELECT value, EXISTS (SELECT 1 FROM secrets WHERE name = 'move') FROM secrets WHERE name = 'moved_to'";
     let (to, is_moving): (Vec<u8>, bool) = connection.query_row(sql, [], |row| Ok((row.get(0)?, row.get(1)?)))?;
@@ -53,7 +53,7 @@ pub fn take_back(database: &Path) -> Result<bool, OpenError> {
     remove_mark(database, "DELETE FROM secrets WHERE name IN ('moved_to', 'move')")
 }
 
-/// Makes a copy of a marked database one that can be opened. It keeps the id of the move.
+/// Removes the mark from a copy, which keeps the id of the move.
 pub(super) fn unmark_copy(copy: &Path) -> Result<(), OpenError> {
     remove_mark(copy, "DELETE FROM secrets WHERE name = 'moved_to'").map(drop)
 }

@@ -6,10 +6,10 @@ use futures::FutureExt as _;
 use futures::future::join_all;
 use tempfile::TempDir;
 use tintype_domain::model::{FailureCause, Id, Surface, Task};
-use tintype_store::postgres;
+use tintype_store::postgres::{self, Import};
 use tintype_store::{
-    EndingsElsewhere, MAX_LOST_LEASES, MAX_UPDATE_BYTES, OpenError, Reclaim, Result, StartLimit, Store, StoreError,
-    Submission, WORKER_SILENCE, WorkerReport,
+    Audit, EndingsElsewhere, MAX_LOST_LEASES, MAX_UPDATE_BYTES, OpenError, Reclaim, Result, StartLimit, Store,
+    StoreError, Submission, WORKER_SILENCE, WorkerReport,
 };
 use tintype_system::clock::{Clock, Timestamp};
 use tintype_system::fault::Faults;
@@ -535,5 +535,19 @@ async fn remove_tasks_reaches_a_task_behind_thousands_of_accounts() -> Result<()
     fx.clock.advance(Duration::from_secs(1));
     assert_eq!(fx.store.remove_tasks(fx.clock.now()).await?, 1);
     assert_eq!(fx.store.audit().await?.drifts, []);
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_import_whose_ledger_differs_leaves_nothing() -> Result<()> {
+    let (source, target) = (Fixture::new(Backend::Sqlite), fixture_with(""));
+    source.account("ada", 10).await?;
+    let audit = source.store.audit().await?;
+    let secret = target.store.cursor_secret().await?;
+    let other = Audit { entries: audit.entries + 1, ..audit.clone() };
+    let import = async |expected| target.store.import(&source.store, &expected, |_| (), std::future::pending()).await;
+    assert_eq!(import(other).await?, Import::Differs(audit.clone()));
+    assert_eq!((target.store.audit().await?.accounts, target.store.cursor_secret().await?), (0, secret));
+    assert_eq!(import(audit.clone()).await?, Import::Done(audit));
     Ok(())
 }
