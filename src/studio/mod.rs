@@ -33,6 +33,7 @@ use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 
+use self::session::Visitor;
 use crate::service::ServiceContext;
 use crate::service::failures::Failures;
 use crate::service::hourly_stats::HourlyStats;
@@ -49,7 +50,7 @@ use crate::service::uploads::Uploads;
 use crate::service::usage::UsageCache;
 use tintype_config::{ConnectionLimits, FileLinks, RequiredFor};
 use tintype_domain::model::Id;
-use tintype_domain::person::Person;
+use tintype_domain::person::{Person, Role};
 use tintype_domain::signed_tokens::TokenSigner;
 use tintype_domain::source::Source;
 use tintype_outbound::identity_provider::IdentityProvider;
@@ -212,20 +213,27 @@ impl Studio {
         self.count(person.account_id, limit.of_account()).await
     }
 
-    /// Reads a report for a person. An account has one at a time, which is read to its end even if the person has gone,
-    /// so that nobody begins many.
+    /// Reads a report for people with this role. An account has one at a time. It is read to its end even if the person
+    /// disconnects, so that connecting again cannot start more.
     async fn report<T: Send + 'static>(
         &self,
-        person: &Person,
+        visitor: &Visitor,
+        role: Role,
         read: impl Future<Output = tintype_store::Result<T>> + Send + 'static,
     ) -> Result<T, PageError> {
-        self.count_person(person, RateLimit::Report).await?;
+        visitor.require(role)?;
+        let person = &visitor.session.person;
         let place = self.reports.try_take(Some(person.account_id)).map_err(|_| PageError::too_often(1))?;
+        self.count_person(person, RateLimit::Report).await?;
         let read = tokio::spawn(async move {
             let _place = place;
             read.await
         });
-        Ok(read.await.map_err(PageError::caused_by)??)
+        let report = read.await.map_err(PageError::caused_by)??;
+        // Its turn may have come long after the request.
+        let session = self.shared.store.find_session(visitor.token_hash).await?.ok_or_else(PageError::signed_out)?;
+        session::require(&session.person, role)?;
+        Ok(report)
     }
 
     /// Sends open pages what changes, until `stop`, which also ends their streams.

@@ -94,10 +94,7 @@ impl Visitor {
 
     /// Rejects a person with a lesser role.
     pub(super) fn require(&self, role: Role) -> Result<(), PageError> {
-        if self.session.person.role >= role {
-            return Ok(());
-        }
-        Err(PageError::forbidden(if role == Role::Owner { "owner-refused" } else { "viewer-refused" }))
+        require(&self.session.person, role)
     }
 
     /// Rejects a viewer, for a change that creates nothing.
@@ -155,6 +152,14 @@ impl Visitor {
         studio.count_person(&visitor.session.person, RateLimit::Page).await?;
         Ok(visitor)
     }
+}
+
+/// Rejects a person with a lesser role.
+pub(super) fn require(person: &Person, role: Role) -> Result<(), PageError> {
+    if person.role >= role {
+        return Ok(());
+    }
+    Err(PageError::forbidden(if role == Role::Owner { "owner-refused" } else { "viewer-refused" }))
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

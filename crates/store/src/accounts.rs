@@ -238,12 +238,12 @@ impl Store {
         }
     }
 
-    /// [`Store::grant`], but at most once for a form that names the newest grant it has seen: `Some(Some(id))` grants
-    /// only while that entry is the newest grant, `Some(None)` only while there is none, `None` always.
+    /// [`Store::grant`], but at most once for a form that names the newest entry it has seen: nothing is granted if there
+    /// is a grant after that entry.
     pub async fn grant_after(
         &self,
         account_id: Id,
-        newest: Option<Option<i64>>,
+        seen: Option<i64>,
         amount: i64,
         note: Option<&str>,
         expires_at: Option<Timestamp>,
@@ -255,9 +255,9 @@ impl Store {
                 return Ok(CreditChange::NoAccount);
             }
             // It sees every grant that was made before the lock.
-            if let Some(newest) = newest {
-                let sql = "SELECT id FROM ledger WHERE account_id = $1 AND kind = 'grant' ORDER BY id DESC LIMIT 1";
-                if tx.find(sql, &[&account_id], |row| row.get("id")).await? != newest {
+            if let Some(seen) = seen {
+                let sql = "SELECT 1 FROM ledger WHERE account_id = $1 AND id > $2 AND kind = 'grant' LIMIT 1";
+                if tx.query_opt(sql, &[&account_id, &seen]).await?.is_some() {
                     return Ok(CreditChange::Repeated);
                 }
             }

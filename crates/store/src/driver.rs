@@ -560,8 +560,8 @@ impl Driver {
         self.read(sql, parameters).await?.iter().map(of_row).collect()
     }
 
-    /// [`Driver::read`] for many rows, on a separate thread with SQLite, one such read at a time. Submits wait for some,
-    /// so their number of rows must have a limit; others are [`Driver::report`]s.
+    /// [`Driver::read`] for many rows, on a separate thread with SQLite, one such read at a time. Submits wait for some of
+    /// these reads, so each must read a limited number of rows; the rest are [`Driver::report`]s.
     pub(crate) async fn long_read(&self, sql: String, parameters: &[&dyn Parameter]) -> Result<Vec<Row>> {
         match self {
             Self::Sqlite(store) => self.read_in_turn(&store.long_reads, sql, parameters).await,
@@ -569,8 +569,8 @@ impl Driver {
         }
     }
 
-    /// [`Driver::read`] for as many rows as an account has. Reports wait for each other and nothing else waits for them:
-    /// on SQLite they leave the other half of two cores free, on PostgreSQL most connections.
+    /// [`Driver::read`] that may read an account's whole ledger. Reports wait only for each other: on SQLite they leave the
+    /// other half of two cores free, on PostgreSQL most connections.
     pub(crate) async fn report(&self, sql: String, parameters: &[&dyn Parameter]) -> Result<Vec<Row>> {
         self.read_in_turn(with_store!(self, store => &store.reports), sql, parameters).await
     }

@@ -110,7 +110,7 @@ impl Allowance {
     }
 }
 
-/// An account has this many times the limit of a key, without a setting, and of a person.
+/// An account's limit as a multiple of a person's, and of a key's unless a setting says otherwise.
 pub const OF_ACCOUNT: u32 = 10;
 
 /// The rate limits of all keys, accounts and people.

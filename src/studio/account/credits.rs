@@ -15,6 +15,7 @@ use crate::studio::error::{PageError, PageResult};
 use crate::studio::page::{BYTE_ORDER_MARK, DAY, Frame, html, last_of_page, query};
 use crate::studio::session::Visitor;
 use tintype_domain::model::{EntryKind, ExpiringGrant, Id, LedgerEntry};
+use tintype_domain::person::Role;
 use tintype_domain::text;
 use tintype_store::EntryFilter;
 use tintype_system::clock::Timestamp;
@@ -98,7 +99,7 @@ pub async fn credits(visitor: Visitor, Query(query): Query<PeriodQuery>) -> Page
     let mut entries = if filter == EntryFilter::default() {
         read.await?
     } else {
-        visitor.studio.report(&visitor.session.person, read).await?
+        visitor.studio.report(&visitor, Role::Viewer, read).await?
     };
     let mut grants = visitor.studio.shared.store.expiring_grants(account, GRANTS).await?;
     grants.retain(|grant| grant.remaining > 0);
@@ -152,7 +153,7 @@ pub async fn csv(visitor: Visitor, Query(query): Query<PeriodQuery>) -> PageResu
         let entries = store.history(account, before, ROWS).await.map_err(io::Error::other)?;
         let next = entries.last().map(|entry| Some(entry.id)).filter(|_| entries.len() == ROWS as usize);
         let lines = entries.into_iter().filter(|entry| filter.passes(entry)).map(line).collect::<String>();
-        // SQLite answers on this thread, and others want it, too.
+        // SQLite reads on this thread, so other tasks may run in between.
         tokio::task::yield_now().await;
         Ok(Some((lines, (visitor, download, next))))
     });

@@ -94,11 +94,10 @@ impl UsagePage<'_> {
 }
 
 async fn lines(visitor: &Visitor, query: &UsageQuery) -> Result<Vec<UsageLine>, PageError> {
-    visitor.require(Role::Owner)?;
     let (store, by) = (visitor.studio.shared.store.clone(), query.by());
     let filter = UsageFilter { account_id: Some(visitor.account_id()), from: query.from(store.now()), until: None };
     let read = async move { usage::lines(&store, by, filter).await };
-    visitor.studio.report(&visitor.session.person, read).await
+    visitor.studio.report(visitor, Role::Owner, read).await
 }
 
 /// The page.

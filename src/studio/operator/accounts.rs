@@ -11,12 +11,9 @@ use crate::studio::page::{DAY, Draft, Frame, form_page, html, last_of_page, redi
 use crate::studio::search::{PAGE, Search};
 use crate::studio::session::{Fields, Visitor};
 use tintype_domain::key::{ApiKey, KeyState};
-use tintype_domain::model::{Account, EntryKind, ExpiringGrant, Id, LedgerEntry, MAX_BALANCE};
+use tintype_domain::model::{Account, ExpiringGrant, Id, LedgerEntry, MAX_BALANCE};
 use tintype_domain::text;
-use tintype_store::{
-    AccountChange, AccountSummary, CreditChange, EntryFilter, FactorRemoval, FoundPerson, KeyChange, PersonChange,
-    StoreError,
-};
+use tintype_store::{AccountChange, AccountSummary, CreditChange, FactorRemoval, FoundPerson, KeyChange, PersonChange};
 use tintype_system::clock::Timestamp;
 
 const ACCOUNTS: &str = "/studio/operator/accounts";
@@ -47,8 +44,8 @@ struct AccountPage<'a> {
     /// The grants that have not lapsed, the soonest expiry first.
     grants: Vec<ExpiringGrant>,
     now: Timestamp,
-    /// The newest grant, which the form for another one names.
-    newest: String,
+    /// The newest entry, which the form for a grant names.
+    newest: i64,
     /// The form for a grant.
     draft: Draft,
     /// Whether the operator belongs to it.
@@ -96,15 +93,16 @@ async fn page(visitor: &Visitor, account: Account, draft: Draft) -> PageResult {
     let more_people = last_of_page(&mut people, PAGE).is_some();
     let mut grants = store.expiring_grants(account.id, ENTRIES).await?;
     grants.retain(|grant| grant.remaining > 0);
+    let entries = store.history(account.id, None, ENTRIES).await?;
     let page = AccountPage {
         frame: Frame::new("operator-accounts", visitor).await?,
         keys,
         people,
         more_people,
-        entries: store.history(account.id, None, ENTRIES).await?,
+        newest: entries.first().map_or(0, |entry| entry.id),
+        entries,
         grants,
         now: store.now(),
-        newest: newest_grant(visitor, account.id).await?.map(|id| id.to_string()).unwrap_or_default(),
         draft,
         is_own: visitor.account_id() == account.id,
         account,
@@ -126,21 +124,19 @@ pub async fn grant(Path(id): Path<String>, form: OperatorForm) -> PageResult {
     let note = text::ledger_note(fields.text("note").trim()).ok();
     let expires_at = expiry(fields.text("days").trim(), visitor.studio.shared.store.now());
     // The same form, sent twice, grants once: it names the newest entry that its page has shown.
-    let newest = newest_grant(&visitor, account.id).await?;
-    let is_newest = fields.text("newest") == newest.map(|id| id.to_string()).unwrap_or_default();
+    let seen = fields.text("newest").parse().unwrap_or_default();
     let mut refusal = match (amount, &note) {
         _ if account.deleted_at.is_some() => Some("account-deleted-refusal"),
         (None, _) | (_, None) => Some("grant-invalid"),
         _ if expires_at.is_err() => Some("grant-invalid"),
         (Some(amount), _) if account.credits > MAX_BALANCE - amount => Some("grant-invalid"),
-        _ if !is_newest => Some("grant-repeated"),
         _ => None,
     };
     // Enter in a field presses a button that only asks.
     let is_sure = fields.text("ask").is_empty();
     if let (Some(amount), Some(note), Ok(expires_at), None, true) = (amount, note, expires_at, refusal, is_sure) {
         let note = Some(note.as_str()).filter(|note| !note.is_empty());
-        match visitor.store().grant_after(account.id, Some(newest), amount, note, expires_at).await? {
+        match visitor.store().grant_after(account.id, Some(seen), amount, note, expires_at).await? {
             CreditChange::Done(_) => {
                 let person = visitor.person_id();
                 tracing::info!(account = %account.id, %person, amount, "credits were granted in the studio");
@@ -163,13 +159,6 @@ fn expiry(days: &str, now: Timestamp) -> Result<Option<Timestamp>, ()> {
     }
     let days: u32 = days.parse().map_err(|_| ())?;
     if (1..=MAX_DAYS).contains(&days) { Ok(Some(now.saturating_add(DAY * days))) } else { Err(()) }
-}
-
-/// The id of the newest grant of an account.
-async fn newest_grant(visitor: &Visitor, account: Id) -> Result<Option<i64>, StoreError> {
-    let filter = EntryFilter { kind: Some(EntryKind::Grant), ..EntryFilter::default() };
-    let newest = visitor.studio.shared.store.entries(account, filter, None, 1).await?;
-    Ok(newest.first().map(|entry| entry.id))
 }
 
 /// Disables or enables an account.

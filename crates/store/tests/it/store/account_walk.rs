@@ -70,7 +70,7 @@ async fn invitations(store: &Store, account_id: Id) -> Result<()> {
 async fn money(store: &Store, account: Id) -> Result<()> {
     let now = store.now();
     store.grant(account, 5, None, Some(now.saturating_add(MINUTE))).await?;
-    store.grant_after(account, Some(None), 1, None, None).await?;
+    store.grant_after(account, Some(0), 1, None, None).await?;
     store.take(account, 1, "a mistake").await?;
     store.expiring_grants(account, 9).await?;
     store.history(account, None, 9).await?;

@@ -51,20 +51,19 @@ case!(a_grant_that_is_made_twice_at_once_after_the_same_one_is_made_once, async 
     let (ada, bob) = (fx.account("ada", 3).await?, fx.account("bob", 0).await?);
     let end = Some(fx.clock.now().saturating_add(HOUR));
     for (account, before) in [(ada, 3), (bob, 0)] {
-        let newest = fx.store.history(account, None, 1).await?.first().map(|entry| entry.id);
-        let outcomes =
-            try_join_all([(); 4].map(|()| fx.store.grant_after(account, Some(newest), 5, None, end))).await?;
+        let seen = fx.store.history(account, None, 1).await?.first().map_or(0, |entry| entry.id);
+        let outcomes = try_join_all([(); 4].map(|()| fx.store.grant_after(account, Some(seen), 5, None, end))).await?;
         let made = outcomes.iter().filter(|outcome| **outcome == CreditChange::Done(before + 5)).count();
         let repeated = outcomes.iter().filter(|outcome| **outcome == CreditChange::Repeated).count();
         assert_eq!((made, repeated, fx.credits(account).await?), (1, 3, before + 5), "{outcomes:?}");
         assert_eq!(left(fx, account).await?, [5]);
     }
     // A charge is no grant.
-    let newest = fx.store.history(ada, None, 1).await?[0].id;
+    let seen = fx.store.history(ada, None, 1).await?[0].id;
     fx.submit(ada).await?;
-    assert_eq!(fx.store.grant_after(ada, Some(Some(newest)), 1, None, None).await?, CreditChange::Done(7));
+    assert_eq!(fx.store.grant_after(ada, Some(seen), 1, None, None).await?, CreditChange::Done(7));
     fx.store.change_account(bob, AccountChange::Delete).await?;
-    assert_eq!(fx.store.grant_after(bob, Some(None), 1, None, None).await?, CreditChange::NoAccount);
+    assert_eq!(fx.store.grant_after(bob, Some(0), 1, None, None).await?, CreditChange::NoAccount);
     Ok(())
 });
 
