@@ -16,13 +16,16 @@ const AHEAD: Duration = Duration::from_secs(60);
 /// Most tasks dated ahead that one sweep looks for.
 const MOST: u32 = 10_000;
 
+/// A failed attempt at an ending that took longer than this waited for a lock.
+const LONGEST_FAILURE: Duration = Duration::from_secs(1);
+
 /// When each unfinished task dated ahead was first seen, by the monotonic clock, until it ends: also while a worker
 /// holds it, and after the clock has reached its date.
 #[derive(Debug, Default)]
 pub(super) struct Seen(Mutex<HashMap<Id, Duration>>);
 
 impl Sweeper {
-    /// Fails the tasks dated ahead that were first seen as long ago as any task may take. Logs an error and leaves it to
+    /// Fails the tasks dated ahead once [`TASK_TIME_LIMIT`] has passed since they were first seen. Logs an error and leaves it to
     /// the next sweep.
     pub(super) async fn expire_dated_ahead(&self) {
         let store = &self.shared.store;
@@ -32,9 +35,14 @@ impl Sweeper {
             Err(error) => return failed(&error),
         };
         for id in self.overdue_of(unfinished) {
-            // One that cannot be failed, because its rows are damaged or locked, delays no other.
+            let begun = self.shared.clock.elapsed();
+            // One whose rows are damaged keeps no other from its end.
             if let Err(error) = self.shared.endings.fail_unleased(id, FailureCause::Expired, OVERDUE).await {
                 failed(&error);
+                // Others may wait for the same lock, and the rest of the sweep with them. The next sweep tries again.
+                if self.shared.clock.elapsed().saturating_sub(begun) > LONGEST_FAILURE {
+                    return;
+                }
             }
         }
     }
