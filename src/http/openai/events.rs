@@ -163,10 +163,15 @@ impl Events {
         Ok(())
     }
 
-    /// Sends a preview. One that cannot be encoded is left out. An error if the caller may no longer have it.
+    /// Sends a preview. One that cannot be encoded is left out. Fails if the key is no longer valid.
     async fn partial_image(&mut self, png: Bytes) -> Result<(), ApiError> {
         let Caller { api, account_id, .. } = &self.awaited.caller;
-        self.awaited.caller.recheck().await?;
+        match self.awaited.caller.recheck().await {
+            Ok(_) => {}
+            Err(error) if error.is_unauthorized() => return Err(error),
+            // The pictures may come once the database is back.
+            Err(_) => return Ok(()),
+        }
         // Finished pictures come first.
         let Some(_slot) = api.encoder.slots().take(*account_id, 1).now_or_never() else { return Ok(()) };
         let format = self.options.format;

@@ -125,7 +125,7 @@ impl ApiError {
     }
 
     /// Whether this is [`ApiError::unauthorized`].
-    pub(super) fn is_unauthorized(&self) -> bool {
+    pub(in crate::http) fn is_unauthorized(&self) -> bool {
         self.code == ErrorCode::Unauthorized
     }
 
