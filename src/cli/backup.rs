@@ -58,8 +58,8 @@ struct Taken {
 pub(super) async fn run(args: BackupArgs, data: &DataSettings) -> Outcome {
     let database = data.sqlite_file("back it up with its own tools, such as pg_dump, then copy the result files")?;
     existing_file(&database, CREATE)?;
-    let files = existing_files(data, args.files.files.as_deref()).await?;
     let stopped = catch_stops()?;
+    let files = existing_files(data, args.files.files.as_deref()).await?;
     let bar = progress::bar(!args.json);
     let taken = backup::take(&database, files.as_ref(), &args.to, &bar, &stopped).await;
     bar.finish_and_clear();

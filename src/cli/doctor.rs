@@ -119,7 +119,7 @@ pub(super) async fn run(args: DoctorArgs, data: &DataSettings, adopted: &Adopted
 fn settings(adopted: &Adopted) -> Result<String, String> {
     match (&adopted.unread, &adopted.unused_file) {
         (Some(unread), _) => Err(format!("{unread}: run this command as {}", tintype_config::reader_of_servers())),
-        (None, Some(fault)) => Err(format!("{fault}; the server could not start again")),
+        (None, Some(fault)) => Err(format!("{fault}; the server would not start with it")),
         (None, None) => Ok(adopted.origin.clone().unwrap_or_else(|| "this command's own".to_owned())),
     }
 }

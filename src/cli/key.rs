@@ -173,8 +173,8 @@ fn introduction(key: &ApiKey) -> String {
     let off = off.map_or_else(String::new, |off| {
         format!("\n\nIt is {off}, like the key that it replaces: `tintype key enable {}` enables it.", key.id)
     });
-    let end = key.expires_at.map_or_else(String::new, |at| format!(" It expires at {at}."));
-    format!("This is key {}.{end} It will not be shown again: store it safely.{off}", key.id)
+    let end = key.expires_at.map_or_else(String::new, |at| format!(", valid until {at}"));
+    format!("This is key {}{end}. It will not be shown again: store it safely.{off}", key.id)
 }
 
 async fn list(args: AccountFilterArgs, store: &Store) -> Outcome {

@@ -107,7 +107,7 @@ fn report(json: JsonArgs, from: &Path, imported: Import) -> Outcome {
     }
 }
 
-const STOPPED: &str = "stopped by a signal: the same command starts over";
+const STOPPED: &str = "stopped by a signal; run the same command to start over";
 
 /// Copies the database and imports the copy.
 async fn import(

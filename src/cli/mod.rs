@@ -284,7 +284,7 @@ fn read(arguments: &[OsString]) -> Result<(CommandLine, Cli), ExitCode> {
         complain(&format!("tintype: {unread}, so this command uses its own settings"));
     }
     if let Some(fault) = &read.adopted.unused_file {
-        complain(&format!("tintype: {fault}; this command does not use the file"));
+        complain(&format!("tintype: {fault}; ignoring the file"));
     }
     Ok((read, cli))
 }

@@ -168,7 +168,7 @@ async fn fetch(args: PullArgs, data: &DataSettings) -> Outcome {
         let busy = Busy::with(&data.data, pull.name())?;
         Ok::<_, String>((pull.run(&hub, &*transfer).await?, Some(busy)))
     };
-    let installed = until_interrupted(work, "interrupted: the same command continues").await;
+    let installed = until_interrupted(work, "interrupted; run the same command to continue").await;
     // Running servers take it up when it has been checked and prepared.
     let (installed, busy) = installed.inspect_err(|_| transfer.end())?;
     let installed = checked(installed, data).await?;

@@ -218,7 +218,7 @@ async fn add_owner(store: &Store, account: &Account) -> Result<Person, Failure> 
         }
     }
     Err(Failure(format!(
-        "no name like {0:?} is free for its owner: tintype person add NAME --account {1} --role owner adds one",
+        "all names like {0:?} are taken; add an owner with `tintype person add NAME --account {1} --role owner`",
         account.name, account.id
     )))
 }
@@ -295,10 +295,10 @@ fn typed_password() -> Result<String, Failure> {
     if io::stdin().is_terminal() {
         output::ask("New password: ");
         let password = Term::stderr().read_secure_line()?;
-        output::ask("The same once more: ");
+        output::ask("Repeat the new password: ");
         return match Term::stderr().read_secure_line()? == password {
             true => Ok(password),
-            false => Err("the two passwords differ, so nothing was changed".into()),
+            false => Err("the passwords do not match; nothing was changed".into()),
         };
     }
     let mut text = String::new();

@@ -2,6 +2,7 @@
 
 use std::io::{self, IsTerminal as _};
 
+use futures::future::select_all;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
@@ -33,15 +34,6 @@ impl Signals {
         })
     }
 
-    /// Waits for a signal that ends commands; the exit code that shells report for such an end.
-    async fn end(&mut self) -> u8 {
-        tokio::select! {
-            _ = self.interrupt.recv() => 130,
-            _ = self.terminate.recv() => 143,
-            _ = self.hangup.recv() => 129,
-        }
-    }
-
     async fn next(&mut self) -> ServerSignal {
         tokio::select! {
             _ = self.terminate.recv() => ServerSignal::Stop("SIGTERM"),
@@ -71,10 +63,42 @@ impl Signals {
     }
 }
 
-/// [`Signals::end`] for a command that has not caught signals before.
+/// The signals that end a command, caught from the creation of this value on. Those that it was started to ignore, as by
+/// nohup(1), stay ignored.
+struct Interruptions(Vec<(Signal, u8)>);
+
+impl Interruptions {
+    fn catch() -> io::Result<Self> {
+        let ignored = ignored_signals();
+        let kinds = [(SignalKind::interrupt(), 130), (SignalKind::terminate(), 143), (SignalKind::hangup(), 129)];
+        let heeded = kinds.into_iter().filter(|(kind, _)| ignored & (1 << (kind.as_raw_value() - 1)) == 0);
+        heeded.map(|(kind, code)| Ok((signal(kind)?, code))).collect::<io::Result<_>>().map(Self)
+    }
+
+    /// Waits for the next one; the exit code that shells report for such an end.
+    async fn next(&mut self) -> u8 {
+        let waits = self.0.iter_mut().map(|(signal, code)| {
+            Box::pin(async {
+                signal.recv().await;
+                *code
+            })
+        });
+        let waits: Vec<_> = waits.collect();
+        if waits.is_empty() { std::future::pending().await } else { select_all(waits).await.0 }
+    }
+}
+
+/// The signals that this process ignores: signal N is bit N - 1 (proc_pid_status(5)).
+fn ignored_signals() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or_default()
+}
+
+/// Waits for a signal that ends a command; its exit code.
 pub(super) async fn interruption() -> u8 {
-    match Signals::catch() {
-        Ok(mut signals) => signals.end().await,
+    match Interruptions::catch() {
+        Ok(mut signals) => signals.next().await,
         Err(_) => std::future::pending().await,
     }
 }
@@ -94,15 +118,15 @@ pub(super) async fn until_interrupted<T>(
 /// process. A thread of its own catches them, because such commands also work without awaiting anything. This needs a
 /// runtime.
 pub(super) fn catch_stops() -> io::Result<CancellationToken> {
-    let mut signals = Signals::catch()?;
+    let mut signals = Interruptions::catch()?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let stopped = CancellationToken::new();
     let token = stopped.clone();
     std::thread::spawn(move || {
         let code = runtime.block_on(async {
-            signals.end().await;
+            signals.next().await;
             token.cancel();
-            signals.end().await
+            signals.next().await
         });
         std::process::exit(code.into());
     });
@@ -117,9 +141,9 @@ pub(super) fn end_on_signals_as_init(heeds_interrupts: bool) -> io::Result<()> {
     }
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     // Caught before the command begins.
-    let mut signals = runtime.block_on(async { Signals::catch() })?;
+    let mut signals = runtime.block_on(async { Interruptions::catch() })?;
     std::thread::spawn(move || {
-        std::process::exit(runtime.block_on(signals.end()).into());
+        std::process::exit(runtime.block_on(signals.next()).into());
     });
     Ok(())
 }

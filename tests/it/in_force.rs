@@ -106,7 +106,7 @@ async fn a_config_file_that_a_running_server_ignores_keeps_no_command_from_its_w
             assert!(output.status.success(), "{file}: {command:?}: {output:?}");
             let errors = output.errors();
             assert!(errors.contains("tintype.toml, line 1: ") || errors.contains("tintype.toml, line 2: "), "{errors}");
-            assert!(errors.contains("does not use the file") && !errors.contains("pass-71c2"), "{errors}");
+            assert!(errors.contains("ignoring the file") && !errors.contains("pass-71c2"), "{errors}");
         }
         until(async || status(&server, &key).await == 401).await;
         let settings = run(&data, &["doctor", "--json"]).check("settings");

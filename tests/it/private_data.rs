@@ -83,7 +83,7 @@ fn a_directory_of_others_is_refused_and_left_alone() {
         open(&data, permissions);
         for command in [&["account", "create", "ada"][..], &["serve", "--listen", "127.0.0.1:0"]] {
             let said = refused(&data, command);
-            assert!(said.contains("holds what is not Tintype's") && said.contains("--data"), "{said}");
+            assert!(said.contains("contains other directories or files") && said.contains("--data"), "{said}");
         }
         let found = fs::metadata(&data).expect("a directory").permissions().mode() & 0o7777;
         assert_eq!((found, data.join("tintype.db").exists()), (permissions, false));

@@ -70,7 +70,10 @@ fn doctor_asks_the_running_server_whether_it_is_ready() {
     let data = TempDir::new().expect("a directory");
     let socket = format!("unix:{}", data.path().join("socket").display());
     let said = |flags: &[&str]| {
-        let server = Server::start(data.path(), &[&["--listen", &socket], flags].concat());
+        let mut command = tintype();
+        command.args(["serve", "--log", "warn", "--listen", &socket, "--listen", "127.0.0.1:0", "--data"]);
+        command.arg(data.path()).args(flags);
+        let server = Server::spawn(command);
         let output = tintype().args(["doctor", "--json", "--data"]).arg(data.path()).ran();
         server.stop();
         output.check("server")

@@ -63,7 +63,9 @@ impl Needs {
         };
         let heeds_interrupts = matches!(
             (command, subcommand),
-            ("generate" | "get" | "model" | "backup" | "restore" | "migrate", _) | ("engine", Some("library"))
+            ("generate" | "get" | "backup" | "restore" | "migrate", _)
+                | ("model", Some("pull" | "remove"))
+                | ("engine", Some("library"))
         );
         Some(Self { settings, as_owner, database, heeds_interrupts })
     }

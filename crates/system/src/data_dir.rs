@@ -17,7 +17,9 @@ use crate::owner;
 const LOCK_PAUSE: Duration = Duration::from_millis(50);
 
 /// How the names of entries of a data directory begin.
-const OUR_NAMES: [&str; 6] = ["tintype", "files", "models", "acme.json", "first-", BACKUP_LOCK];
+const OUR_NAMES: [&str; 7] = ["tintype", "files", "models", "libraries", "acme.json", "first-", BACKUP_LOCK];
+/// How names begin that file systems and desktops give.
+const HIDDEN_NAMES: [&str; 3] = [".", "@", "#"];
 
 /// The permissions of group and others.
 const OTHERS: u32 = 0o077;
@@ -104,10 +106,12 @@ pub fn keep_private(directory: &Path, database: Option<&Path>) -> Result<(), Str
     let is_inside = |file: &Path| directory_of(file).canonicalize().is_ok_and(|found| found == *directory);
     let has_data = database.is_some_and(|file| file.exists() && is_inside(file));
     let [ours, others, others_directories] = contents(directory);
-    if is_open && !has_data && (is_sticky && others || others_directories && !ours) {
+    let is_foreign = is_sticky && others || others_directories && !ours;
+    // Without a database in it, only its secrets are at stake, and each of those is closed to others below.
+    if database.is_some() && is_open && !has_data && is_foreign {
         return Err(format!(
-            "the data directory {} is open to other users and holds what is not Tintype's: give it a directory of its \
-             own with --data, such as {}",
+            "the data directory {} is open to other users and contains other directories or files: choose a separate \
+             one with --data, such as {}",
             directory.display(),
             directory.join("tintype").display()
         ));
@@ -146,8 +150,9 @@ fn contents(directory: &Path) -> [bool; 3] {
         if name == "lost+found" {
             continue;
         }
-        let is_ours = OUR_NAMES.iter().any(|ours| name.as_encoded_bytes().starts_with(ours.as_bytes()));
-        let is_directory = entry.file_type().is_ok_and(|kind| kind.is_dir());
+        let begins = |names: &[&str]| names.iter().any(|begin| name.as_encoded_bytes().starts_with(begin.as_bytes()));
+        let is_ours = begins(&OUR_NAMES);
+        let is_directory = !begins(&HIDDEN_NAMES) && entry.file_type().is_ok_and(|kind| kind.is_dir());
         found = [found[0] || is_ours, found[1] || !is_ours, found[2] || !is_ours && is_directory];
     }
     found

@@ -37,7 +37,7 @@ pub(super) async fn run(args: LibraryArgs, data: &Path) -> Outcome {
     let hub = Hub::new(&store, None, authorities.as_deref(), TimeLimits::default())?;
     let transfer = Transfer::new(!json);
     let work = library::install(&hub, data, target, &transfer);
-    let installed = until_interrupted(work, "interrupted: the same command continues").await;
+    let installed = until_interrupted(work, "interrupted; run the same command to continue").await;
     transfer.end();
     let library = installed?.display().to_string();
     show(json, &serde_json::json!({ "library": library, "version": library::version() }), || {

@@ -444,9 +444,9 @@ impl Report {
                 format!("interrupted; {}, and {} saves them", self.where_images_are(), get_later(id, url))
             }
             Some(id) if self.status.is_some() => {
-                format!("interrupted; task {id} continues, and this waits for it: {}", get_later(id, url))
+                format!("interrupted; task {id} continues; to wait for it: {}", get_later(id, url))
             }
-            Some(id) => format!("interrupted; this waits for task {id}: {}", get_later(id, url)),
+            Some(id) => format!("interrupted; to wait for task {id}: {}", get_later(id, url)),
             None if self.submitting => may_exist(&"interrupted", url).1,
             None => "interrupted; nothing was submitted".to_owned(),
         }

@@ -76,7 +76,7 @@ fn a_pull_that_is_interrupted_says_how_to_go_on() {
     hub.until_held();
     signal(pull.id(), "INT");
     let said = pull.wait_with_output().expect("a child").failed();
-    assert!(said.contains("interrupted: the same command continues"), "{said}");
+    assert!(said.contains("interrupted; run the same command to continue"), "{said}");
     hub.pulled(data.path(), &[]);
 }
 
