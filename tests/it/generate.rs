@@ -459,6 +459,32 @@ fn an_interrupted_wait_names_the_task() {
 }
 
 #[test]
+fn a_wait_under_nohup_survives_the_end_of_the_terminal() {
+    let script = Script::start(|_| vec![accepted(), processing()]);
+    let Generate { command, out } = script.generate();
+    let mut nohup = Command::new("nohup");
+    nohup.arg(command.get_program()).args(command.get_args()).args(["A fox", "--json"]).stdin(Stdio::null());
+    for (name, value) in command.get_envs() {
+        match value {
+            Some(value) => nohup.env(name, value),
+            None => nohup.env_remove(name),
+        };
+    }
+    let child = nohup.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let id = child.id().to_string();
+    let signal = |name| assert!(Command::new("kill").args([name, id.as_str()]).status().unwrap().success());
+    for _ in 0..3 {
+        script.requests.recv().unwrap();
+    }
+    signal("-HUP");
+    for _ in 0..3 {
+        script.requests.recv().unwrap();
+    }
+    signal("-TERM");
+    Ended::new(out, child.wait_with_output().unwrap()).check(143, &["continues"]);
+}
+
+#[test]
 fn nothing_is_claimed_of_a_task_that_the_server_has_not_shown() {
     let host = Host::start();
     let (address, out) = (host.server.address.to_string(), tempfile::tempdir().unwrap());
