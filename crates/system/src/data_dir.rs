@@ -1,6 +1,6 @@
 //! The data directory. Only its owner can read it, and one server at a time locks it.
 
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
 use std::io::{self, ErrorKind, Read as _, Seek as _, Write as _};
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _};
@@ -18,8 +18,6 @@ const LOCK_PAUSE: Duration = Duration::from_millis(50);
 
 /// How the names of entries of a data directory begin.
 const OUR_NAMES: [&str; 7] = ["tintype", "files", "models", "libraries", "acme.json", "first-", BACKUP_LOCK];
-/// How names begin that file systems and desktops give.
-const HIDDEN_NAMES: [&str; 3] = [".", "@", "#"];
 
 /// The permissions of group and others.
 const OTHERS: u32 = 0o077;
@@ -96,28 +94,24 @@ pub fn keep_new_files_private() {
 /// them. `database` is the file of SQLite, which may be outside of the directory.
 ///
 /// # Errors
-/// A message for the operator: others can read the database, and this process may not change that; or others use the
-/// directory, and it holds no database.
+/// A message for the operator: others can read the database, and this process may not change that; or all users share
+/// the directory, and it holds no database.
 pub fn keep_private(directory: &Path, database: Option<&Path>) -> Result<(), String> {
     keep_new_files_private();
     let directory = &directory.canonicalize().unwrap_or_else(|_| directory.to_owned());
     let is_sticky = fs::metadata(directory).is_ok_and(|found| found.mode() & Mode::SVTX.as_raw_mode() != 0);
-    let is_open = open_to_others(directory).is_some() && !is_shared_volume(directory);
+    let is_common = is_sticky && contents(directory).1 && !is_shared_volume(directory);
     let is_inside = |file: &Path| directory_of(file).canonicalize().is_ok_and(|found| found == *directory);
-    let has_data = database.is_some_and(|file| file.exists() && is_inside(file));
-    let [ours, others, others_directories] = contents(directory);
-    let is_foreign = is_sticky && others || others_directories && !ours;
     // Without a database in it, only its secrets are at stake, and each of those is closed to others below.
-    if database.is_some() && is_open && !has_data && is_foreign {
+    if is_common && database.is_some_and(|file| !(file.exists() && is_inside(file))) {
         return Err(format!(
-            "the data directory {} is open to other users and contains other directories or files: choose a separate \
-             one with --data, such as {}",
+            "the data directory {} is one that all users share: choose another one with --data, such as {}",
             directory.display(),
             directory.join("tintype").display()
         ));
     }
     // A mounted volume may belong to root and be shared with the group of the service; its files are what counts.
-    if !(is_sticky && others)
+    if !is_common
         && let Err(error) = take_from_others(directory)
         && !is_shared_volume(directory)
     {
@@ -137,25 +131,16 @@ pub fn keep_private(directory: &Path, database: Option<&Path>) -> Result<(), Str
 
 /// Whether a directory holds something, and nothing of Tintype.
 pub fn is_foreign(directory: &Path) -> bool {
-    let [ours, others, _] = contents(directory);
-    others && !ours
+    contents(directory) == (false, true)
 }
 
-/// Whether a directory holds something of Tintype, something else, and other directories. Operators put a log or a
-/// file with a secret into a new data directory; one that is in use for something else also has directories.
-fn contents(directory: &Path) -> [bool; 3] {
-    let mut found = [false; 3];
-    for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
-        let name = entry.file_name();
-        if name == "lost+found" {
-            continue;
-        }
-        let begins = |names: &[&str]| names.iter().any(|begin| name.as_encoded_bytes().starts_with(begin.as_bytes()));
-        let is_ours = begins(&OUR_NAMES);
-        let is_directory = !begins(&HIDDEN_NAMES) && entry.file_type().is_ok_and(|kind| kind.is_dir());
-        found = [found[0] || is_ours, found[1] || !is_ours, found[2] || !is_ours && is_directory];
-    }
-    found
+/// Whether a directory holds something of Tintype, and something else.
+fn contents(directory: &Path) -> (bool, bool) {
+    let entries = fs::read_dir(directory).into_iter().flatten().flatten();
+    let names = entries.map(|entry| entry.file_name()).filter(|name| name != "lost+found");
+    let is_ours = |name: &OsString| OUR_NAMES.iter().any(|ours| name.as_encoded_bytes().starts_with(ours.as_bytes()));
+    let (ours, others): (Vec<_>, Vec<_>) = names.partition(is_ours);
+    (!ours.is_empty(), !others.is_empty())
 }
 
 /// A message if users other than the owner can use a file or directory; `None` for one that does not exist.
