@@ -15,7 +15,6 @@ use tintype::service::uploads::MAX_ARRIVING_OF_ACCOUNT;
 use tintype::studio::MAX_WATCHERS_OF_PERSON;
 use tintype_domain::model::Surface;
 use tintype_domain::person::Role;
-use tintype_store::PersonChange;
 use tower_service::Service as _;
 
 use super::answers::awaits;
@@ -268,19 +267,6 @@ async fn usage_reports() {
     assert_eq!(ada.get("/studio/credits?until=2020-01-01").await.status, TOO_MANY);
     ada.page("/studio/credits").await;
     reports_of_one_account(&service, &bob).await;
-}
-
-#[tokio::test]
-async fn a_report_is_not_for_one_who_lost_the_right_while_waiting_for_it() {
-    let (service, _ada) = Service::with_visitor(&[], 10).await;
-    let bob = service.visitor_as("ada", "bob", Role::Owner).await;
-    let (turns, places) = (service.shared.store.report_turns(), service.api.studio.reports());
-    let held = turns.acquire_many(turns.available_permits() as u32).await.expect("turns");
-    let mut reading = Box::pin(bob.get("/studio/usage"));
-    until(async || (&mut reading).now_or_never().is_none() && places.used() == 1).await;
-    service.shared.store.change_person(bob.person.id, PersonChange::Role(Role::Member)).await.expect("a store");
-    drop(held);
-    assert_eq!(reading.await.status, StatusCode::FORBIDDEN);
 }
 
 /// One account reads a report at a time, and no other one, and nothing but a report, waits for that.

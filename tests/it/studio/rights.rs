@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use futures::FutureExt as _;
 use hyper::StatusCode;
 use serde_json::json;
 use tintype::http::routes::{Access, ROUTES, Route};
@@ -20,6 +21,7 @@ use tokio::net::TcpStream;
 
 use super::{COOKIE, Visitor};
 use crate::rigs::service::{Caller, Service};
+use crate::rigs::wait::until;
 use crate::webhooks;
 
 /// Words that stand for `{change}` in patterns.
@@ -436,4 +438,17 @@ async fn a_call_that_ends_after_its_key_was_lost_changes_nothing() {
         let tasks = store.list_tasks(caller.account.id, Surface::Api, None, 1).await.expect("a store");
         assert_eq!((tasks, COOKIE), (vec![], "tintype"));
     }
+}
+
+#[tokio::test]
+async fn a_report_is_not_for_one_who_lost_the_right_while_waiting_for_it() {
+    let (service, _ada) = Service::with_visitor(&[], 10).await;
+    let bob = service.visitor_as("ada", "bob", Role::Owner).await;
+    let (turns, places) = (service.shared.store.report_turns(), service.api.studio.reports());
+    let held = turns.acquire_many(turns.available_permits() as u32).await.expect("turns");
+    let mut reading = Box::pin(bob.get("/studio/usage"));
+    until(async || (&mut reading).now_or_never().is_none() && places.used() == 1).await;
+    service.shared.store.change_person(bob.person.id, PersonChange::Role(Role::Member)).await.expect("a store");
+    drop(held);
+    assert_eq!(reading.await.status, StatusCode::FORBIDDEN);
 }
