@@ -12,10 +12,12 @@ use hyper::{HeaderMap, Request};
 use hyper_util::rt::TokioIo;
 use serde_json::{Value, json};
 use tempfile::TempDir;
+use tintype::worker::Worker;
 use tintype_domain::model::Surface;
 use tintype_engine::Stage;
 use tintype_store::KeyChange;
 use tokio::net::TcpStream;
+use tokio::task::JoinHandle;
 
 use crate::openai_edits::png;
 use crate::rigs::http::{Answer, GENERATIONS};
@@ -289,33 +291,55 @@ async fn a_stream_ends_with_a_word_when_the_server_stops_and_the_task_goes_on() 
     assert_eq!((again.rest().await.len(), caller.credits().await), (1, 0));
 }
 
+/// A render that is under way.
+struct Render<'a> {
+    service: &'a Service,
+    engine: Arc<Staged>,
+    worker: Arc<Worker>,
+    step: JoinHandle<usize>,
+}
+
+impl<'a> Render<'a> {
+    async fn begin(service: &'a Service) -> Self {
+        let engine = Arc::new(Staged::default());
+        let worker = engine.worker(service);
+        let step = tokio::spawn({
+            let worker = worker.clone();
+            async move { worker.step().await.expect("a store") }
+        });
+        engine.begun().await;
+        Self { service, engine, worker, step }
+    }
+
+    /// Shows a grey preview after `done` of ten steps.
+    async fn show(&self, done: u32, level: u8) {
+        self.engine.report(Stage::Step { done, of: 10 });
+        self.engine.show(grey(64, 32, level));
+        self.worker.report_progress().await;
+        self.service.api.previews.look().await;
+    }
+
+    async fn end(self) {
+        self.engine.end();
+        assert_eq!(self.step.await.expect("no panic"), 1);
+    }
+}
+
 #[tokio::test]
 async fn partial_images_are_spread_over_the_work_and_shown_to_the_caller_who_asked() {
     let (service, caller) = Service::with_caller(&[], 100).await;
     let mut stream = Stream::generate(&caller, json!({ "partial_images": 2 })).await;
     service.waiting(1).await;
-    let engine = Arc::new(Staged::default());
-    let worker = engine.worker(&service);
-    let step = tokio::spawn({
-        let worker = worker.clone();
-        async move { worker.step().await.expect("a store") }
-    });
-    engine.begun().await;
-    assert!(engine.wants_previews());
-    let shown = async |done: u32, level: u8| {
-        engine.report(Stage::Step { done, of: 10 });
-        engine.show(grey(64, 32, level));
-        worker.report_progress().await;
-        service.api.previews.look().await;
-    };
+    let render = Render::begin(&service).await;
+    assert!(render.engine.wants_previews());
     // The first is due after a third of the work, the second after two thirds.
-    shown(1, 10).await;
-    shown(3, 20).await;
-    shown(4, 30).await;
+    render.show(1, 10).await;
+    render.show(3, 20).await;
+    render.show(4, 30).await;
     service.api.previews.look().await;
-    shown(5, 40).await;
-    shown(7, 50).await;
-    shown(8, 60).await;
+    render.show(5, 40).await;
+    render.show(7, 50).await;
+    render.show(8, 60).await;
     for (index, level) in [(0, 30), (1, 50)] {
         let event = stream.event().await.expect("an event");
         assert_eq!(event["type"], "image_generation.partial_image");
@@ -325,8 +349,7 @@ async fn partial_images_are_spread_over_the_work_and_shown_to_the_caller_who_ask
     let task = stream.task().strip_prefix("imgmodel-").and_then(|id| id.parse().ok()).expect("an id");
     let in_studio = service.shared.store.find_preview(caller.account.id, Surface::Web, task).await.expect("a store");
     assert_eq!(in_studio, None);
-    engine.end();
-    assert_eq!(step.await.expect("no panic"), 1);
+    render.end().await;
     let rest = stream.rest().await;
     assert_eq!((rest.len(), &rest[0]["type"]), (1, &json!("image_generation.completed")));
 }
@@ -336,29 +359,16 @@ async fn a_key_that_is_revoked_gets_no_more_partial_images() {
     let (service, caller) = Service::with_caller(&[], 100).await;
     let mut stream = Stream::generate(&caller, json!({ "partial_images": 2 })).await;
     service.waiting(1).await;
-    let engine = Arc::new(Staged::default());
-    let worker = engine.worker(&service);
-    let step = tokio::spawn({
-        let worker = worker.clone();
-        async move { worker.step().await.expect("a store") }
-    });
-    engine.begun().await;
-    let shown = async |done: u32| {
-        engine.report(Stage::Step { done, of: 10 });
-        engine.show(grey(64, 32, 10));
-        worker.report_progress().await;
-        service.api.previews.look().await;
-    };
-    shown(4).await;
+    let render = Render::begin(&service).await;
+    render.show(4, 10).await;
     assert_eq!(stream.event().await.expect("an event")["type"], "image_generation.partial_image");
     service.shared.store.change_key(caller.key_id, KeyChange::Revoke).await.expect("a store");
     // The key is cached for a moment.
     service.clock.advance(Duration::from_secs(5));
-    shown(8).await;
+    render.show(8, 10).await;
     let rest = stream.rest().await;
     assert_eq!((rest.len(), &rest[0]["error"]["code"]), (1, &json!("invalid_api_key")));
-    engine.end();
-    assert_eq!(step.await.expect("no panic"), 1);
+    render.end().await;
 }
 
 /// Whether the engine makes previews for a call.

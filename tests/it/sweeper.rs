@@ -29,6 +29,25 @@ impl Process {
         self.machine.advance(time);
         service.clock.advance(time);
     }
+
+    /// A task that has the time `left` is failed when that has passed, and no moment earlier.
+    async fn assert_fails_after(&self, service: &Service, caller: &Caller, task: &str, left: Duration) {
+        self.pass(service, left - MOMENT);
+        self.service.sweep().await;
+        assert_eq!(status(caller, task).await, "processing");
+        self.pass(service, MOMENT);
+        self.service.sweep().await;
+        assert_eq!(status(caller, task).await, "failed");
+    }
+}
+
+/// Creates a task while the clock of the database is ahead by this time.
+async fn submit_ahead(service: &Service, caller: &Caller, ahead: Duration) -> String {
+    let right = service.clock.now();
+    service.clock.advance(ahead);
+    let task = caller.submit_prompt("a boat").await;
+    service.clock.set(right);
+    task
 }
 
 async fn status(caller: &Caller, task_id: &str) -> Value {
@@ -54,17 +73,9 @@ async fn a_task_from_before_the_clock_was_set_back_ends_in_time() {
     let service = Service::start().await;
     let process = Process::of(&service).await;
     let caller = service.caller("ada", 100).await;
-    let right = service.clock.now();
-    service.clock.advance(MINUTE * 360);
-    let task = caller.submit_prompt("a boat").await;
-    service.clock.set(right);
+    let task = submit_ahead(&service, &caller, MINUTE * 360).await;
     process.service.sweep().await;
-    process.pass(&service, TASK_TIME_LIMIT - MOMENT);
-    process.service.sweep().await;
-    assert_eq!(status(&caller, &task).await, "processing");
-    process.pass(&service, MOMENT);
-    process.service.sweep().await;
-    assert_eq!(status(&caller, &task).await, "failed");
+    process.assert_fails_after(&service, &caller, &task, TASK_TIME_LIMIT).await;
     assert_eq!(service.shared.store.audit().await.expect("a store").drifts, []);
 }
 
@@ -73,22 +84,14 @@ async fn a_task_dated_ahead_that_a_worker_holds_for_a_while_ends_in_time() {
     let service = Service::start().await;
     let process = Process::of(&service).await;
     let caller = service.caller("ada", 100).await;
-    let right = service.clock.now();
-    service.clock.advance(MINUTE * 360);
-    let task = caller.submit_prompt("a boat").await;
-    service.clock.set(right);
+    let task = submit_ahead(&service, &caller, MINUTE * 360).await;
     process.service.sweep().await;
     let held = service.shared.store.claim(1, LEASE).await.expect("a store").remove(0).lease;
     process.pass(&service, LEASE / 2);
     process.service.sweep().await;
     let released = service.shared.store.release(held, Duration::ZERO).await.expect("a store");
     assert_eq!(released, LeaseWrite::Done);
-    process.pass(&service, TASK_TIME_LIMIT - LEASE / 2 - MOMENT);
-    process.service.sweep().await;
-    assert_eq!(status(&caller, &task).await, "processing");
-    process.pass(&service, MOMENT);
-    process.service.sweep().await;
-    assert_eq!(status(&caller, &task).await, "failed");
+    process.assert_fails_after(&service, &caller, &task, TASK_TIME_LIMIT - LEASE / 2).await;
 }
 
 #[tokio::test]
@@ -96,19 +99,11 @@ async fn a_task_dated_ahead_ends_in_time_when_the_clock_has_reached_its_date() {
     let service = Service::start().await;
     let process = Process::of(&service).await;
     let caller = service.caller("ada", 100).await;
-    let right = service.clock.now();
-    service.clock.advance(MINUTE * 5);
-    let task = caller.submit_prompt("a boat").await;
-    service.clock.set(right);
+    let task = submit_ahead(&service, &caller, MINUTE * 5).await;
     process.service.sweep().await;
     process.pass(&service, MINUTE * 5);
     process.service.sweep().await;
-    process.pass(&service, TASK_TIME_LIMIT - MINUTE * 5 - MOMENT);
-    process.service.sweep().await;
-    assert_eq!(status(&caller, &task).await, "processing");
-    process.pass(&service, MOMENT);
-    process.service.sweep().await;
-    assert_eq!(status(&caller, &task).await, "failed");
+    process.assert_fails_after(&service, &caller, &task, TASK_TIME_LIMIT - MINUTE * 5).await;
 }
 
 #[tokio::test]
@@ -116,10 +111,8 @@ async fn a_task_dated_ahead_that_cannot_be_failed_delays_no_other() {
     let service = Service::start_with(&["--test-fault", "before-fail-unleased=error"]).await;
     let process = Process::of(&service).await;
     let caller = service.caller("ada", 100).await;
-    let right = service.clock.now();
-    service.clock.advance(MINUTE * 360);
-    let tasks = [caller.submit_prompt("a boat").await, caller.submit_prompt("a hut").await];
-    service.clock.set(right);
+    let ahead = MINUTE * 360;
+    let tasks = [submit_ahead(&service, &caller, ahead).await, submit_ahead(&service, &caller, ahead).await];
     process.service.sweep().await;
     process.pass(&service, TASK_TIME_LIMIT);
     let failed = async || {
@@ -142,18 +135,8 @@ async fn a_step_of_the_clock_prolongs_no_task() {
     service.clock.advance(MINUTE * 60);
     process.service.sweep().await;
     let after = eve.submit_prompt("a boat").await;
-    process.pass(&service, TASK_TIME_LIMIT - MINUTE - MOMENT);
-    process.service.sweep().await;
-    assert_eq!(status(&ada, &before).await, "processing");
-    process.pass(&service, MOMENT);
-    process.service.sweep().await;
-    assert_eq!(status(&ada, &before).await, "failed");
-    process.pass(&service, MINUTE - MOMENT);
-    process.service.sweep().await;
-    assert_eq!(status(&eve, &after).await, "processing");
-    process.pass(&service, MOMENT);
-    process.service.sweep().await;
-    assert_eq!(status(&eve, &after).await, "failed");
+    process.assert_fails_after(&service, &ada, &before, TASK_TIME_LIMIT - MINUTE).await;
+    process.assert_fails_after(&service, &eve, &after, MINUTE).await;
 }
 
 /// Sweeps once for every [`SWEEP_EVERY`] that passes.
