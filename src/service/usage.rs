@@ -19,7 +19,7 @@ pub struct UsageCache(Cache<Id, Counted>);
 
 #[derive(Debug, Clone)]
 struct Counted {
-    /// Entries from before this time are not counted.
+    /// Days before this one are not kept.
     since: Timestamp,
     /// The newest entry that is counted. An account is locked while an entry of it is written, so that ids of its later
     /// entries are higher.

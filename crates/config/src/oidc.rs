@@ -32,7 +32,7 @@ pub struct OidcSettings {
     /// Name of the provider on the button of the sign-in page [default: its host]
     #[arg(long, env = "TINTYPE_OIDC_NAME", value_name = "NAME", requires = "oidc_issuer")]
     oidc_name: Option<String>,
-    /// Scopes to request in addition to `openid profile email`; with `openid` among them, instead of these
+    /// Scopes to request in addition to `openid profile email`; if `openid` is among them, only these are requested
     #[arg(long, env = "TINTYPE_OIDC_SCOPE", value_name = "SCOPE", num_args = 1.., value_delimiter = ',', requires = "oidc_issuer")]
     oidc_scope: Vec<String>,
     /// Rule by which new people join an account at sign-in: `domain:DOMAIN=ACCOUNT:ROLE` for a verified email address,

@@ -426,7 +426,7 @@ impl FollowArgs {
 impl Report {
     /// Notes that the server has accepted a task.
     pub(super) fn accept(&mut self, task: &Accepted) {
-        (self.task_id, self.status) = (Some(task.task_id.clone()), PROCESSING);
+        self.status = PROCESSING;
         self.note_ignored(&task.ignored_fields);
     }
 

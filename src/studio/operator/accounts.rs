@@ -44,8 +44,6 @@ struct AccountPage<'a> {
     /// The grants that have not lapsed, the soonest expiry first.
     grants: Vec<ExpiringGrant>,
     now: Timestamp,
-    /// The newest entry, which the form for a grant names.
-    newest: i64,
     /// The form for a grant.
     draft: Draft,
     /// Whether the operator belongs to it.
@@ -53,6 +51,11 @@ struct AccountPage<'a> {
 }
 
 impl AccountPage<'_> {
+    /// The newest entry, which the form for a grant names.
+    fn newest(&self) -> i64 {
+        self.entries.first().map_or(0, |entry| entry.id)
+    }
+
     fn state(&self, key: &ApiKey) -> KeyState {
         key.state(self.now)
     }
@@ -93,14 +96,12 @@ async fn page(visitor: &Visitor, account: Account, draft: Draft) -> PageResult {
     let more_people = last_of_page(&mut people, PAGE).is_some();
     let mut grants = store.expiring_grants(account.id, ENTRIES).await?;
     grants.retain(|grant| grant.remaining > 0);
-    let entries = store.history(account.id, None, ENTRIES).await?;
     let page = AccountPage {
         frame: Frame::new("operator-accounts", visitor).await?,
         keys,
         people,
         more_people,
-        newest: entries.first().map_or(0, |entry| entry.id),
-        entries,
+        entries: store.history(account.id, None, ENTRIES).await?,
         grants,
         now: store.now(),
         draft,
