@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use tintype_system::spawn::spawn;
 use tokio_util::sync::CancellationToken;
 
 use tracing::Instrument as _;
@@ -281,7 +282,7 @@ impl Tasks {
 async fn to_its_end<T: Send + 'static>(
     write: impl Future<Output = Result<(T, Option<Hold>)>> + Send + 'static,
 ) -> Result<T> {
-    let written = tokio::spawn(write.in_current_span()).await;
+    let written = spawn(write.in_current_span()).await;
     let (outcome, hold) = written.unwrap_or_else(|error| Err(StoreError::Unknown(Cause::new(error))))?;
     if let Some(hold) = hold {
         hold.disarm();

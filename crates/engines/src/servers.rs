@@ -15,6 +15,7 @@ use async_trait::async_trait;
 use futures::future::join_all;
 use tintype_engine::{Brief, EngineError};
 use tintype_system::locked::Locked as _;
+use tintype_system::spawn::spawn;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
@@ -299,7 +300,7 @@ impl<S: Server> Shared<S> {
             "an engine server is not available; skipping it until a probe succeeds"
         );
         self.changed.notify_waiters();
-        tokio::spawn(probe_until_back(Arc::downgrade(self), index, pause));
+        spawn(probe_until_back(Arc::downgrade(self), index, pause));
     }
 }
 

@@ -8,4 +8,5 @@ pub mod locked;
 pub mod output;
 pub mod owner;
 pub mod sandbox;
+pub mod spawn;
 pub mod watched_files;

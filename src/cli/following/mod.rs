@@ -11,6 +11,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use reqwest::StatusCode;
 use serde::{Serialize, Serializer};
 use tintype_client::{Accepted, Client, ClientError, Finished, PlainHttp, Refusal, SetupError, TaskId, Waiting};
+use tintype_system::spawn::spawn_blocking;
 use url::Url;
 
 use self::waiting::WaitingBar;
@@ -342,7 +343,7 @@ async fn write_to_stdout(image: impl AsRef<[u8]> + Send + 'static) -> Result<(),
         let mut output = io::stdout().lock();
         output.write_all(image.as_ref()).and_then(|()| output.flush())
     };
-    let written = tokio::task::spawn_blocking(write).await.map_err(io::Error::other).flatten();
+    let written = spawn_blocking(write).await.map_err(io::Error::other).flatten();
     written.map_err(|error| format!("cannot write standard output: {error}"))
 }
 

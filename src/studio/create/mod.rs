@@ -9,6 +9,7 @@ use axum::http::header::{self, HeaderValue};
 use axum::http::{HeaderMap, Response, StatusCode};
 use serde::Deserialize;
 use serde_json::json;
+use tintype_system::spawn::spawn;
 use tracing::Instrument as _;
 
 use self::masks::MaskFault;
@@ -400,7 +401,7 @@ async fn put(visitor: &Visitor, task: Id, board: Id) {
             }
         }
     };
-    drop(tokio::spawn(putting.in_current_span()).await);
+    drop(spawn(putting.in_current_span()).await);
 }
 
 /// The page with the form as it was filled in and a message; the message alone for the script. After `wait` seconds the

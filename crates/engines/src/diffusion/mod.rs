@@ -22,6 +22,7 @@ use tintype_engine::frames::Loaded;
 use tintype_engine::{
     Brief, CancellationToken, Engine, EngineError, EngineInfo, Lora, LoraSource, Measured, Picture, Progress,
 };
+use tintype_system::spawn::spawn;
 use tokio::io::AsyncReadExt as _;
 use tokio::process::Child;
 use tokio_util::sync::DropGuard;
@@ -194,7 +195,7 @@ impl Engine for Diffusion {
         let answer = self.renderer.wait(brief, progress, cancelled);
         // Each waiting task brings a turn of the child, although another turn may already have rendered its pictures.
         let (life, turn) = (self.life.clone(), self.renderer.clone().take_turn());
-        tokio::spawn(async move { life.run_until_cancelled(turn).await }.in_current_span());
+        spawn(async move { life.run_until_cancelled(turn).await }.in_current_span());
         tokio::select! {
             biased;
             answer = answer => answer.unwrap_or_else(|_| Err(EngineError::Temporary("the render panicked".into()))),

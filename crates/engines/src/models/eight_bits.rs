@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use tintype_diffusion::quantise;
+use tintype_system::spawn::spawn_blocking;
 
 use super::Installed;
 use super::catalogue::is_in_8_bits;
@@ -44,6 +45,6 @@ pub fn verify(installed: &Installed) -> Result<(), String> {
 /// # Errors
 /// As [`make`].
 pub async fn make_beside(installed: Installed, watch: Arc<dyn Watch + Send + Sync>) -> Result<(), String> {
-    let making = tokio::task::spawn_blocking(move || make(&installed, &*watch));
+    let making = spawn_blocking(move || make(&installed, &*watch));
     making.await.map_err(|error| format!("making the 8-bit weights ended unexpectedly: {error}"))?
 }
