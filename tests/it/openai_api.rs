@@ -103,6 +103,10 @@ async fn a_wrong_field_is_named_and_nothing_is_charged() {
         ("mask", json!({ "image_url": "https://example.com/a.png" })),
         ("images", json!([])),
         ("image", json!("https://example.com/a.png")),
+        ("image_url", json!("https://example.com/a.png")),
+        ("reference_images", json!(["https://example.com/a.png"])),
+        ("width", json!(0)),
+        ("width", json!("wide")),
         ("background", json!("transparent")),
         ("background", json!("blue")),
         ("output_format", json!("gif")),
@@ -130,6 +134,22 @@ async fn a_wrong_field_is_named_and_nothing_is_charged() {
     }
     error(&caller.generations(&[], &format!("\"{}\"", "a".repeat(600_000))).await, 413);
     assert_eq!(caller.credits().await, 100);
+}
+
+/// What the clients of Together send: they name neither `size` nor OpenAI's word for the bytes.
+#[tokio::test]
+async fn sides_in_fields_of_their_own_choose_the_ratio() {
+    let (_, caller) = Service::with_caller(&[], 100).await;
+    let answer =
+        call(&caller, json!({ "prompt": "a fox", "width": 1280, "height": "720", "response_format": "base64" })).await;
+    assert_eq!(answer.status, 200, "{answer:?}");
+    let decoded = image::load_from_memory(&picture(&answer.json()["data"][0])).expect("an image");
+    assert_eq!((decoded.width(), decoded.height()), (1280, 720));
+    for (sides, at_fault) in [(json!({ "width": 1280 }), "height"), (json!({ "height": 720 }), "width")] {
+        let mut body = json!({ "prompt": "a fox" });
+        body.as_object_mut().expect("an object").extend(sides.as_object().expect("an object").clone());
+        assert_eq!(error(&caller.generations(&[], body).await, 400).2, json!(at_fault));
+    }
 }
 
 /// A field with a deep object.

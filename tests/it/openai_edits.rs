@@ -153,6 +153,21 @@ async fn a_picture_in_a_form_needs_no_name_of_a_file_if_its_type_is_that_of_a_pi
 }
 
 #[tokio::test]
+async fn a_form_may_number_its_pictures_in_any_common_way() {
+    let (service, caller) = Service::with_caller(&[], 10).await;
+    let pictures = [png(30, 20), png(40, 20), png(50, 20), png(60, 20)];
+    let names = ["images[]", "image1", "image_2", "image[3]"].map(|name| format!("name={name}; filename=a.png"));
+    let mut parts = vec![("name=prompt", b"a boat".as_slice())];
+    parts.extend(names.iter().map(String::as_str).zip(pictures.iter().map(Vec::as_slice)));
+    let answer = service.worked(caller.edit_form(&parts)).await;
+    assert_eq!(caller.references(task_of(&answer)).await, ["30", "40", "50", "60"]);
+    let odd = [("name=prompt", b"a boat".as_slice()), ("name=picture; filename=a.png", &pictures[0])];
+    let answer = caller.edit_form(&odd).await;
+    error(&answer, 400);
+    assert!(String::from_utf8_lossy(&answer.body).contains(r#"not \"picture\""#), "{answer:?}");
+}
+
+#[tokio::test]
 async fn a_reference_may_be_a_url_beside_a_picture() {
     let (_, caller) = Service::with_caller(&[], 100).await;
     let url = "https://example.com/a.png";

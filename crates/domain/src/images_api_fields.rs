@@ -6,8 +6,18 @@ use super::images_api_request::InvalidCall;
 use super::json::{self, Json};
 
 /// Fields that are numbers.
-const NUMBERS: [&str; 8] =
-    ["n", "output_compression", "partial_images", "seed", "steps", "num_inference_steps", "guidance_scale", "strength"];
+const NUMBERS: [&str; 10] = [
+    "n",
+    "output_compression",
+    "partial_images",
+    "seed",
+    "steps",
+    "num_inference_steps",
+    "guidance_scale",
+    "strength",
+    "width",
+    "height",
+];
 
 /// The fields that haven't been taken yet.
 #[derive(Debug)]

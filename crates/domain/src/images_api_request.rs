@@ -17,6 +17,9 @@ const MAX_PARTIAL_IMAGES: u8 = 3;
 /// Fields that are taken and change nothing: an engine of Tintype has no such choice.
 const WITHOUT_EFFECT: [&str; 6] = ["quality", "style", "moderation", "user", "safety_identifier", "input_fidelity"];
 
+/// Fields in which other services take images to edit. Without them a call would make, and charge, another picture.
+const OF_OTHER_EDITS: [&str; 4] = ["image_url", "image_urls", "init_image", "reference_images"];
+
 /// The two kinds of calls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub enum CallKind {
@@ -121,7 +124,8 @@ impl ImagesCall {
         let prompt = request::prompt(fields.take("prompt")).map_err(at("prompt"))?;
         let asked_as_urls = match fields.word("response_format")?.as_deref() {
             None => None,
-            Some("b64_json") => Some(false),
+            // Together's word is base64.
+            Some("b64_json" | "base64") => Some(false),
             Some("url") => Some(true),
             Some(_) => return invalid("response_format", "must be b64_json or url"),
         };
@@ -133,7 +137,9 @@ impl ImagesCall {
         let partial_images = fields.integer("partial_images", 0..=MAX_PARTIAL_IMAGES)?.unwrap_or(0);
         let stream = fields.flag("stream")?.then_some(partial_images);
         let as_urls = asked_as_urls.unwrap_or_else(|| {
-            model.as_deref().is_some_and(answers_with_urls) && format == OutputFormat::Png && stream.is_none()
+            model.as_deref().is_some_and(|model| answers_with_urls(kind, model))
+                && format == OutputFormat::Png
+                && stream.is_none()
         });
         if as_urls && stream.is_some() {
             return invalid("response_format", "must be b64_json with stream: the events hold files");
@@ -179,9 +185,11 @@ pub fn settings_of_json(object: &[u8]) -> Result<RenderSettings, InvalidCall> {
     Fields::of_json(object)?.settings()
 }
 
-/// Whether OpenAI answers for this model with URLs unless the call says otherwise: its programs read nothing else.
-fn answers_with_urls(model: &str) -> bool {
-    model.get(..7).is_some_and(|start| start.eq_ignore_ascii_case("dall-e-"))
+/// Whether OpenAI answers for this model with URLs unless the call says otherwise: its programs read nothing else. Of
+/// these models only DALL·E 2 edits.
+fn answers_with_urls(kind: CallKind, model: &str) -> bool {
+    let start = if kind == CallKind::Edit { "dall-e-2" } else { "dall-e-" };
+    model.get(..start.len()).is_some_and(|begin| begin.eq_ignore_ascii_case(start))
 }
 
 impl From<OutOfBounds> for InvalidCall {
@@ -203,6 +211,11 @@ impl Fields {
                     return invalid(name, "belongs to /v1/images/edits");
                 }
             }
+            for name in OF_OTHER_EDITS {
+                if self.take(name).is_some() {
+                    return invalid(name, "is not supported: send images to /v1/images/edits, in the field image");
+                }
+            }
         }
         match self.word("background")?.as_deref() {
             None | Some("auto" | "opaque") => Ok(()),
@@ -213,7 +226,7 @@ impl Fields {
 
     fn format(&mut self) -> Result<OutputFormat, InvalidCall> {
         let compression = self.integer("output_compression", 0..=100)?;
-        match self.word("output_format")?.as_deref() {
+        match self.word("output_format")?.map(|format| format.to_ascii_lowercase()).as_deref() {
             None | Some("png") => Ok(OutputFormat::Png),
             Some("jpeg" | "jpg") => Ok(OutputFormat::Jpeg(compression.unwrap_or(100))),
             Some("webp") => Ok(OutputFormat::Webp),
@@ -260,14 +273,19 @@ impl Fields {
     }
 
     /// The size that the call names, if it names one in pixels, with the nearest ratio; `None` leaves both to the service.
-    /// Programs for other services name a ratio, in either field.
+    /// Programs for other services name a ratio, in either field, or both sides in fields of their own.
     fn size(&mut self) -> Result<Option<(Option<String>, AspectRatio)>, InvalidCall> {
         let is_named = |text: &String| !text.eq_ignore_ascii_case("auto");
         let (param, text) = match self.word("size")?.filter(is_named) {
             Some(size) => ("size", size),
             None => match self.word("aspect_ratio")?.filter(is_named) {
                 Some(ratio) => ("aspect_ratio", ratio),
-                None => return Ok(None),
+                None => match (self.count_of("width")?, self.count_of("height")?) {
+                    (None, None) => return Ok(None),
+                    (Some(width @ 1..), Some(height @ 1..)) => ("width", format!("{width}x{height}")),
+                    (None, _) | (Some(0), _) => return invalid("width", "must be a number of pixels, like height"),
+                    (Some(_), _) => return invalid("height", "must be a number of pixels, like width"),
+                },
             },
         };
         let side = |text: &str| {
@@ -307,6 +325,9 @@ fn input_images(fields: &mut Fields, ports: &[u16], pictures: &[SentPicture]) ->
         };
         if let Some(picture) = pictures.iter().find(|picture| picture.mark == text) {
             return Ok(picture.name.clone());
+        }
+        if !text.contains(':') {
+            return wrong("must be an https URL, or a data URL such as data:image/png;base64,iVBORw0K".into());
         }
         match ReferenceUrl::parse(&text, ports) {
             Ok(_) => Ok(text),
@@ -422,6 +443,18 @@ mod tests {
             let call = generation(&format!(r#"{{"prompt": "a", {fields}}}"#)).expect(fields);
             assert_eq!(call.as_urls, as_urls, "{fields}");
         }
+        for (model, as_urls) in [("dall-e-2", true), ("dall-e-3", false)] {
+            let body = format!(r#"{{"prompt": "a", "image": "https://example.com/a.png", "model": "{model}"}}"#);
+            let call = ImagesCall::parse(CallKind::Edit, body.as_bytes(), &[443]).expect("a call");
+            assert_eq!(call.as_urls, as_urls, "an edit of {model}");
+        }
+    }
+
+    #[test]
+    fn base64_without_its_type_is_told_what_to_send() {
+        let body = br#"{"prompt": "a", "image": "iVBORw0KGgo"}"#;
+        let fault = ImagesCall::parse(CallKind::Edit, body, &[443]).expect_err("no URL");
+        assert!(fault.message.starts_with("image[0] must be an https URL, or a data URL such as "), "{fault}");
     }
 
     #[test]

@@ -186,9 +186,11 @@ impl<'a> Form<'a> {
         self.part = Some(match (is_image(&name), is_file) {
             (true, true) => Part::Image(false),
             (true, false) => Part::Url(Vec::new()),
-            (false, true) if name == "mask" => Part::Mask(false),
+            (false, true) if ["mask", "mask[]"].contains(&&*name) => Part::Mask(false),
             (false, true) => {
-                return Err(ApiError::invalid_request("A file in a form must be named image, image[] or mask."));
+                let name: String = name.chars().take(40).collect();
+                let message = format!("A file in a form must be named image, image[] or mask, and not {name:?}.");
+                return Err(ApiError::invalid_request(message));
             }
             (false, false) => Part::Field(name, Vec::new()),
         });
@@ -252,10 +254,12 @@ impl<'a> Form<'a> {
     }
 }
 
-/// Whether a part is one of the images: `image`, `image[]` or `image[0]`.
+/// Whether a part is one of the images: `image`, `images`, `image[]`, `image[0]`, `image1` or `image_1`.
 fn is_image(name: &str) -> bool {
-    let index = name.strip_prefix("image[").and_then(|rest| rest.strip_suffix(']'));
-    name == "image" || index.is_some_and(|index| index.bytes().all(|byte| byte.is_ascii_digit()))
+    let Some(rest) = name.strip_prefix("image") else { return false };
+    let rest = rest.strip_prefix(['s', '_']).unwrap_or(rest);
+    let index = rest.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(rest);
+    index.bytes().all(|byte| byte.is_ascii_digit())
 }
 
 fn too_many_images() -> ApiError {

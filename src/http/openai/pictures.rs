@@ -155,8 +155,7 @@ fn name(buffer: &UploadBuffer) -> String {
 fn of_image(error: UploadError, index: usize) -> ApiError {
     match error {
         UploadError::Refused(Refusal::NotAPicture) => ApiError::bad_image(format!(
-            "image {} of the call is not a PNG, JPEG or WebP image, is damaged, or has too many pixels.",
-            index + 1
+            "image[{index}] is not a PNG, JPEG or WebP image, is damaged, or has too many pixels."
         )),
         other => refused(other),
     }
