@@ -265,6 +265,15 @@ async fn a_preset_limits_the_images_that_come_with_a_call() {
     assert_eq!(caller.credits().await, 100);
 }
 
+/// A preset with the name of an alias hides the alias.
+#[tokio::test]
+async fn each_model_is_listed_once() {
+    let rig = Rig::start_with("[preset.fox]\nseed = 1\n", &["--model-alias", "fox=sketch"]).await;
+    let models = rig.service.caller("eve", 0).await.get("/v1/models").await.json();
+    let ids: Vec<_> = models["data"].as_array().expect("models").iter().map(|model| model["id"].clone()).collect();
+    assert_eq!(ids, [json!("imgmodel"), json!("fox")]);
+}
+
 #[test]
 fn presets_of_the_config_file_are_checked_and_listed() {
     let data = TempDir::new().expect("a directory");

@@ -7,6 +7,7 @@ use std::str::FromStr;
 
 use clap::Args;
 use serde::{Deserialize, Serialize};
+use tintype_domain::model::MODEL_NAME;
 use tintype_domain::preset::{MAX_PRESET_NAME, MAX_PRESETS, Preset, USUALLY_OPEN, check};
 use tintype_domain::request::MAX_REFERENCES;
 use tintype_engine::{Lora, MAX_LORAS, PromptSyntax, RenderSettings, Setting};
@@ -188,6 +189,9 @@ fn texts(key: &str, value: &DeValue<'_>) -> Result<Vec<String>, String> {
 }
 
 fn check_name(name: &str) -> Result<(), String> {
+    if name == MODEL_NAME {
+        return Err(format!("{MODEL_NAME} is the model without a preset and cannot be the name of one"));
+    }
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
     if (1..=MAX_PRESET_NAME).contains(&name.len()) && name.bytes().all(plain) {
         return Ok(());

@@ -1,5 +1,7 @@
 //! The models that callers may name.
 
+use std::collections::HashSet;
+
 use axum::extract::Path;
 use axum::extract::rejection::PathRejection;
 use axum::response::Response;
@@ -26,7 +28,9 @@ pub(in crate::http) async fn list(caller: Caller) -> Result<Response, ApiError> 
     let presets = api.shared.presets.all();
     let aliases = api.settings.model_aliases.keys().map(String::as_str);
     let presets = presets.iter().map(|preset| preset.name.as_str());
-    let data = std::iter::once(MODEL_NAME).chain(presets).chain(aliases).map(model).collect::<Value>();
+    let mut listed = HashSet::new();
+    let names = std::iter::once(MODEL_NAME).chain(presets).chain(aliases).filter(|name| listed.insert(*name));
+    let data = names.map(model).collect::<Value>();
     Ok(answer::json(&json!({ "object": "list", "data": data })))
 }
 
