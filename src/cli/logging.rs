@@ -85,8 +85,10 @@ pub(super) fn start(text: &str, format: LogFormat, otlp: Option<&str>) -> Result
     Ok(started)
 }
 
-/// The filter that `--log` describes. One library reports each mistake of a caller and each caller who hangs up, as this
-/// server does not. The other one shows the parameters of statements, which hold prompts and secrets.
+/// Targets whose lines hold prompts and secrets: the messages of callers, and the parameters of statements.
+const SECRET_TARGETS: [&str; 2] = ["rmcp", "tokio_postgres::query"];
+
+/// The filter that `--log` describes.
 fn filter(text: &str) -> Result<Targets, String> {
     // The library would take a mistyped level for a target, and log nothing.
     let is_known = |part: &str| part.is_empty() || part.contains('=') || LevelFilter::from_str(part).is_ok();
@@ -94,6 +96,12 @@ fn filter(text: &str) -> Result<Targets, String> {
         return Err(format!(
             "--log {text:?}: {part:?} is not a level: write error, warn, info, debug, trace or off, or a target with one, \
              such as tintype=debug"
+        ));
+    }
+    let names = |secret: &str| text.split(',').any(|part| part.trim().starts_with(secret));
+    if let Some(secret) = SECRET_TARGETS.into_iter().find(|secret| names(secret)) {
+        return Err(format!(
+            "--log {text:?}: the lines of {secret} hold prompts and secrets, so they are never logged"
         ));
     }
     let whole = format!("rmcp=off,tokio_postgres::query=info,{text}");

@@ -446,7 +446,12 @@ fn a_log_filter_that_is_not_a_level_is_refused() {
             "{said}"
         );
     }
-    for filter in ["WARN", "off", "tintype=trace", "warn,tintype::worker=debug"] {
+    for filter in ["rmcp=debug", "info, rmcp::service=trace", "tokio_postgres::query=debug"] {
+        let output = on(data.path(), &["config", "show", "--log", filter]).ran();
+        assert_eq!(output.status.code(), Some(2), "{filter}: {output:?}");
+        assert!(output.errors().contains("hold prompts and secrets"), "{filter}: {output:?}");
+    }
+    for filter in ["WARN", "off", "tintype=trace", "warn,tintype::worker=debug", "tokio_postgres=trace"] {
         let output = on(data.path(), &["config", "show", "--log", filter]).ran();
         assert!(output.status.success(), "{filter}: {output:?}");
     }
