@@ -287,7 +287,7 @@ async fn rotate(args: RotateArgs, store: &Store) -> Outcome {
     let secret = KeySecret::random();
     // A rotation ends the old key and cannot be undone, so the new one must be printed first.
     let start = if json { format!("{{\n  \"key\": \"{}\",", secret.reveal()) } else { secret.reveal().to_owned() };
-    output::print(&start)
+    output::print_secret(&start)
         .map_err(|error| Failure(format!("the new key could not be printed, so nothing was rotated: {error}")))?;
     let unused = |why: &dyn Display| Failure(format!("{why}; the key that was printed does not work"));
     let key =

@@ -51,7 +51,7 @@ pub(super) fn show_once(
     (secret, note): (&str, &str),
     unprinted: &str,
 ) -> Outcome {
-    output::print(&shown(json, thing, || secret.to_owned())?)
+    output::print_secret(&shown(json, thing, || secret.to_owned())?)
         .map_err(|error| Failure(format!("{unprinted}: {error}")))?;
     if !json {
         drop(output::print(&terminal::visible(&format!("\n{note}"))));

@@ -222,6 +222,12 @@ fn a_secret_that_cannot_be_printed_is_not_created() {
         for (arguments, message) in cases {
             let said = failure(data, on_full_disk, &[arguments, form].concat());
             assert!(said.contains(message), "{arguments:?}: {said}");
+            for closed in [">&-", ">/dev/null"] {
+                let line = format!("exec {TINTYPE} \"$@\" --data {} {closed}", data.display());
+                let output = Command::new("sh").args(["-c", &line, "sh"]).args(arguments).args(form).ran();
+                assert_eq!(output.status.code(), Some(1), "{closed} {arguments:?}: {output:?}");
+                assert!(output.errors().contains(message), "{closed} {arguments:?}: {output:?}");
+            }
         }
     }
     let alive = |key: &Value| key["state"] != "revoked";

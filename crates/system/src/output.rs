@@ -201,6 +201,20 @@ pub fn print(text: &str) -> io::Result<()> {
     }
 }
 
+/// Prints a line with a secret that cannot be shown again.
+///
+/// # Errors
+/// It could not be written, or nobody could read it: standard output is `/dev/null`, which also stands in for one that was
+/// closed at the start of the process.
+pub fn print_secret(text: &str) -> io::Result<()> {
+    let output = rustix::fs::fstat(io::stdout())?;
+    let null = rustix::fs::stat("/dev/null")?;
+    if (output.st_mode, output.st_rdev) == (null.st_mode, null.st_rdev) {
+        return Err(io::Error::other("standard output is closed or /dev/null"));
+    }
+    print(text)
+}
+
 /// Prints a line on standard error.
 pub fn complain(text: &str) {
     ask(&format!("{text}\n"));
