@@ -51,7 +51,7 @@ pub(super) struct CreateArgs {
     /// Credits to grant at once
     #[arg(long, default_value_t = 0, value_name = "N", value_parser = whole_number::<i64>(0..=MAX_GRANT))]
     credits: i64,
-    /// Let the owners of this account manage all accounts in the studio
+    /// Let the owners of this account manage all accounts in the studio, as those of the first account always can
     #[arg(long)]
     admin: bool,
     #[command(flatten)]

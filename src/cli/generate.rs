@@ -8,7 +8,7 @@ use clap::Args;
 use tintype_client::{Choices, Client, EditRequest, Reference, TaskRequest};
 
 use super::following::{self, EXIT_CODES, FollowArgs, Report, Stop, exit};
-use super::values::{RatioParser, whole_number};
+use super::values::{RatioParser, finite, whole_number};
 use tintype_config::MAX_UPLOAD;
 use tintype_domain::request::AspectRatio;
 use tintype_engine::MAX_SEED;
@@ -40,10 +40,10 @@ pub(super) struct GenerateArgs {
     #[arg(long, value_name = "N", value_parser = whole_number::<u32>(1..=i64::from(u32::MAX)))]
     steps: Option<u32>,
     /// How strongly the images follow the prompt
-    #[arg(long, value_name = "X")]
+    #[arg(long, value_name = "X", value_parser = finite)]
     guidance_scale: Option<f64>,
     /// How far the images may be from a reference image, from 0 to 1
-    #[arg(long, value_name = "X")]
+    #[arg(long, value_name = "X", value_parser = finite)]
     strength: Option<f64>,
     #[command(flatten)]
     follow: FollowArgs,

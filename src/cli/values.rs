@@ -24,6 +24,11 @@ where
     }
 }
 
+/// Parses a number that JSON can hold.
+pub(super) fn finite(text: &str) -> Result<f64, String> {
+    text.parse().ok().filter(|number: &f64| number.is_finite()).ok_or_else(|| "must be a number".to_owned())
+}
+
 /// A parser of roles, which shells complete.
 pub(super) fn role() -> impl TypedValueParser<Value = Role> {
     PossibleValuesParser::new(Role::ALL.map(Role::as_str)).try_map(|text: String| text.parse::<Role>())

@@ -230,6 +230,8 @@ fn a_real_server_refuses() {
     let host = Host::start();
     host.generate().run(["A fox", "--aspect", "16:10"]).check(2, &["aspect_ratio"]);
     host.generate().run(["A fox", "-n", "-1"]).check(2, &["the server says", "n must be"]);
+    let ended = host.generate().run(["A fox", "--strength", "nan"]);
+    assert!(ended.code == Some(2) && ended.stderr.contains("'--strength <X>': must be a number"), "{}", ended.stderr);
 
     let ended = Generate::new(&host.server.url(), "wrong").run(["A fox", "--json"]);
     ended.check(4, &["rejected the key", "tintype key create --account"]);
@@ -555,7 +557,7 @@ fn files_are_references() {
     let text = host.data.path().join("fox.txt");
     fs::write(&text, "no picture").expect("a file");
     let text = text.to_str().expect("text");
-    host.generate().run(["A fox", "--reference", text]).check(2, &["image 1", "is not a PNG"]);
+    host.generate().run(["A fox", "--reference", text]).check(2, &["image[0]", "is not a PNG"]);
     binary::json(host.data.path(), &["account", "create", "poor"]);
     let poor = binary::json(host.data.path(), &["key", "create", "--account", "poor"]);
     let poor = poor["key"].as_str().expect("a key").to_owned();

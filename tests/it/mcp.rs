@@ -187,6 +187,17 @@ async fn carried(events: String) -> String {
     program.await.expect("no panic")
 }
 
+#[test]
+fn a_response_of_the_agent_gets_no_answer() {
+    let mut program = tintype();
+    program.arg("mcp").envs([("TINTYPE_URL", "http://127.0.0.1:1"), ("TINTYPE_KEY", "tt_any")]);
+    let mut program = program.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("the program starts");
+    let responses = r#"{"jsonrpc":"2.0","id":7,"result":{}}
+{"jsonrpc":"2.0","id":8,"error":{"code":-32601,"message":"no"}}"#;
+    writeln!(program.stdin.take().expect("a pipe"), "{responses}").expect("it reads");
+    assert_eq!(program.wait_with_output().expect("it ends").text(), "");
+}
+
 #[tokio::test]
 async fn an_answer_that_is_cut_short_or_too_long_is_an_error_for_the_agent() {
     let report = r#"{"jsonrpc":"2.0","method":"notifications/progress","params":{"progress":1}}"#;

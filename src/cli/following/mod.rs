@@ -264,7 +264,10 @@ fn not_finished(error: &ClientError, task_id: &TaskId, is_known: bool, url: &str
 }
 
 fn key_refused(url: &str) -> Stop {
-    let why = "it is unknown there, expired, revoked, disabled or suspended";
+    let why = match url.starts_with("http://") {
+        true => "it is unknown there, expired, revoked, disabled or suspended, or the server takes keys by https only",
+        false => "it is unknown there, expired, revoked, disabled or suspended",
+    };
     Stop(
         exit::KEY_REFUSED,
         format!(
