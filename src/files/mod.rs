@@ -176,9 +176,6 @@ impl Files {
     }
 
     /// Checks that the bucket exists and that this process has access. A directory is always accessible once opened.
-    ///
-    /// # Errors
-    /// A message for the operator.
     pub async fn check_access(&self) -> Result<(), String> {
         match &self.backend {
             Backend::Directory(_) => Ok(()),
@@ -187,9 +184,6 @@ impl Files {
     }
 
     /// Checks that links to files can be signed and stay valid for their whole lifetime.
-    ///
-    /// # Errors
-    /// A message for the operator.
     pub async fn check_signing(&self) -> Result<(), String> {
         match &self.backend {
             Backend::Directory(_) => {

@@ -156,9 +156,6 @@ pub struct ApiState {
 
 impl ApiState {
     /// Builds the parts of the API.
-    ///
-    /// # Errors
-    /// A message for the operator.
     pub async fn open(
         settings: ApiSettings,
         shared: Arc<ServiceContext>,

@@ -209,9 +209,6 @@ impl Policy {
 
     /// Reloads the files if any has changed; returns whether there are new rules. An invalid change, or one that cannot
     /// be read within 10 s, is reported once and leaves the rules unchanged.
-    ///
-    /// # Errors
-    /// A message for the operator.
     pub async fn refresh(self: &Arc<Self>) -> Result<bool, String> {
         let Some(path) = &self.path else { return Ok(false) };
         let (policy, named) = (self.clone(), path.clone());

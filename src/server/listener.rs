@@ -45,9 +45,6 @@ impl From<TcpListener> for Listener {
 
 impl Listener {
     /// Listens on an address, or on every address that a host name has. `flag` is named in errors.
-    ///
-    /// # Errors
-    /// A message for the operator.
     pub async fn bind(address: &ListenAddress, flag: &str) -> Result<Vec<Self>, String> {
         let failed = |error: io::Error| match error.kind() {
             ErrorKind::AddrInUse => {

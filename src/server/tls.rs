@@ -39,9 +39,6 @@ enum Origin {
 
 impl Certificate {
     /// Reads a certificate chain and its key, both in PEM.
-    ///
-    /// # Errors
-    /// A message for the operator.
     pub fn read(cert: &Path, key: &Path) -> Result<Arc<Self>, String> {
         let watched = WatchedFiles::new(vec![SeenFile::now(cert), SeenFile::now(key)]);
         let current = read_pair(cert, key)?;
@@ -50,9 +47,6 @@ impl Certificate {
 
     /// Loads the certificate of an earlier order from the data directory. Without one the server has no certificate
     /// until the authority has validated its names.
-    ///
-    /// # Errors
-    /// A message for the operator.
     pub fn order(settings: &AcmeSettings, data: &Path, clock: Clock) -> Result<Arc<Self>, String> {
         let authority = Authority::new(settings, data, clock)?;
         let current = authority.saved_pair()?;

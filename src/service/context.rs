@@ -72,9 +72,6 @@ impl ServiceContext {
 
     /// Checks that the database accepts writes, that result files are there and can be written, and that the disk has
     /// room.
-    ///
-    /// # Errors
-    /// A message for the operator.
     pub async fn check(&self) -> Result<(), String> {
         if self.disk.is_low() {
             return Err("the disk is nearly full: make room".into());

@@ -9,9 +9,6 @@ use tintype_store::Store;
 
 /// Makes sure, before anything is served, that `files` belongs to the database. A database without a marker, because it
 /// is new or of an earlier release, adopts the marker of `files`.
-///
-/// # Errors
-/// A message for the operator.
 pub async fn open(store: &Store, files: &Files) -> Result<(), String> {
     let text = |error: &dyn std::fmt::Display| error.to_string();
     let known = match store.files_marker().await.map_err(|error| text(&error))? {
@@ -54,9 +51,6 @@ async fn find_or_create(files: &Files) -> Result<FilesMarker, String> {
 }
 
 /// Checks, without changing anything, that `files` is the store with this marker.
-///
-/// # Errors
-/// A message for the operator.
 pub async fn compare(known: FilesMarker, files: &Files) -> Result<(), String> {
     let fault = match files.marker().await {
         Ok(Some(found)) if found == known => return Ok(()),

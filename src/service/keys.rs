@@ -38,27 +38,18 @@ impl<'a> AccountKeys<'a> {
     }
 
     /// Whether owners may enable a key, or rotate one: old and new then work together for a while.
-    ///
-    /// # Errors
-    /// The reason why not.
     pub fn may_enable(&self) -> std::result::Result<(), KeyRefusal> {
         let is_over = self.limits.are_too_many_suspended(self.suspended);
         if is_over { Err(KeyRefusal::TooManySuspended) } else { Ok(()) }
     }
 
     /// Whether owners may make a key at all.
-    ///
-    /// # Errors
-    /// The reason why not.
     pub fn may_add(&self) -> std::result::Result<(), KeyRefusal> {
         self.may_enable()?;
         if self.has_budget_of_operator { Err(KeyRefusal::BudgetOfOperator) } else { Ok(()) }
     }
 
     /// Whether owners may make this key.
-    ///
-    /// # Errors
-    /// The reason why not.
     pub fn may_create(&self, new: &NewKey) -> std::result::Result<(), KeyRefusal> {
         if !self.limits.may_be_set(new.submit_rate, new.read_rate) {
             return Err(KeyRefusal::RateTooHigh);

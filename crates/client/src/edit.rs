@@ -99,9 +99,6 @@ struct ModelsBody {
 impl Client {
     /// The names that mean something to the server as a preset: its presets, and its names for engines. The name of the
     /// model itself chooses nothing.
-    ///
-    /// # Errors
-    /// [`ClientError`].
     pub async fn presets(&self) -> Result<Vec<String>, ClientError> {
         let request = self.api.get(&self.models_url).header(header::AUTHORIZATION, self.authorization.clone());
         let response = success(request.timeout(ANSWER_LIMIT).send().await?).await?;

@@ -252,9 +252,6 @@ struct ErrorDetail {
 impl Client {
     /// A client of the API below `base_url`. Does not connect yet. Trusts the public certificate authorities and those
     /// in `authorities` (PEM), which can also contain the server's own certificate.
-    ///
-    /// # Errors
-    /// [`SetupError`].
     pub fn new(
         base_url: &str,
         key: &str,

@@ -96,9 +96,6 @@ impl FromStr for DatabaseUrl {
 
 impl DataSettings {
     /// Reads the file that `--database-file` names, while this process may read it.
-    ///
-    /// # Errors
-    /// A message for the operator.
     pub fn read_secrets(&mut self) -> Result<(), String> {
         if let (None, Some(file)) = (&self.database, &self.database_file) {
             self.database = Some(secret_in(file, "--database-file")?);

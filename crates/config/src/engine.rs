@@ -152,9 +152,6 @@ impl FromStr for EngineExtra {
 
 impl EngineExtra {
     /// These fields, unless one of them is reserved for the service.
-    ///
-    /// # Errors
-    /// A message for the operator.
     pub fn without(&self, reserved: &[&str]) -> Result<Map<String, Value>, String> {
         match self.0.keys().find(|name| reserved.contains(&name.as_str())) {
             Some(name) => Err(format!("extra must not set {name}, which every task sets itself")),

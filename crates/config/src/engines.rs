@@ -120,9 +120,6 @@ impl NamedEngine {
 impl EngineSettings {
     /// The engines of a process: the one named by `--engine`, or else all tables of the config file, or else the sketch
     /// engine.
-    ///
-    /// # Errors
-    /// A message for the operator.
     pub fn engines(&self) -> Result<Vec<NamedEngine>, String> {
         match &self.engine {
             Some(target) => Ok(vec![self.engine_named(target)?]),
@@ -140,9 +137,6 @@ impl EngineSettings {
     }
 
     /// The engine for a target: the table with this name, or an engine of this kind with these settings.
-    ///
-    /// # Errors
-    /// A message for the operator.
     pub fn engine_named(&self, target: &EngineTarget) -> Result<NamedEngine, String> {
         let name = target.to_string();
         if let Some(table) = self.engine_table.iter().find(|table| table.name == name) {

@@ -46,9 +46,6 @@ tintype_domain::opaque_debug!(HubSettings);
 
 impl HubSettings {
     /// Reads the files named by the settings, before root becomes the data's owner.
-    ///
-    /// # Errors
-    /// A message for the operator.
     pub fn read_secrets(&mut self) -> Result<(), String> {
         let given = self.token_file.as_deref().map(|file| secret_in(file, "--token-file")).transpose()?;
         let token = given.map_or_else(|| variable(TOKEN), |token| Ok(Some(token)))?;

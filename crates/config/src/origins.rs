@@ -22,9 +22,6 @@ pub struct AllowedOrigins {
 
 impl OriginSettings {
     /// The allowed origins.
-    ///
-    /// # Errors
-    /// A message for the operator.
     pub fn allowed(&self) -> Result<AllowedOrigins, String> {
         let any = self.cors_origin.iter().any(|origin| origin == ANY);
         if any && self.cors_origin.len() > 1 {

@@ -78,9 +78,6 @@ tintype_domain::opaque_debug!(S3Settings);
 
 impl S3Settings {
     /// Parses `s3://BUCKET/PREFIX`. `variables` are the AWS tools' variables.
-    ///
-    /// # Errors
-    /// A message for the operator.
     pub fn parse(url: &str, variables: Vec<(String, String)>) -> Result<Self, String> {
         let invalid = || "--files must be s3://BUCKET or s3://BUCKET/PREFIX, of letters, digits, - _ and .".to_owned();
         let rest = url.strip_prefix("s3://").ok_or_else(invalid)?;

@@ -8,18 +8,12 @@ use ipnet::IpNet;
 use tintype_domain::address::is_this_machine;
 
 /// Parses `60` or `60/min`.
-///
-/// # Errors
-/// A message for the operator.
 pub fn rate(text: &str) -> Result<u32, String> {
     let number = text.strip_suffix("/min").unwrap_or(text);
     number.parse().map_err(|_| format!("{text:?} is not a number of requests per minute, such as 60"))
 }
 
 /// Parses `1s`, `10m`, `24h` or `90d`.
-///
-/// # Errors
-/// A message for the operator.
 pub fn duration(text: &str) -> Result<Duration, String> {
     // The library reads a capital M as months, but most people mean minutes.
     if text.contains('M') {
@@ -29,9 +23,6 @@ pub fn duration(text: &str) -> Result<Duration, String> {
 }
 
 /// Parses the longest time to wait for something, such as `5s`.
-///
-/// # Errors
-/// A message for the operator.
 pub fn time_limit(text: &str) -> Result<Duration, String> {
     match duration(text)? {
         Duration::ZERO => Err("it leaves no time: give one such as 5s".into()),
@@ -40,9 +31,6 @@ pub fn time_limit(text: &str) -> Result<Duration, String> {
 }
 
 /// Parses the time for which something is valid, such as `90d`.
-///
-/// # Errors
-/// A message for the operator.
 pub fn lifetime(text: &str) -> Result<Duration, String> {
     match duration(text)? {
         Duration::ZERO => Err("it would expire at once: give a time such as 30d".into()),
@@ -52,9 +40,6 @@ pub fn lifetime(text: &str) -> Result<Duration, String> {
 }
 
 /// Parses how long something replaced stays valid, from 0 s.
-///
-/// # Errors
-/// A message for the operator.
 pub fn overlap(text: &str) -> Result<Duration, String> {
     match duration(text)? {
         overlap if overlap > LONGEST_LIFE => Err("it would last for more than 100 years".into()),
@@ -86,9 +71,6 @@ pub(super) fn has_credentials(url: &url::Url) -> bool {
 }
 
 /// Parses a whole server's base URL. It has no path, since pages, cookies and redirects begin at the root.
-///
-/// # Errors
-/// A message for the operator.
 pub fn root_url(text: &str) -> Result<String, String> {
     let url = base_url(text)?;
     match url::Url::parse(&url).map(|parsed| parsed.path().to_owned()) {
@@ -101,9 +83,6 @@ pub fn root_url(text: &str) -> Result<String, String> {
 }
 
 /// Parses the base URL of a trace collector, which is logged.
-///
-/// # Errors
-/// A message for the operator.
 pub fn collector_url(text: &str) -> Result<String, String> {
     if url::Url::parse(text).as_ref().is_ok_and(has_credentials) {
         return Err("it holds a user name or a password, which would show in logs: set OTEL_EXPORTER_OTLP_HEADERS to authorization=Basic%20... instead".into());

@@ -112,25 +112,16 @@ impl Config {
     }
 
     /// A number like [`Config::number`], or `default` if it is absent.
-    ///
-    /// # Errors
-    /// If it is anything else.
     pub fn number_or(&self, key: &str, default: usize) -> Result<usize> {
         if self.get(key).is_some() { self.number(key) } else { Ok(default) }
     }
 
     /// A number like [`Config::number`], or 0 if it is absent or 0.
-    ///
-    /// # Errors
-    /// If it is anything else.
     pub fn number_or_none(&self, key: &str) -> Result<usize> {
         if self.get(key).and_then(Value::as_u64) == Some(0) { Ok(0) } else { self.number_or(key, 0) }
     }
 
     /// A list of `len` numbers; a single number stands for all of them.
-    ///
-    /// # Errors
-    /// If it is anything else.
     pub fn numbers(&self, key: &str, len: usize) -> Result<Vec<usize>> {
         let found = match self.get(key) {
             Some(Value::Array(list)) => list.iter().map(count).collect(),
@@ -143,17 +134,11 @@ impl Config {
     }
 
     /// A list like [`Config::numbers`], or `default` if it is absent.
-    ///
-    /// # Errors
-    /// If it is anything else.
     pub fn numbers_or(&self, key: &str, default: &[usize]) -> Result<Vec<usize>> {
         if self.get(key).is_some() { self.numbers(key, default.len()) } else { Ok(default.to_vec()) }
     }
 
     /// A list of 1 to 8 strings.
-    ///
-    /// # Errors
-    /// If it is anything else.
     pub fn names(&self, key: &str) -> Result<Vec<String>> {
         let list = self.get(key).and_then(Value::as_array);
         let names: Option<Vec<_>> = list.and_then(|list| list.iter().map(|v| v.as_str().map(str::to_owned)).collect());
@@ -163,17 +148,11 @@ impl Config {
     }
 
     /// A list like [`Config::names`], or `default` if it is absent.
-    ///
-    /// # Errors
-    /// If it is anything else.
     pub fn names_or(&self, key: &str, default: &[&str]) -> Result<Vec<String>> {
         if self.get(key).is_some() { self.names(key) } else { Ok(default.iter().map(|&name| name.into()).collect()) }
     }
 
     /// A finite number, or `default` if it is absent.
-    ///
-    /// # Errors
-    /// If it is anything else.
     pub fn fraction(&self, key: &str, default: f64) -> Result<f64> {
         match self.get(key) {
             None => Ok(default),
@@ -184,9 +163,6 @@ impl Config {
     }
 
     /// A boolean, or `default` if it is absent.
-    ///
-    /// # Errors
-    /// If it is anything else.
     pub fn flag(&self, key: &str, default: bool) -> Result<bool> {
         match self.get(key) {
             None => Ok(default),
@@ -195,9 +171,6 @@ impl Config {
     }
 
     /// A string, or `default` if it is absent.
-    ///
-    /// # Errors
-    /// If it is anything else.
     pub fn text<'a>(&'a self, key: &str, default: &'a str) -> Result<&'a str> {
         match self.get(key) {
             None => Ok(default),

@@ -138,9 +138,6 @@ impl From<Fault> for EngineError {
 
 impl Endpoint {
     /// An engine's servers at these base URLs. Reads the key and the certificate authorities, without connecting.
-    ///
-    /// # Errors
-    /// A message for the operator.
     pub fn all(urls: &[Url], settings: &EngineSettings, context: &EngineContext) -> Result<Vec<Self>, String> {
         let key = settings.key()?;
         let header = |key: &String| {

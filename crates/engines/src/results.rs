@@ -75,9 +75,6 @@ pub struct Downloads {
 
 impl Downloads {
     /// Downloads in the same way as callers' references.
-    ///
-    /// # Errors
-    /// A message for the operator.
     pub fn new() -> Result<Self, String> {
         let options = ReferenceOptions { max_bytes: MAX_FILE_BYTES, ..ReferenceOptions::default() };
         Ok(Self { references: References::new(options).map_err(|error| error.to_string())? })

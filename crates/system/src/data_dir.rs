@@ -58,9 +58,6 @@ pub fn write_private(path: &Path, content: &[u8]) -> io::Result<()> {
 }
 
 /// Creates the directory unless it exists, readable by its owner only, and syncs it and its ancestors.
-///
-/// # Errors
-/// A message for the operator.
 pub fn create(directory: &Path) -> Result<(), String> {
     check_expanded(directory)?;
     keep_new_files_private();
@@ -71,9 +68,6 @@ pub fn create(directory: &Path) -> Result<(), String> {
 
 /// Rejects a directory that doesn't exist and whose path should have been expanded by a shell: Bash leaves `--data=~/x`
 /// unchanged, and systemd `Environment=TINTYPE_DATA=$HOME/x`.
-///
-/// # Errors
-/// A message for the operator.
 pub fn check_expanded(directory: &Path) -> Result<(), String> {
     let first = directory.iter().next().map(OsStr::as_encoded_bytes).unwrap_or_default();
     if (first.starts_with(b"~") || first.starts_with(b"$")) && !directory.exists() {
@@ -246,9 +240,6 @@ fn boot_id() -> Option<String> {
 /// Rejects a database that a server on another machine uses over a network file system. The index of SQLite's
 /// write-ahead log is in shared memory, which two machines do not have: a command here would read old data, and its
 /// commits could be lost or damage the database.
-///
-/// # Errors
-/// A message for the operator.
 pub fn check_same_machine(database: &Path) -> Result<(), String> {
     let Ok(mut file) = File::open(lock_file_of(database)) else { return Ok(()) };
     let mut holder = String::new();

@@ -197,18 +197,12 @@ fn judge(size: u64, signature: &[u8], end: &[u8]) -> Result<u64, String> {
 }
 
 /// Makes the entries of a directory durable.
-///
-/// # Errors
-/// A message for the operator.
 pub fn sync_directory(path: &Path) -> Result<(), String> {
     let synced = File::open(path).and_then(|directory| directory.sync_all());
     synced.map_err(|error| format!("cannot sync {}: {error}", path.display()))
 }
 
 /// Copies a file durably to a new name that only its owner can read.
-///
-/// # Errors
-/// A message for the operator.
 pub fn copy_whole(from: &Path, to: &Path) -> Result<(), String> {
     let unreadable = |error: io::Error| format!("cannot read {}: {error}", from.display());
     let unwritable = |error: io::Error| format!("cannot write {}: {error}", to.display());

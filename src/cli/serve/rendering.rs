@@ -106,9 +106,6 @@ async fn any_end(running: &mut [Running]) {
 }
 
 /// The engines of the settings.
-///
-/// # Errors
-/// A message for the operator.
 pub(super) fn choose_at_start(settings: &WorkerSettings, data: &Path) -> Result<Vec<Chosen>, Failure> {
     for listed in models::entries(data)? {
         if let Err(reason) = listed.found {
@@ -183,9 +180,6 @@ pub(super) fn quickest(server: &ServerSettings, engines: &[Chosen]) -> Result<Du
 
 impl Rendering {
     /// Builds the engines and their workers.
-    ///
-    /// # Errors
-    /// A message for the operator.
     pub(super) fn open(
         settings: &WorkerSettings,
         data: &Path,

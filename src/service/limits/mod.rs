@@ -253,9 +253,6 @@ impl RateLimits {
 }
 
 /// Tests a Redis server; returns its address and response time as text.
-///
-/// # Errors
-/// A message for the operator.
 pub async fn probe(redis: &RedisServer) -> Result<String, String> {
     shared::probe(redis).await
 }

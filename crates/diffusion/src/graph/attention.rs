@@ -118,17 +118,11 @@ impl Builder<'_> {
     }
 
     /// Divides each row, or each head of each row, by its root mean square.
-    ///
-    /// # Errors
-    /// If the weights do not fit.
     pub fn rms_norm(&mut self, x: &Node, name: &str, epsilon: f64) -> Result<Node> {
         self.scaled_norm(x, name, None, epsilon)
     }
 
     /// Like [`Builder::rms_norm`], then multiplies by a row of numbers.
-    ///
-    /// # Errors
-    /// If the weights do not fit.
     pub fn scaled_norm(&mut self, x: &Node, name: &str, scale: Option<&Node>, epsilon: f64) -> Result<Node> {
         let width = x.shape()[x.shape().len() - 1];
         let mut weight = self.weight(&format!("{name}.weight"), &[width])?;
@@ -141,9 +135,6 @@ impl Builder<'_> {
     }
 
     /// [`Builder::rms_norm`] of each head by itself.
-    ///
-    /// # Errors
-    /// If the weights do not fit.
     pub fn head_norm(&mut self, x: &Node, name: &str, size: usize, epsilon: f64) -> Result<Node> {
         let [rows, width] = x.matrix();
         let heads = self.reshape(x, &[rows, width / size, size]);

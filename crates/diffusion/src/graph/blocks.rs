@@ -123,17 +123,11 @@ impl Builder<'_> {
     }
 
     /// A convolution with a square kernel, whose padding keeps the size when `stride` is 1.
-    ///
-    /// # Errors
-    /// If the weights do not fit.
     pub fn conv(&mut self, x: &Node, name: &str, outputs: usize, kernel: usize, stride: usize) -> Result<Node> {
         self.conv_with(x, name, outputs, kernel, stride, true)
     }
 
     /// Like [`Builder::conv`], with or without a bias.
-    ///
-    /// # Errors
-    /// If the weights do not fit.
     pub fn conv_with(
         &mut self,
         x: &Node,
@@ -148,9 +142,6 @@ impl Builder<'_> {
     }
 
     /// Halves height and width with a convolution, padded with a row of zeros below and a column of zeros to the right.
-    ///
-    /// # Errors
-    /// If the weights do not fit.
     pub fn halve(&mut self, x: &Node, name: &str, outputs: usize) -> Result<Node> {
         self.conv_padded(x, name, outputs, [3, 2], [0, 0, 1, 1], true)
     }
@@ -198,9 +189,6 @@ impl Builder<'_> {
     }
 
     /// Normalises each of `groups` groups of channels over all positions.
-    ///
-    /// # Errors
-    /// If the weights do not fit.
     pub fn group_norm(&mut self, x: &Node, name: &str, groups: usize, epsilon: f64) -> Result<Node> {
         let [batch, channels, height, width] = x.map();
         if !channels.is_multiple_of(groups) {
@@ -262,9 +250,6 @@ impl Builder<'_> {
     }
 
     /// Normalises each row of a matrix.
-    ///
-    /// # Errors
-    /// If the weights do not fit.
     pub fn layer_norm(&mut self, x: &Node, name: &str, epsilon: f64) -> Result<Node> {
         let [_, width] = x.matrix();
         let weight = self.weight(&format!("{name}.weight"), &[width])?;

@@ -25,18 +25,12 @@ const SMALLEST: f32 = 1e-30;
 
 impl Builder<'_> {
     /// A linear layer over the rows of a matrix, in as many bits as its weight has in the file.
-    ///
-    /// # Errors
-    /// If the weights do not fit.
     pub fn linear(&mut self, x: &Node, name: &str, outputs: usize, bias: bool) -> Result<Node> {
         self.linear_part(x, name, outputs, 0..outputs, bias)
     }
 
     /// A layer that several linear layers were merged into. Each gets a separate result, which saves copying parts out
     /// of one.
-    ///
-    /// # Errors
-    /// If the weights do not fit.
     pub fn linears<const N: usize>(
         &mut self,
         x: &Node,
@@ -57,17 +51,11 @@ impl Builder<'_> {
     /// A linear layer that always computes with 32 bits. That suits layers with a single row, such as the time
     /// embedding: they take no time, and all later layers depend on them. The weight stays as it is in the file, with
     /// one row per output.
-    ///
-    /// # Errors
-    /// If the weights do not fit.
     pub fn linear_wide(&mut self, x: &Node, name: &str, outputs: usize, bias: bool) -> Result<Node> {
         self.wide(x, name, outputs, 0..outputs, bias)
     }
 
     /// Some outputs of a linear layer that has `all`.
-    ///
-    /// # Errors
-    /// If the weights do not fit.
     pub fn linear_part(&mut self, x: &Node, name: &str, all: usize, outputs: Range<usize>, bias: bool) -> Result<Node> {
         let weight = format!("{}{name}.weight", self.prefix);
         let piece = piece_name(&weight, &outputs, all);

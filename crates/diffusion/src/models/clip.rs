@@ -78,18 +78,12 @@ impl Clip {
 
     /// Writes the graph. Input: `ids`, one per token. Outputs, with one row per token: `states`; `layer.N` after each
     /// layer, counted from 0; and `projected`, if the model has an embedding for a whole prompt.
-    ///
-    /// # Errors
-    /// If the weights do not fit.
     pub fn graph(&self, weights: &Weights) -> Result<Graph> {
         self.graph_of(weights, false)
     }
 
     /// Writes the graph for prompts in which vectors can replace tokens. Further inputs: `kept`, 1 for each token and 0
     /// for each vector, and `vectors`, with one row for each, all zeros for tokens.
-    ///
-    /// # Errors
-    /// If the weights do not fit.
     pub fn graph_with_vectors(&self, weights: &Weights) -> Result<Graph> {
         self.graph_of(weights, true)
     }

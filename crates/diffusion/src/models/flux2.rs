@@ -95,9 +95,6 @@ impl Flux2 {
     /// Inputs: `pictures`, with one row for each position of the latent picture and then of each reference; `time` (see
     /// [`Flux2::embed_time`]); `context`, with one row for each of `tokens`. Output: `velocity`, with the latent
     /// picture's shape.
-    ///
-    /// # Errors
-    /// If the weights do not fit.
     pub fn graph(
         &self,
         weights: &Weights,

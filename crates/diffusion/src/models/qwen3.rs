@@ -78,9 +78,6 @@ impl Qwen3 {
     }
 
     /// The graph's input `words`: each token's embedding. The table is too large to load for a few rows.
-    ///
-    /// # Errors
-    /// If the weights do not fit.
     pub fn words(&self, weights: &Weights, ids: &[i32]) -> Result<Vec<f32>> {
         weights.rows(&format!("{}embed_tokens.weight", prefix(weights)), [self.vocabulary, self.width], ids)
     }

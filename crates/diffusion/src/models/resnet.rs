@@ -14,9 +14,6 @@ pub struct Norm {
 }
 
 /// Adds a residual block; `time` is the activated embedding of the time step, for parts that have one.
-///
-/// # Errors
-/// If the weights do not fit.
 pub fn residual(
     b: &mut Builder<'_>,
     x: &Node,

@@ -64,9 +64,6 @@ impl TinyVae {
 
     /// Writes the graph of the decoder for a latent picture of the given size. Input: `latent`, already scaled. Output:
     /// `picture`, from -1 to 1.
-    ///
-    /// # Errors
-    /// If the weights do not fit.
     pub fn graph(&self, weights: &Weights, height: usize, width: usize) -> Result<Graph> {
         let mut b = Builder::new(weights, "decoder.layers.");
         let latent = b.input("latent", &[1, self.channels, height, width]);
@@ -102,9 +99,6 @@ impl TinyVae {
 
     /// Writes the graph of the encoder for a picture of the given size in pixels. Input: `picture`, from -1 to 1. Output:
     /// `latent`, not scaled.
-    ///
-    /// # Errors
-    /// If the weights do not fit.
     pub fn encoder_graph(&self, weights: &Weights, height: usize, width: usize) -> Result<Graph> {
         let mut b = Builder::new(weights, "encoder.layers.");
         let picture = b.input("picture", &[1, 3, height, width]);

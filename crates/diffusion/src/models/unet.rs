@@ -173,9 +173,6 @@ impl Unet {
     /// picture, and, if the model takes them, `guidance` and `addition`, with a row for each picture (see
     /// [`Unet::embed_addition`]). Output: `noise`, with the shape of the latent pictures, which are the first channels
     /// of `latent`.
-    ///
-    /// # Errors
-    /// If the weights do not fit.
     pub fn graph(&self, weights: &Weights, batch: usize, [height, width]: [usize; 2], tokens: usize) -> Result<Graph> {
         let mut b = Builder::new(weights, "").batch(batch);
         let first = self.blocks[0].channels;

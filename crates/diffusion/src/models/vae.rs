@@ -83,9 +83,6 @@ impl Vae {
 
     /// Writes the graph of the decoder for a latent picture of the given size. Input: `latent`, already scaled. Output:
     /// `picture`, from -1 to 1.
-    ///
-    /// # Errors
-    /// If the weights do not fit.
     pub fn graph(&self, weights: &Weights, height: usize, width: usize) -> Result<Graph> {
         let mut b = Builder::new(weights, "");
         let mut x = b.input("latent", &[1, self.channels, height, width]);
@@ -117,9 +114,6 @@ impl Vae {
 
     /// Writes the graph of the encoder for a picture of the given size in pixels. Input: `picture`, from -1 to 1.
     /// Outputs: `latent`, the most likely latent picture, not scaled, and `spread`, the log variance around it.
-    ///
-    /// # Errors
-    /// If the weights do not fit.
     pub fn encoder_graph(&self, weights: &Weights, height: usize, width: usize) -> Result<Graph> {
         let mut b = Builder::new(weights, "");
         let mut x = b.input("picture", &[1, 3, height, width]);

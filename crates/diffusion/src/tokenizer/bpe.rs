@@ -59,9 +59,6 @@ enum Part<'a> {
 
 impl Bpe {
     /// Reads a vocabulary, an object of numbers, and merges: pairs, or strings with a space between two pieces.
-    ///
-    /// # Errors
-    /// A message for the operator.
     pub(super) fn new(
         style: Style,
         vocabulary: &Value,

@@ -168,9 +168,6 @@ impl Hub {
     }
 
     /// Requests a repository's files at a revision: a commit, a tag or a branch.
-    ///
-    /// # Errors
-    /// [`HubError`].
     pub async fn list(&self, repository: &str, revision: &str) -> Result<Repository, HubError> {
         let revision: String = url::form_urlencoded::byte_serialize(revision.as_bytes()).collect();
         let url = format!("{}/api/models/{repository}/revision/{revision}?blobs=true", self.endpoint());
@@ -208,9 +205,6 @@ impl Hub {
 
     /// Requests a file of `bytes` bytes, starting from byte `from`. With status 200, the answer starts at byte 0
     /// instead. Errors call the file `path` of `page`.
-    ///
-    /// # Errors
-    /// [`HubError`].
     pub async fn file(&self, url: &str, page: &str, path: &str, from: u64, bytes: u64) -> Result<Response, HubError> {
         let response = self.get(url, (from > 0).then_some(from), page, path).await?;
         let odd = |what: &str| HubError::Misfit(format!("the server answers with {what}"));
@@ -229,9 +223,6 @@ impl Hub {
     }
 
     /// An answer's next bytes.
-    ///
-    /// # Errors
-    /// [`HubError`].
     pub async fn chunk(&self, response: &mut Response) -> Result<Option<bytes::Bytes>, HubError> {
         let next = tokio::time::timeout(self.limits.stall, response.chunk()).await;
         let next = next.map_err(|_| HubError::Passing("the server sends nothing more".into(), None))?;

@@ -118,9 +118,6 @@ impl Installed {
     }
 
     /// Checks that this user can read all of its files.
-    ///
-    /// # Errors
-    /// A message for the operator.
     pub fn readable(&self) -> Result<(), String> {
         self.manifest.iter().flat_map(|manifest| &manifest.files).try_for_each(|file| {
             let path = self.folder.join(&file.path);

@@ -124,9 +124,6 @@ pub(super) fn page<'a>(address: &'a str, endpoints: &[&str]) -> Option<&'a str> 
 
 /// Prepares a pull of `model` (a catalogue name, `OWNER/NAME`, or a repository's address) at `revision`, or at the
 /// catalogue's. `watch` is told when the hub is asked.
-///
-/// # Errors
-/// A message for the operator.
 pub async fn begin(
     hub: &Hub,
     data_dir: &Path,
@@ -325,9 +322,6 @@ impl Pull {
     }
 
     /// Records that the operator accepted the licence.
-    ///
-    /// # Errors
-    /// A message for the operator.
     pub fn accept(&mut self, clock: &Clock) -> Result<(), String> {
         self.licence.accepted_at = clock.now().to_string();
         self.plan.manifest.licence = Some(self.licence.clone());
