@@ -266,6 +266,11 @@ pub enum EngineError {
 }
 
 impl EngineError {
+    /// The error of a render that was cancelled.
+    pub fn cancelled() -> Self {
+        Self::Temporary("the render was cancelled".into())
+    }
+
     /// The cause alone, without the explanation of what the error means.
     pub fn into_cause(self) -> String {
         match self {

@@ -6,7 +6,6 @@
 
 pub mod comfyui;
 pub mod diffusion;
-mod driver;
 pub mod endpoint;
 pub mod models;
 mod openai;

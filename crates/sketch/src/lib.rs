@@ -104,7 +104,7 @@ impl Engine for Sketch {
         let rehearsal = Rehearsal::read(&brief.prompt);
         if !rehearsal.delay.is_zero() {
             let delay = sit_out(rehearsal.delay, &progress);
-            cancel.run_until_cancelled(delay).await.ok_or_else(cancelled)?;
+            cancel.run_until_cancelled(delay).await.ok_or_else(EngineError::cancelled)?;
         }
         match rehearsal.ending {
             Some(Ending::Fail) => return Err(EngineError::Permanent("the prompt rehearses a failure".into())),
@@ -113,7 +113,7 @@ impl Engine for Sketch {
             Some(Ending::Panic) => std::panic::resume_unwind(Box::new("the prompt rehearses a panic")),
             Some(Ending::Hang) => {
                 cancel.cancelled().await;
-                return Err(cancelled());
+                return Err(EngineError::cancelled());
             }
             None => {}
         }
@@ -124,13 +124,13 @@ impl Engine for Sketch {
             width,
             height,
         };
-        let painting = Arc::new(self.paint(&cancel, study).await.ok_or_else(cancelled)?);
+        let painting = Arc::new(self.paint(&cancel, study).await.ok_or_else(EngineError::cancelled)?);
         // One blocking job per picture: after a cancellation at most one picture is still being painted.
         let of = u32::try_from(seeds.len()).unwrap_or(u32::MAX);
         let mut pictures = Vec::with_capacity(seeds.len());
         for (seed, done) in seeds.into_iter().zip(1..) {
             let painting = Arc::clone(&painting);
-            pictures.push(self.paint(&cancel, move || painting.paint(seed)).await.ok_or_else(cancelled)?);
+            pictures.push(self.paint(&cancel, move || painting.paint(seed)).await.ok_or_else(EngineError::cancelled)?);
             // After a delay, which was nearly all of the work, the few milliseconds of the painting are no step.
             if rehearsal.delay.is_zero() {
                 progress.report(Stage::Step { done, of });
@@ -149,10 +149,6 @@ async fn sit_out(delay: Duration, progress: &Progress) {
         steps.tick().await;
         progress.report(Stage::Step { done, of: REHEARSED_STEPS });
     }
-}
-
-fn cancelled() -> EngineError {
-    EngineError::Temporary("the render was cancelled".into())
 }
 
 /// Runs `work` on the blocking pool; a panic in it becomes a panic of the caller.

@@ -20,19 +20,22 @@ use futures::future::join_all;
 use futures::{StreamExt as _, TryStreamExt as _, stream};
 use serde_json::Value;
 use sha2::{Digest as _, Sha256};
-use tintype_engine::{Brief, Device, EngineError, EngineInfo, MAX_SEED, Picture, Progress, RenderSettings, Sizes};
+use tintype_engine::{
+    Brief, CancellationToken, Device, Engine, EngineError, EngineInfo, MAX_SEED, Picture, Progress, RenderSettings,
+    Sizes,
+};
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
 use url::Url;
+use uuid::Uuid;
 
 use self::api::{ANSWER_LIMIT, ComfyServer, Run};
 use self::events::Events;
 use self::previews::Previews;
 use self::steps::Steps;
 use self::workflow::{Values, Workflow};
-use super::driver::{Driver, DriverEngine};
 use super::endpoint::{Endpoint, Fault, Reached};
 use super::prompt::for_engine;
 use super::results::{Results, cut_out, mask_to_png, to_pngs};
@@ -92,7 +95,7 @@ pub(super) fn choose(urls: &[Url], settings: &EngineSettings) -> Result<EngineCh
         let (workflow, model, ending) = (workflow.clone(), settings.model.clone(), TaskTracker::new());
         // A closed tracker can be waited for, and still takes tasks.
         ending.close();
-        Ok(Arc::new(DriverEngine(ComfyUi { servers, workflow, model, results, ending })))
+        Ok(Arc::new(ComfyUi { servers, workflow, model, results, ending }))
     }))
 }
 
@@ -134,7 +137,31 @@ struct Shown<'a> {
 }
 
 #[async_trait]
-impl Driver for ComfyUi {
+impl Engine for ComfyUi {
+    async fn render(
+        &self,
+        brief: Brief,
+        progress: Progress,
+        cancel: CancellationToken,
+    ) -> Result<Vec<Picture>, EngineError> {
+        if let Some(pictures) = cancel.run_until_cancelled(self.paint(brief, &progress)).await {
+            return pictures;
+        }
+        // Until the servers have received the cancellations.
+        drop(tokio::time::timeout(SETTLE_LIMIT, self.ending.wait()).await);
+        Err(EngineError::cancelled())
+    }
+
+    async fn probe(&self) -> Result<(), EngineError> {
+        self.servers.probe().await
+    }
+
+    async fn devices(&self) -> Vec<Device> {
+        join_all(self.servers.all().iter().map(|server| server.devices())).await.concat()
+    }
+}
+
+impl ComfyUi {
     async fn paint(&self, brief: Brief, progress: &Progress) -> Result<Vec<Picture>, EngineError> {
         let work = BriefHash::from(&brief);
         let prompt = for_engine(&brief.prompt, &RESERVED)?;
@@ -164,20 +191,6 @@ impl Driver for ComfyUi {
         stream::iter(orders).buffered(self.servers.count() * RUNS_PER_SERVER).try_collect().await
     }
 
-    async fn probe(&self) -> Result<(), EngineError> {
-        self.servers.probe().await
-    }
-
-    async fn devices(&self) -> Vec<Device> {
-        join_all(self.servers.all().iter().map(|server| server.devices())).await.concat()
-    }
-
-    async fn settle(&self) {
-        drop(tokio::time::timeout(SETTLE_LIMIT, self.ending.wait()).await);
-    }
-}
-
-impl ComfyUi {
     async fn picture(&self, order: Order<'_>, shown: Shown<'_>) -> Result<Picture, EngineError> {
         let file = self.servers.call(order.work, |server| self.file(server, &order, shown)).await?;
         let picture = self.results.picture(&file).await?;
@@ -224,7 +237,7 @@ impl ComfyUi {
             references: &uploaded.references,
             mask: uploaded.mask.as_deref(),
         });
-        let id = uuid();
+        let id = Uuid::new_v4().to_string();
         let mut events = Events::open(server.endpoint(), &id).await;
         let mut run = Submitted::begin(server, id, graph, order.limit, &self.ending).await?;
         let on_step = |done, of| shown.steps.step(order.index, done, of);
@@ -341,25 +354,4 @@ impl Drop for Submitted {
 /// A reference, named by its content: the server cannot remove files, and keeps one per name.
 fn named(png: Bytes) -> (String, Bytes) {
     (format!("tintype-{}.png", hex(&Sha256::digest(&png)[..16])), png)
-}
-
-/// A random UUID in the only format that the server accepts.
-fn uuid() -> String {
-    let bits = rand::random::<u128>() & !(0xf000 << 64) & !(0xc000 << 48) | (0x4000 << 64) | (0x8000 << 48);
-    let hex = format!("{bits:032x}");
-    [&hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..]].join("-")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::uuid;
-
-    #[test]
-    fn an_id_is_a_random_uuid_in_its_canonical_form() {
-        let id = uuid();
-        let lengths: Vec<_> = id.split('-').map(str::len).collect();
-        assert_eq!(lengths, [8, 4, 4, 4, 12], "{id}");
-        assert!(id.bytes().all(|byte| byte == b'-' || byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte)), "{id}");
-        assert!(&id[14..15] == "4" && "89ab".contains(&id[19..20]), "{id}");
-    }
 }

@@ -91,7 +91,7 @@ fn group_limits_in(root: &Path, groups: &str) -> Vec<u64> {
 }
 
 /// A line such as `VmHWM:  1024 kB`, in bytes.
-pub(super) fn kib(text: &str, name: &str) -> Option<u64> {
+pub(crate) fn kib(text: &str, name: &str) -> Option<u64> {
     let line = text.lines().find_map(|line| line.strip_prefix(name))?;
     line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
 }

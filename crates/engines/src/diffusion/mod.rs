@@ -7,7 +7,7 @@
 mod batch;
 mod child;
 mod link;
-mod machine;
+pub(super) mod machine;
 mod memory;
 mod model_request;
 mod program;
@@ -199,7 +199,7 @@ impl Engine for Diffusion {
         tokio::select! {
             biased;
             answer = answer => answer.unwrap_or_else(|_| Err(EngineError::Temporary("the render panicked".into()))),
-            () = cancel.cancelled() => Err(EngineError::Temporary("the render was cancelled".into())),
+            () = cancel.cancelled() => Err(EngineError::cancelled()),
         }
     }
 

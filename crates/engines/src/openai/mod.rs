@@ -24,14 +24,14 @@ use serde::Deserialize;
 use serde::de::IgnoredAny;
 use serde_json::{Map, Value};
 use tintype_engine::{
-    Brief, Engine, EngineError, EngineInfo, LoraSource, Picture, Progress, RenderSettings, Setting, Stage,
+    Brief, CancellationToken, Engine, EngineError, EngineInfo, LoraSource, Picture, Progress, RenderSettings, Setting,
+    Stage,
 };
 use url::Url;
 
 use self::answer::File;
 use self::dialect::{Dialect, References};
 use self::server_error::ServerError;
-use super::driver::{Driver, DriverEngine};
 use super::endpoint::{Endpoint, Fault};
 use super::results::{Downloads, MAX_FILE_BYTES, Results, mask_to_png, png_part, to_pngs};
 use super::servers::{BriefHash, Server, Servers};
@@ -90,7 +90,7 @@ pub(super) fn choose(urls: &[Url], settings: &EngineSettings) -> Result<EngineCh
         let servers = endpoints.into_iter().map(|endpoint| ImagesServer::new(endpoint, &dialect));
         let servers = Servers::new(servers, dialect.calls_per_server());
         let api = ImagesApi { servers, dialect: dialect.clone(), extra: extra.clone(), results, downloads };
-        Ok(Arc::new(DriverEngine(api)) as Arc<dyn Engine>)
+        Ok(Arc::new(api) as Arc<dyn Engine>)
     };
     Ok(EngineChoice::new(info, build))
 }
@@ -118,7 +118,22 @@ struct Call {
 }
 
 #[async_trait]
-impl Driver for ImagesApi {
+impl Engine for ImagesApi {
+    async fn render(
+        &self,
+        brief: Brief,
+        progress: Progress,
+        cancel: CancellationToken,
+    ) -> Result<Vec<Picture>, EngineError> {
+        cancel.run_until_cancelled(self.paint(brief, &progress)).await.unwrap_or_else(|| Err(EngineError::cancelled()))
+    }
+
+    async fn probe(&self) -> Result<(), EngineError> {
+        self.servers.probe().await
+    }
+}
+
+impl ImagesApi {
     async fn paint(&self, brief: Brief, progress: &Progress) -> Result<Vec<Picture>, EngineError> {
         let count = brief.seeds.len();
         let negative = brief.settings.negative_prompt.as_deref();
@@ -150,12 +165,6 @@ impl Driver for ImagesApi {
         Ok(rendered)
     }
 
-    async fn probe(&self) -> Result<(), EngineError> {
-        self.servers.probe().await
-    }
-}
-
-impl ImagesApi {
     /// A call's pictures. They are decoded while the server works on the next call.
     async fn pictures(&self, call: Call) -> Result<Vec<Picture>, EngineError> {
         let files = self.servers.call(call.work, |server| self.files(server, &call)).await?;

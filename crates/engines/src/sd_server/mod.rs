@@ -13,14 +13,15 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use serde_json::{Map, Value};
 use tintype_engine::{
-    Brief, Device, EngineError, EngineInfo, LoraSource, Picture, Progress, RenderSettings, Setting, Sizes,
+    Brief, CancellationToken, Device, Engine, EngineError, EngineInfo, LoraSource, Picture, Progress, RenderSettings,
+    Setting, Sizes,
 };
 use url::Url;
 
 use self::api::{Api, Capabilities};
 use self::child::SdServerProgram;
 use self::server::{Kill, ReferenceUse, Report, Server};
-use super::driver::{Driver, DriverEngine};
+use super::diffusion::machine::kib;
 use super::endpoint::{Endpoint, Fault};
 use super::results::Results;
 use super::servers::{self, BriefHash, Servers};
@@ -72,7 +73,7 @@ pub(super) fn choose(urls: &[Url], settings: &EngineSettings) -> Result<EngineCh
         }?;
         // Servers have their own queues, and the engine's slots limit its tasks.
         let places = Servers::new(places, usize::MAX);
-        Ok(Arc::new(DriverEngine(SdServer { places, max_references })))
+        Ok(Arc::new(SdServer { places, max_references }))
     }))
 }
 
@@ -195,8 +196,7 @@ impl ServerSlot {
 /// A process's resident memory in bytes, not including GPU memory.
 fn resident_memory(process: u32) -> Option<u64> {
     let status = std::fs::read_to_string(format!("/proc/{process}/status")).ok()?;
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
-    line.trim().strip_suffix(" kB")?.parse::<u64>().ok().map(|kibibytes| kibibytes * 1024)
+    kib(&status, "VmRSS:")
 }
 
 /// How a server's model uses a single reference picture, judging by the model's name.
@@ -218,10 +218,16 @@ fn is_for_editing(model: &str) -> bool {
 }
 
 #[async_trait]
-impl Driver for SdServer {
-    async fn paint(&self, brief: Brief, progress: &Progress) -> Result<Vec<Picture>, EngineError> {
-        let render = async |place: Arc<ServerSlot>| place.render(&brief, self.max_references, progress).await;
-        self.places.call(BriefHash::from(&brief), render).await
+impl Engine for SdServer {
+    async fn render(
+        &self,
+        brief: Brief,
+        progress: Progress,
+        cancel: CancellationToken,
+    ) -> Result<Vec<Picture>, EngineError> {
+        let render = async |place: Arc<ServerSlot>| place.render(&brief, self.max_references, &progress).await;
+        let pictures = self.places.call(BriefHash::from(&brief), render);
+        cancel.run_until_cancelled(pictures).await.unwrap_or_else(|| Err(EngineError::cancelled()))
     }
 
     async fn started(&self) -> Result<(), EngineError> {
