@@ -8,11 +8,11 @@ use tokio::sync::{Notify, broadcast};
 
 use crate::metrics::Metrics;
 use crate::service::waiters::Waiters;
-use tintype_domain::model::{FailureCause, Id, Surface, TaskFailure, Violation};
+use tintype_domain::model::{FailureCause, Id, Surface, TaskFailure, TaskRef, Violation};
 use tintype_domain::string_enum;
 use tintype_store::{
-    Cancellation, Claim, Ended, EndingsElsewhere, Lease, LeaseWrite, Reclaim, Reclaimed, Refused, Result, Retry, Right,
-    Store, StrikeRule,
+    Cancellation, Claim, EndingsElsewhere, Lease, LeaseWrite, Reclaim, Reclaimed, Refused, Result, Retry, Right, Store,
+    StrikeRule,
 };
 use tintype_system::clock::Timestamp;
 
@@ -59,11 +59,7 @@ pub const MAX_WAITING: usize = 1_024;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Ending {
     /// The task.
-    pub task_id: Id,
-    /// The account that owns it.
-    pub account_id: Id,
-    /// The surface on which the account created it.
-    pub surface: Surface,
+    pub task: TaskRef,
     /// How it ended.
     pub kind: EndingKind,
 }
@@ -120,7 +116,7 @@ impl Endings {
         match outcome {
             LeaseWrite::Done => {
                 self.metrics.rendered(took);
-                self.ended(claim.ended(), EndingKind::Completed);
+                self.ended(claim.task(), EndingKind::Completed);
                 tracing::info!(task = %lease.task_id, millis = took.as_millis(), "task completed");
             }
             LeaseWrite::Lost => tracing::warn!(task = %lease.task_id, "lease lost; result discarded"),
@@ -133,7 +129,7 @@ impl Endings {
         let (lease, task, TaskFailure { cause, message }) = (claim.lease, claim.lease.task_id, failure);
         let fail = || self.store.fail(lease, *cause, message);
         match self.retried(lease, "fail", fail, |outcome| *outcome == LeaseWrite::Lost).await {
-            Ok(LeaseWrite::Done) => self.failed(claim.ended(), message),
+            Ok(LeaseWrite::Done) => self.failed(claim.task(), message),
             Ok(LeaseWrite::Lost) => tracing::warn!(%task, "lease lost; failure discarded"),
             Err(error) => {
                 tracing::error!(%task, %error, "could not fail the task; if it has not failed, its lease will expire")
@@ -177,7 +173,7 @@ impl Endings {
             Ok(Retry::Failed) => {
                 self.metrics.attempts_lost.inc();
                 tracing::warn!(%task, cause, "last attempt failed; task failed");
-                self.failed(claim.ended(), GAVE_UP);
+                self.failed(claim.task(), GAVE_UP);
             }
             Ok(Retry::Lost) => {
                 tracing::warn!(%task, cause, "attempt failed, but its lease was already lost; result ignored")
@@ -256,14 +252,14 @@ impl Endings {
     }
 
     fn refused(&self, claim: &Claim, kind: &'static str) {
-        self.ended(claim.ended(), EndingKind::Failed);
+        self.ended(claim.task(), EndingKind::Failed);
         self.metrics.task_refused(kind);
         tracing::info!(task = %claim.lease.task_id, kind, "task refused by the content policy and refunded");
     }
 
-    fn failed(&self, ended: Ended, reason: &str) {
-        self.ended(ended, EndingKind::Failed);
-        tracing::info!(task = %ended.task_id, reason, "task failed and refunded");
+    fn failed(&self, task: TaskRef, reason: &str) {
+        self.ended(task, EndingKind::Failed);
+        tracing::info!(task = %task.id, reason, "task failed and refunded");
     }
 
     /// Wakes the callers of this process that wait for tasks which other processes end, forever.
@@ -278,12 +274,11 @@ impl Endings {
     }
 
     /// Counts a committed ending, and notifies subscribers, waiting callers and other processes.
-    fn ended(&self, ended: Ended, kind: EndingKind) {
-        let Ended { task_id, account_id, surface } = ended;
+    fn ended(&self, task: TaskRef, kind: EndingKind) {
         self.metrics.task_ended(kind.as_str());
         // An error means that there is no subscriber.
-        drop(self.sender.send(Ending { task_id, account_id, surface, kind }));
-        self.wake(task_id);
+        drop(self.sender.send(Ending { task, kind }));
+        self.wake(task.id);
     }
 
     /// Makes everyone who waits for a task look at it, here and in other processes.

@@ -12,7 +12,7 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 use super::refresh::Refresh;
-use tintype_domain::model::{Id, Surface};
+use tintype_domain::model::{Id, Surface, TaskRef};
 use tintype_store::{Store, WaitingTask};
 use tintype_system::clock::{Clock, Timestamp};
 use tintype_system::locked::Locked as _;
@@ -26,17 +26,6 @@ const MAX_ADDED: usize = 1_000;
 /// The shortest and the longest suggested wait before a poll. The interface recommends up to 10 s.
 const SHORTEST_POLL: Duration = Duration::from_millis(50);
 const LONGEST_POLL: Duration = Duration::from_secs(10);
-
-/// A task that may be in the queue.
-#[derive(Debug, Clone, Copy)]
-pub struct QueuedTask {
-    /// The task.
-    pub id: Id,
-    /// The account that owns it.
-    pub account_id: Id,
-    /// The surface on which the account created it.
-    pub surface: Surface,
-}
 
 /// The position of an unfinished task in the queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -76,7 +65,7 @@ struct Known {
     /// The oldest waiting tasks, in order.
     waiting: Vec<Waiting>,
     /// Tasks that this process has submitted since, in that order.
-    added: Vec<(QueuedTask, Waiting)>,
+    added: Vec<(TaskRef, Waiting)>,
     /// The number of waiting tasks of each account, with the added ones.
     of_accounts: HashMap<Id, u64>,
     /// The number of accounts with at least one waiting task, at least two, and so on.
@@ -104,7 +93,7 @@ impl QueuePositions {
     }
 
     /// The rank of an unfinished task. The tasks behind the first [`MAX_KNOWN`] all have the position behind these.
-    pub(super) async fn of(&self, store: &Store, task: QueuedTask) -> Rank {
+    pub(super) async fn of(&self, store: &Store, task: TaskRef) -> Rank {
         self.read(store).await;
         self.known.locked().rank(task)
     }
@@ -126,7 +115,7 @@ impl QueuePositions {
         self.known.locked().count(account);
     }
 
-    pub(super) fn add(&self, task: QueuedTask) {
+    pub(super) fn add(&self, task: TaskRef) {
         self.known.locked().add(task);
     }
 
@@ -142,12 +131,12 @@ impl Known {
     fn of(waiting: Vec<WaitingTask>, read_at: Timestamp) -> Self {
         let mut known = Self { read_at: Some(read_at), ..Self::default() };
         let mut of_engines = HashMap::new();
-        for task in waiting {
+        for WaitingTask { task, engine } in waiting {
             let ranked = Waiting {
                 id: task.id,
                 of_account: known.count(task.account_id),
                 of_surface: count(&mut known.of_surfaces, (task.account_id, task.surface)),
-                of_engine: task.engine.map(|engine| (engine.clone(), count(&mut of_engines, engine))),
+                of_engine: engine.map(|engine| (engine.clone(), count(&mut of_engines, engine))),
             };
             known.waiting.push(ranked);
         }
@@ -161,7 +150,7 @@ impl Known {
         added.into_iter().skip(added_before).for_each(|(task, _)| self.add(task));
     }
 
-    fn add(&mut self, task: QueuedTask) {
+    fn add(&mut self, task: TaskRef) {
         let is_known = self.waiting.binary_search_by_key(&task.id, |waiting| waiting.id).is_ok();
         if is_known || self.added.len() >= MAX_ADDED {
             return;
@@ -196,8 +185,8 @@ impl Known {
         rank - 1 + of_all - rank.min(own)
     }
 
-    fn rank(&self, task: QueuedTask) -> Rank {
-        let QueuedTask { id, account_id, surface } = task;
+    fn rank(&self, task: TaskRef) -> Rank {
+        let TaskRef { id, account_id, surface } = task;
         let found = self.waiting.binary_search_by_key(&id, |waiting| waiting.id);
         let counted = match found {
             Ok(index) => Some(&self.waiting[index]),
@@ -234,14 +223,14 @@ mod tests {
     fn tasks_added_while_the_queue_is_read_keep_their_order_and_are_counted_once() {
         let (ids, now) = (IdSource::default(), Timestamp::from_millis(1_795_262_400_000));
         let account_id = ids.next(now);
-        let task = || QueuedTask { id: ids.next(now), account_id, surface: Surface::Api };
+        let task = || TaskRef { id: ids.next(now), account_id, surface: Surface::Api };
         let (ended, read, missed, last) = (task(), task(), task(), task());
         let mut known = Known::default();
         known.add(ended);
         let added_before = known.added.len();
         known.add(read);
         known.add(missed);
-        let row = WaitingTask { id: read.id, account_id, surface: Surface::Api, engine: None };
+        let row = WaitingTask { task: read, engine: None };
         // A millisecond later, so that a task that is not in the copy counts as claimed.
         known.replace(vec![row], now.saturating_add(Duration::from_millis(1)), added_before);
         known.add(read);

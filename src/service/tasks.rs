@@ -12,11 +12,11 @@ use crate::service::ServiceContext;
 use crate::service::call_hold::Hold;
 use crate::service::failed_tasks::FailedTasks;
 use crate::service::finished::Finished;
-use crate::service::queue_positions::{QueuePosition, QueuedTask};
+use crate::service::queue_positions::QueuePosition;
 use crate::service::waiters::WaitSlot;
 use tintype_config::TASK_TIME_LIMIT;
 use tintype_domain::cursor::CursorSigner;
-use tintype_domain::model::{Id, Status, Surface, Task, TaskId};
+use tintype_domain::model::{Id, Status, Surface, Task, TaskId, TaskRef};
 use tintype_domain::request::GenerateRequest;
 use tintype_domain::stored_reference::StoredReference;
 use tintype_store::{
@@ -138,7 +138,7 @@ impl Tasks {
             if let Submission::Accepted(task) = &submission {
                 hold = call.and_then(|call| Hold::of(&call, task.id, &shared));
                 shared.queued.send_replace(());
-                shared.wait_estimator.grow(QueuedTask { id: task.id, account_id, surface }, references);
+                shared.wait_estimator.grow(TaskRef { id: task.id, account_id, surface }, references);
                 shared.metrics.submitted.inc();
                 shared.metrics.credits_charged.inc_by(cost.unsigned_abs());
                 let surface = surface.as_str();
@@ -187,13 +187,13 @@ impl Tasks {
     /// The position of an unfinished task in the queue. Its wait ends with the time limit of the task at the latest.
     pub async fn queue_position(&self, found: &PolledTask) -> QueuePosition {
         let Task { id, account_id, surface, image_to_image, .. } = *found.task;
-        self.queue_position_of(QueuedTask { id, account_id, surface }, image_to_image, found.attempt).await
+        self.queue_position_of(TaskRef { id, account_id, surface }, image_to_image, found.attempt).await
     }
 
     /// The position of a task that is known by its id, with reference images or without.
     pub async fn queue_position_of(
         &self,
-        task: QueuedTask,
+        task: TaskRef,
         image_to_image: bool,
         attempt: Option<AttemptProgress>,
     ) -> QueuePosition {

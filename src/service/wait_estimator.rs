@@ -11,10 +11,10 @@ use std::time::Duration;
 
 use tokio::sync::Notify;
 
-use super::queue_positions::{QueuePosition, QueuePositions, QueuedTask, Rank};
+use super::queue_positions::{QueuePosition, QueuePositions, Rank};
 use super::refresh::Refresh;
 use tintype_config::{PROGRESS_EVERY, TASK_TIME_LIMIT};
-use tintype_domain::model::{Id, IdSource, Task};
+use tintype_domain::model::{Id, IdSource, Task, TaskRef};
 use tintype_domain::request::MAX_REFERENCES;
 use tintype_store::{AttemptProgress, QueueDepth, Result, Store, WaitingForEngine, WorkerReport};
 use tintype_system::clock::Clock;
@@ -234,7 +234,7 @@ impl WaitEstimator {
     }
 
     /// Counts a task that was just accepted, with this many references.
-    pub fn grow(&self, task: QueuedTask, references: usize) {
+    pub fn grow(&self, task: TaskRef, references: usize) {
         self.turns.grow(task.account_id);
         self.positions.add(task);
         let mut known = self.known.locked();
@@ -266,7 +266,7 @@ impl WaitEstimator {
     pub async fn queue_position(
         &self,
         store: &Store,
-        task: QueuedTask,
+        task: TaskRef,
         image_to_image: bool,
         attempt: Option<AttemptProgress>,
     ) -> QueuePosition {
@@ -425,7 +425,7 @@ mod tests {
             started.notified().await;
             estimator.refresh(async { panic!("a refresh is already running") }).await;
             let id = IdSource::default().next(clock.now());
-            estimator.grow(QueuedTask { id, account_id: id, surface: Surface::Api }, 0);
+            estimator.grow(TaskRef { id, account_id: id, surface: Surface::Api }, 0);
             assert_eq!(estimator.known.locked().waiting, 1);
             release.notify_one();
         };

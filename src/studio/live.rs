@@ -13,11 +13,11 @@ use tokio_util::sync::CancellationToken;
 
 use super::session::Visitor;
 use crate::service::ServiceContext;
-use crate::service::queue_positions::QueuedTask;
+use crate::service::endings::Ending;
 use crate::service::shares::fits;
 use crate::service::tasks::Tasks;
 use crate::service::wait_estimator::is_telling;
-use tintype_domain::model::{Id, Surface};
+use tintype_domain::model::{Id, Surface, TaskRef};
 use tintype_domain::person::{Person, TokenHash};
 use tintype_store::Unfinished;
 use tintype_system::locked::Locked as _;
@@ -97,7 +97,7 @@ pub(super) struct TaskProgress {
 impl TaskProgress {
     /// Reads it. The database is asked at most once a second, whatever the number of tasks.
     pub(super) async fn of(tasks: &Tasks, task: &Unfinished) -> Self {
-        let queued = QueuedTask { id: task.task_id, account_id: task.account_id, surface: Surface::Web };
+        let queued = TaskRef { id: task.task_id, account_id: task.account_id, surface: Surface::Web };
         let queue = tasks.queue_position_of(queued, task.image_to_image, task.attempt).await;
         // A first guess from the time of other tasks would soon give way to a very different one.
         let is_known = !task.is_leased || task.attempt.is_some_and(is_telling);
@@ -243,7 +243,7 @@ impl Live {
             tokio::select! {
                 () = stop.cancelled() => break,
                 ended = endings.recv() => match ended {
-                    Ok(ending) if ending.surface == Surface::Web => self.ended(ending.account_id, ending.task_id),
+                    Ok(Ending { task, .. }) if task.surface == Surface::Web => self.ended(task.account_id, task.id),
                     Ok(_) => {}
                     // The next look finds what was missed.
                     Err(broadcast::error::RecvError::Lagged(_)) => {}

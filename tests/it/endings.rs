@@ -5,7 +5,7 @@ use std::time::Duration;
 use futures::future::join_all;
 use tintype::service::endings::{Ending, EndingKind, MAX_WAITING, RETRY_DELAY};
 use tintype_config::{LEASE, TASK_TIME_LIMIT};
-use tintype_domain::model::{FailureCause, Id, Surface, TaskFailure};
+use tintype_domain::model::{FailureCause, Id, Surface, TaskFailure, TaskRef};
 use tintype_domain::request::GenerateRequest;
 use tintype_store::{LeaseWrite, MAX_LOST_LEASES, Reclaim, Submission};
 use tokio::sync::broadcast::Receiver;
@@ -41,8 +41,9 @@ async fn a_subscriber_receives_each_kind_of_ending_once() {
     let (store, endings) = (&service.shared.store, &service.shared.endings);
     let mut subscriber = endings.subscribe();
     for surface in [Surface::Api, Surface::Web] {
-        let mut assert_received = |task_id, kind| {
-            assert_eq!(waiting(&mut subscriber), [Ending { task_id, account_id: ada.account.id, surface, kind }]);
+        let mut assert_received = |id, kind| {
+            let task = TaskRef { id, account_id: ada.account.id, surface };
+            assert_eq!(waiting(&mut subscriber), [Ending { task, kind }]);
         };
         for (prompt, kind) in [
             ("a boat", EndingKind::Completed),
@@ -116,7 +117,7 @@ async fn a_slow_subscriber_loses_the_oldest_endings_and_receives_their_number() 
     assert_eq!(slow.try_recv(), Err(TryRecvError::Lagged(1)));
     let received = waiting(&mut slow);
     assert_eq!(received.len(), MAX_WAITING);
-    assert!(received.iter().all(|ending| ending.task_id != first), "the oldest is lost");
+    assert!(received.iter().all(|ending| ending.task.id != first), "the oldest is lost");
     assert_eq!(waiting(&mut ready), received, "each subscriber receives every ending");
     assert_eq!(waiting(&mut endings.subscribe()), [], "a new subscriber receives no earlier ending");
 }

@@ -174,6 +174,17 @@ string_enum! {
     }
 }
 
+/// A task, and who may see it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TaskRef {
+    /// Its id.
+    pub id: Id,
+    /// The account that owns it.
+    pub account_id: Id,
+    /// The surface on which the account created it.
+    pub surface: Surface,
+}
+
 /// Status of a task. Terminal states never change.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Status {

@@ -11,13 +11,13 @@ use super::driver::{List, Parameter, Row, Store, Transaction, from_row, json};
 use super::ledger::{self, NewEntry};
 use super::retention::KEEP_FAILED_PROMPT;
 use super::{
-    Cancellation, Ended, LONGEST_DELAY, Lease, LeaseWrite, MAX_LOST_LEASES, Reclaimed, Refused, Result, StoreError,
+    Cancellation, LONGEST_DELAY, Lease, LeaseWrite, MAX_LOST_LEASES, Reclaimed, Refused, Result, StoreError,
     StrikeRule, deliveries, strikes,
 };
 use crate::failure::Done;
 use tintype_domain::event::EventType;
 use tintype_domain::ledger::{STOPS_WITHIN, Stops};
-use tintype_domain::model::{CREDITS_PER_IMAGE, EntryKind, FailureCause, Id, Surface, TaskFailure};
+use tintype_domain::model::{CREDITS_PER_IMAGE, EntryKind, FailureCause, Id, Surface, TaskFailure, TaskRef};
 use tintype_system::clock::Timestamp;
 use tintype_system::fault::Effect;
 
@@ -88,7 +88,7 @@ impl QueueRow {
     }
 
     /// Fails and refunds the task; `None` if its row is damaged.
-    async fn fail(&self, tx: &Transaction<'_>, failure: &TaskFailure) -> Done<Option<Ended>> {
+    async fn fail(&self, tx: &Transaction<'_>, failure: &TaskFailure) -> Done<Option<TaskRef>> {
         let Self { task_id, account_id, taken, .. } = self;
         let Some((surface, n)) = self.task else { return Ok(None) };
         // After the task, as everywhere, so that transactions never wait in a circle.
@@ -106,7 +106,7 @@ impl QueueRow {
         let refund = NewEntry { task_id: Some(*task_id), key_id, ..NewEntry::new(EntryKind::Refund, amount) };
         ledger::refund(tx, *account_id, &holding, &refund, taken.as_deref(), tx.now()).await?;
         deliveries::queue_task_event(tx, *account_id, surface, EventType::TaskFailed, *task_id, ended_at).await?;
-        Ok(Some(Ended { task_id: *task_id, account_id: *account_id, surface }))
+        Ok(Some(TaskRef { id: *task_id, account_id: *account_id, surface }))
     }
 }
 

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tintype_engine::Stage;
 
-use tintype_domain::model::{Id, Surface};
+use tintype_domain::model::{Id, Surface, TaskRef};
 use tintype_domain::request::GenerateRequest;
 use tintype_domain::text::{counted, in_words, of_words};
 
@@ -42,9 +42,9 @@ pub struct Claim {
 }
 
 impl Claim {
-    /// The task, for the write that ends it.
-    pub fn ended(&self) -> Ended {
-        Ended { task_id: self.lease.task_id, account_id: self.account_id, surface: self.surface }
+    /// The task.
+    pub fn task(&self) -> TaskRef {
+        TaskRef { id: self.lease.task_id, account_id: self.account_id, surface: self.surface }
     }
 }
 
@@ -123,22 +123,11 @@ pub enum Reclaim {
     All,
 }
 
-/// A task that a write has ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Ended {
-    /// The task.
-    pub task_id: Id,
-    /// The account that owns it.
-    pub account_id: Id,
-    /// The surface on which the account created it.
-    pub surface: Surface,
-}
-
 /// Outcome of cancelling a task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Cancellation {
     /// It has ended, and its credits are back.
-    Done(Ended),
+    Done(TaskRef),
     /// Refused: a worker holds it, and tasks that the account stopped lately have returned their share of credits.
     OverShare,
     /// There is no such unfinished task.
@@ -151,7 +140,7 @@ pub struct Reclaimed {
     /// Number of tasks that were queued again.
     pub queued: usize,
     /// The tasks that were failed and refunded, in any order.
-    pub failed: Vec<Ended>,
+    pub failed: Vec<TaskRef>,
 }
 
 impl Reclaimed {

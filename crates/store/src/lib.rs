@@ -70,8 +70,8 @@ pub use self::gallery::{Board, BoardWrite, GalleryFilter, GalleryPage, MOST_COUN
 pub use self::invitations::{Acceptance, Invitation, NewInvitation};
 pub use self::keys::{KeyChange, NewKey};
 pub use self::leases::{
-    AttemptProgress, Cancellation, Claim, Ended, LONGEST_DELAY, LONGEST_LEASE, Lease, LeaseWrite, MAX_LOST_LEASES,
-    Reclaim, Reclaimed, Refused, Retry, StrikeRule,
+    AttemptProgress, Cancellation, Claim, LONGEST_DELAY, LONGEST_LEASE, Lease, LeaseWrite, MAX_LOST_LEASES, Reclaim,
+    Reclaimed, Refused, Retry, StrikeRule,
 };
 pub use self::people::{
     Candidate, Credential, DeleteSessions, EndSessions, FactorRemoval, NewSession, Newcomer, PersonAdded, PersonChange,

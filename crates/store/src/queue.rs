@@ -6,10 +6,10 @@ use super::driver::{Driver, List, Row, Store, Transaction, from_row, with_store}
 use super::endings::{FailOrRequeue, LEASED, ready_after};
 use super::tasks::request;
 use super::{
-    ANY_REFERENCES, Action, AuditedChange, Claim, Ended, EndingsElsewhere, Lease, LeaseWrite, QueueDepth, Reclaimed,
-    Result, Retry, WaitingForEngine, WaitingTask, postgres,
+    ANY_REFERENCES, Action, AuditedChange, Claim, EndingsElsewhere, Lease, LeaseWrite, QueueDepth, Reclaimed, Result,
+    Retry, WaitingForEngine, WaitingTask, postgres,
 };
-use tintype_domain::model::{FailureCause, Id};
+use tintype_domain::model::{FailureCause, Id, TaskRef};
 use tintype_system::clock::Timestamp;
 use tintype_system::fault::Effect;
 
@@ -44,7 +44,7 @@ from_row! { pub(super) fn claim(row) -> Claim {
 
 from_row! { fn waiting_for_engine(row) -> WaitingForEngine { engine, tasks, references: row.get("most")? } }
 
-from_row! { fn waiting_task(row) -> WaitingTask { id: row.get("task_id")?, account_id, surface, engine } }
+from_row! { fn waiting_task(row) -> WaitingTask { task: TaskRef { id: row.get("task_id")?, account_id: row.get("account_id")?, surface: row.get("surface")? }, engine } }
 
 from_row! { fn a_lease(row) -> Lease { task_id, epoch: row.get("lease_epoch")? } }
 
@@ -146,7 +146,7 @@ impl Store {
     }
 
     /// Fails and refunds a task regardless of its lease; `None` if it is not processing.
-    pub async fn fail_unleased(&self, id: Id, cause: FailureCause, error: &str) -> Result<Option<Ended>> {
+    pub async fn fail_unleased(&self, id: Id, cause: FailureCause, error: &str) -> Result<Option<TaskRef>> {
         let (rule, error) = (FailOrRequeue::fail(cause, error), error.to_owned());
         self.write(Effect::FailUnleased, async move |tx| {
             let done = rule.apply(tx, "q.task_id = $1", &[&id]).await?;

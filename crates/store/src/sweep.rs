@@ -7,10 +7,10 @@ use std::time::Duration;
 use super::MAX_LOST_LEASES;
 use super::driver::{Parameter, Row, Store, Transaction, between_faults};
 use super::endings::{FailOrRequeue, select_queue_rows};
-use super::{Ended, LONGEST_LEASE, Reclaim, Reclaimed, Result, StoreError, ledger, progress};
+use super::{LONGEST_LEASE, Reclaim, Reclaimed, Result, StoreError, ledger, progress};
 use crate::failure::{Done, Failure};
 use crate::values::Value;
-use tintype_domain::model::{FailureCause, Id};
+use tintype_domain::model::{FailureCause, Id, TaskRef};
 use tintype_system::clock::Timestamp;
 use tintype_system::fault::Effect;
 
@@ -243,7 +243,7 @@ impl Store {
 
     /// Fails and refunds every unfinished task created at or before `cutoff` of [`Store::now`]; returns them in any
     /// order.
-    pub async fn expire(&self, cutoff: Timestamp, error: &str) -> Result<Vec<Ended>> {
+    pub async fn expire(&self, cutoff: Timestamp, error: &str) -> Result<Vec<TaskRef>> {
         // Ids begin with the creation time, so the first id after the cutoff bounds a range of them.
         let end = Id::floor(Timestamp::from_millis(cutoff.as_millis().saturating_add(1)));
         let rule = FailOrRequeue::fail(FailureCause::Expired, error);
@@ -252,7 +252,7 @@ impl Store {
 
     /// Fails and refunds every waiting task with more than `max_references` reference images; returns them in any
     /// order.
-    pub async fn fail_over_reference_limit(&self, max_references: u32, error: &str) -> Result<Vec<Ended>> {
+    pub async fn fail_over_reference_limit(&self, max_references: u32, error: &str) -> Result<Vec<TaskRef>> {
         let rule = FailOrRequeue::fail(FailureCause::TooManyReferences(max_references), error);
         Ok(self.sweep(Effect::FailBeyond, Sweep::Beyond(max_references), rule).await?.failed)
     }
@@ -260,7 +260,7 @@ impl Store {
     /// Fails and refunds every waiting task that names an engine which is not among these, or has more reference images
     /// than its engine takes; returns them in any order. Each of `engines` is a name and the most reference images that
     /// it takes.
-    pub async fn fail_without_engine(&self, engines: &[(String, u32)], error: &str) -> Result<Vec<Ended>> {
+    pub async fn fail_without_engine(&self, engines: &[(String, u32)], error: &str) -> Result<Vec<TaskRef>> {
         let engines: serde_json::Map<String, serde_json::Value> =
             engines.iter().map(|(name, most)| (name.clone(), (*most).into())).collect();
         let engines = serde_json::Value::from(engines).to_string();

@@ -8,7 +8,7 @@ use serde::Serialize;
 use super::driver::{Row, Store, with_store};
 use super::{Result, StoreError};
 use tintype_domain::files_marker::FilesMarker;
-use tintype_domain::model::{Id, Surface};
+use tintype_domain::model::{Id, TaskRef};
 use tintype_system::clock::Timestamp;
 
 /// The limit of references in a claim that takes any task.
@@ -46,11 +46,7 @@ pub struct WorkerReport {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WaitingTask {
     /// The task.
-    pub id: Id,
-    /// The account that owns it.
-    pub account_id: Id,
-    /// The surface on which the account created it.
-    pub surface: Surface,
+    pub task: TaskRef,
     /// The engine that it names, if it names one.
     pub engine: Option<String>,
 }

@@ -226,7 +226,7 @@ fn shown(trouble: Trouble, added_by: AddedBy) -> Trouble {
 async fn ending_of_api(endings: &mut Receiver<Ending>) {
     loop {
         match endings.recv().await {
-            Ok(Ending { surface: Surface::Web, .. }) => {}
+            Ok(Ending { task, .. }) if task.surface == Surface::Web => {}
             Ok(_) | Err(RecvError::Lagged(_)) => return,
             Err(RecvError::Closed) => return std::future::pending().await,
         }

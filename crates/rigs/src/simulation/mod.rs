@@ -8,9 +8,9 @@ use std::time::Duration;
 
 use futures::future::join_all;
 use tintype_domain::ledger::NotCharged;
-use tintype_domain::model::{CREDITS_PER_IMAGE, FailureCause, Id, Surface};
+use tintype_domain::model::{CREDITS_PER_IMAGE, FailureCause, Id, Surface, TaskRef};
 use tintype_domain::request::GenerateRequest;
-use tintype_store::{Ended, Lease, LeaseWrite, Reclaim, Result, Store, Submission};
+use tintype_store::{Lease, LeaseWrite, Reclaim, Result, Store, Submission};
 use tintype_system::clock::{Clock, Timestamp};
 
 mod crowd;
@@ -334,9 +334,9 @@ impl Run<'_> {
         Ok(())
     }
 
-    fn end_all(&mut self, ended: Vec<Ended>) {
+    fn end_all(&mut self, ended: Vec<TaskRef>) {
         for ended in ended {
-            self.end(ended.task_id, false);
+            self.end(ended.id, false);
         }
     }
 

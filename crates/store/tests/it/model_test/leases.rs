@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use tintype_domain::event::EventType;
-use tintype_domain::model::{FailureCause, Id, Status, TaskFailure};
+use tintype_domain::model::{FailureCause, Id, Status, TaskFailure, TaskRef};
 use tintype_store::{
-    Claim, Ended, LONGEST_DELAY, LONGEST_LEASE, Lease, LeaseWrite, MAX_LOST_LEASES, Reclaim, Reclaimed, Refused, Retry,
+    Claim, LONGEST_DELAY, LONGEST_LEASE, Lease, LeaseWrite, MAX_LOST_LEASES, Reclaim, Reclaimed, Refused, Retry,
     StrikeRule,
 };
 use tintype_system::clock::Timestamp;
@@ -65,7 +65,7 @@ impl Model {
             task.ready_at = None;
             let lease = Lease { task_id: id, epoch };
             self.leases.push(lease);
-            let Ended { account_id, surface, .. } = self.ended(index);
+            let TaskRef { account_id, surface, .. } = self.ended(index);
             let request = self.tasks[index].request.clone();
             claims.push(Claim { lease, account_id, surface, request, wants_previews: false });
         }
@@ -194,8 +194,8 @@ impl Model {
     }
 
     /// The record that a write returns for a task that it ends.
-    fn ended(&self, index: usize) -> Ended {
+    fn ended(&self, index: usize) -> TaskRef {
         let task = &self.tasks[index];
-        Ended { task_id: task.id, account_id: self.accounts[task.account].id, surface: task.surface }
+        TaskRef { id: task.id, account_id: self.accounts[task.account].id, surface: task.surface }
     }
 }

@@ -1,8 +1,8 @@
 //! The outcome of a step in a form that can be compared.
 
 use tintype_domain::key::ApiKey;
-use tintype_domain::model::{Account, Id};
-use tintype_store::{Claim, CreditChange, Ended, Lease, LeaseWrite, Reclaimed, Refused, Retry, StoreError, Submission};
+use tintype_domain::model::{Account, Id, TaskRef};
+use tintype_store::{Claim, CreditChange, Lease, LeaseWrite, Reclaimed, Refused, Retry, StoreError, Submission};
 
 /// Defines the outcomes, each with the answer of a driver that becomes it.
 macro_rules! outcomes {
@@ -38,9 +38,9 @@ outcomes! {
     Write(LeaseWrite),
     Retry(Retry),
     Refusal(Option<Refused>),
-    Failed(Option<Ended>),
+    Failed(Option<TaskRef>),
     Reclaimed(Reclaimed),
-    Expired(Vec<Ended>),
+    Expired(Vec<TaskRef>),
 }
 
 impl Outcome {
@@ -76,7 +76,7 @@ impl Outcome {
     pub fn sorted(mut self) -> Self {
         match &mut self {
             Self::Reclaimed(Reclaimed { failed: ended, .. }) | Self::Expired(ended) => {
-                ended.sort_by_key(|ended| ended.task_id);
+                ended.sort_by_key(|ended| ended.id);
             }
             Self::Submissions(submissions) => submissions.sort_by_key(|submission| match submission {
                 Submission::Accepted(task) => (false, Some(task.id)),

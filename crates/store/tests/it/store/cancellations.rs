@@ -4,10 +4,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use tintype_domain::ledger::STOPS_WITHIN;
-use tintype_domain::model::{FailureCause, Id, Status, Surface, Task, TaskFailure};
-use tintype_store::{
-    Cancellation, Ended, GalleryFilter, Lease, LeaseWrite, Origin, Result, Retry, StartLimit, TaskState,
-};
+use tintype_domain::model::{FailureCause, Id, Status, Surface, Task, TaskFailure, TaskRef};
+use tintype_store::{Cancellation, GalleryFilter, Lease, LeaseWrite, Origin, Result, Retry, StartLimit, TaskState};
 
 use super::ends::{assert_final, assert_refunded, refunds};
 use super::fixture::{Fixture, LEASE, MILLISECOND, UNLIMITED, accepted, images, one_file};
@@ -36,7 +34,7 @@ impl Fixture {
 }
 
 fn done(task: &Task) -> Cancellation {
-    Cancellation::Done(Ended { task_id: task.id, account_id: task.account_id, surface: task.surface })
+    Cancellation::Done(TaskRef { id: task.id, account_id: task.account_id, surface: task.surface })
 }
 
 case!(a_waiting_task_is_cancelled_and_refunded_once, async |fx| {

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use futures::{FutureExt as _, try_join};
-use tintype_domain::model::{EntryKind, FailureCause, Id, Status, Surface, TaskId};
+use tintype_domain::model::{EntryKind, FailureCause, Id, Status, Surface, TaskId, TaskRef};
 use tintype_domain::request::GenerateRequest;
 use tintype_store::{
     ANY_REFERENCES, EntryFilter, LONGEST_DELAY, Lease, LeaseWrite, QueueDepth, Reclaim, Result, Store, StoreError,
@@ -314,7 +314,10 @@ case!(waiting_tasks_returns_the_oldest_in_order, async |fx| {
     for account in [bob, ada, bob, ada] {
         ids.push((fx.submit(account).await?.id, account));
     }
-    let task = |&(id, account_id): &(Id, Id)| WaitingTask { id, account_id, surface: Surface::Api, engine: None };
+    let task = |&(id, account_id): &(Id, Id)| WaitingTask {
+        task: TaskRef { id, account_id, surface: Surface::Api },
+        engine: None,
+    };
     let waiting = |ids: &[(Id, Id)]| ids.iter().map(task).collect::<Vec<_>>();
     assert_eq!(fx.store.waiting_tasks(3).await?, waiting(&ids[..3]));
     let lease = fx.claim().await?;

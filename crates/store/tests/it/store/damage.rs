@@ -1,8 +1,8 @@
 //! A row that cannot be read affects only its own task.
 
 use futures::future::join_all;
-use tintype_domain::model::{FailureCause, Surface};
-use tintype_store::{Ended, MAX_LOST_LEASES, Reclaim, Reclaimed, Result};
+use tintype_domain::model::{FailureCause, Surface, TaskRef};
+use tintype_store::{MAX_LOST_LEASES, Reclaim, Reclaimed, Result};
 
 use super::fixture::{Fixture, LEASE, UNLIMITED, accepted, failure, images};
 
@@ -14,7 +14,7 @@ case!(an_unreadable_task_does_not_block_claims_of_other_tasks, async |fx| {
     assert_eq!(claims.iter().map(|claim| claim.lease.task_id).collect::<Vec<_>>(), [whole]);
     fx.store.fail(claims[0].lease, FailureCause::Engine, "it sank").await?;
     // A claim leases the damaged task and does not return it, so it fails after enough lost leases.
-    let ended = Ended { task_id: damaged, account_id: ada, surface: Surface::Api };
+    let ended = TaskRef { id: damaged, account_id: ada, surface: Surface::Api };
     for lost in 1..=MAX_LOST_LEASES {
         assert_eq!(fx.store.queue_depth().await?.leased, 1);
         fx.clock.advance(LEASE);
@@ -38,7 +38,7 @@ case!(a_task_that_cannot_end_delays_no_other_of_its_account, async |fx| {
     for (taken, ended) in [("'['", whole), ("NULL", damaged)] {
         take(taken);
         let expired = fx.store.expire(fx.clock.now(), "too late").await?;
-        assert_eq!(expired.iter().map(|expired| expired.task_id).collect::<Vec<_>>(), [ended]);
+        assert_eq!(expired.iter().map(|expired| expired.id).collect::<Vec<_>>(), [ended]);
     }
     assert_eq!(fx.credits(ada).await?, 10);
     Ok(())

@@ -79,8 +79,8 @@ case!(fail_unmatched_fails_the_waiting_tasks_whose_engine_nobody_has_and_no_othe
     let mut ended = vec![fx.ended(gone).await?, fx.ended(beyond).await?];
     let engines = [("pen".to_owned(), 1), ("a \"quoted\" name".to_owned(), 4)];
     let mut failed = fx.store.fail_without_engine(&engines, "No engine.").await?;
-    ended.sort_unstable_by_key(|ended| ended.task_id);
-    failed.sort_unstable_by_key(|ended| ended.task_id);
+    ended.sort_unstable_by_key(|ended| ended.id);
+    failed.sort_unstable_by_key(|ended| ended.id);
     assert_eq!(failed, ended);
     assert_eq!(fx.store.fail_without_engine(&engines, "No engine.").await?, []);
     assert_eq!(

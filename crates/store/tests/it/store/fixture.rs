@@ -6,9 +6,9 @@ use std::time::Duration;
 use rusqlite::Connection;
 use tempfile::TempDir;
 use tintype_domain::key::{ApiKey, KeySecret};
-use tintype_domain::model::{Account, FailureCause, Id, LedgerEntry, Status, Surface, Task, TaskFailure};
+use tintype_domain::model::{Account, FailureCause, Id, LedgerEntry, Status, Surface, Task, TaskFailure, TaskRef};
 use tintype_domain::request::GenerateRequest;
-use tintype_store::{Ended, Lease, NewKey, QueueDepth, Result, Store, Submission};
+use tintype_store::{Lease, NewKey, QueueDepth, Result, Store, Submission};
 use tintype_system::clock::Clock;
 
 use tintype_rigs::database::{Backend, NOON};
@@ -147,9 +147,9 @@ impl Fixture {
     }
 
     /// The record that a write returns for a task that it ends.
-    pub async fn ended(&self, id: Id) -> Result<Ended> {
+    pub async fn ended(&self, id: Id) -> Result<TaskRef> {
         let Task { account_id, surface, .. } = self.task(id).await?;
-        Ok(Ended { task_id: id, account_id, surface })
+        Ok(TaskRef { id, account_id, surface })
     }
 
     /// Claims the next task.

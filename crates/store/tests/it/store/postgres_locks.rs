@@ -5,11 +5,11 @@ use std::time::Duration;
 use tempfile::TempDir;
 use tintype_domain::endpoint::DeliveryState;
 use tintype_domain::key::KeySecret;
-use tintype_domain::model::{FailureCause, Status, Surface};
+use tintype_domain::model::{FailureCause, Status, Surface, TaskRef};
 use tintype_store::postgres;
 use tintype_store::{
-    AttemptEnd, AttemptFailure, AttemptProgress, AttemptWrite, Ended, EndpointChange, Lease, LeaseWrite, NewKey,
-    NewUpload, Reclaim, Result, Right, StartLimit, Submission, Verdict,
+    AttemptEnd, AttemptFailure, AttemptProgress, AttemptWrite, EndpointChange, Lease, LeaseWrite, NewKey, NewUpload,
+    Reclaim, Result, Right, StartLimit, Submission, Verdict,
 };
 
 use super::endpoints::{claim, claim_one, complete, endpoint};
@@ -185,7 +185,7 @@ async fn a_sweep_does_not_wait_for_a_locked_account() -> Result<()> {
     let schema = schema(fx.directory.path());
     let holder =
         holding(&format!("SET lock_timeout = 0; SELECT * FROM {schema}.accounts WHERE id = '{ada}' FOR UPDATE")).await;
-    let ended = |ended: Vec<Ended>| ended.iter().map(|ended| ended.task_id).collect::<Vec<_>>();
+    let ended = |ended: Vec<TaskRef>| ended.iter().map(|ended| ended.id).collect::<Vec<_>>();
     assert_eq!(ended(fx.store.expire(fx.clock.now(), "too late").await?), [of_bob]);
     assert_eq!(cluster().number(&waiting(&schema)), 0);
     holder.batch_execute("ROLLBACK").await.expect("the session is open");
