@@ -17,7 +17,7 @@ use super::{
 use crate::backup::results::{self, Check};
 use crate::files::Files;
 use tintype_config::{DataSettings, lifetime};
-use tintype_domain::model::{EntryKind, LedgerEntry};
+use tintype_domain::model::LedgerEntry;
 use tintype_domain::text::{self, counted};
 use tintype_store::{Audit, CreditChange, Drift, Store};
 
@@ -188,10 +188,7 @@ async fn history(args: HistoryArgs, store: &Store) -> Outcome {
 
 /// An entry's kind, for display: credits taken by an operator are a grant with a negative amount.
 fn kind(entry: &LedgerEntry) -> &'static str {
-    match entry.kind {
-        EntryKind::Grant if entry.amount < 0 => "taken",
-        kind => kind.as_str(),
-    }
+    if entry.is_taken() { "taken" } else { entry.kind.as_str() }
 }
 
 async fn audit(args: AuditArgs, store: &Store, data: &DataSettings) -> Outcome {

@@ -30,7 +30,7 @@ use tintype_config::{
 };
 use tintype_domain::model::IdSource;
 use tintype_domain::text::counted;
-use tintype_engine::{Brief, CancellationToken, Progress, RenderSettings};
+use tintype_engine::{Brief, CancellationToken, Progress};
 use tintype_engines::models;
 use tintype_engines::{EngineContext, diffusion};
 use tintype_outbound::identity_provider::{IdentityProvider, Registration};
@@ -510,10 +510,8 @@ async fn engine(settings: &EngineSettings, data: &Path) -> Result<String, Failur
             width: 256,
             height: 256,
             seeds: vec![1],
-            references: Vec::new(),
-            mask: None,
-            settings: RenderSettings::default(),
             time_limit: std::time::Duration::from_secs(60),
+            ..Brief::default()
         };
         let rendering = engine.render(brief, Progress::default(), CancellationToken::new());
         rendering.await?;

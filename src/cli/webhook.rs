@@ -21,7 +21,6 @@ use tintype_domain::endpoint::{
 use tintype_domain::event::{EventType, Subscription, webhook_id};
 use tintype_domain::model::Id;
 use tintype_domain::text::in_words;
-use tintype_domain::timestamp::Timestamp;
 use tintype_outbound::receivers::is_reachable;
 use tintype_store::{EndpointChange, Store};
 
@@ -130,14 +129,9 @@ fn delivery_json(delivery: &Delivery) -> Value {
         "status": delivery.status,
         "trouble": delivery.trouble,
         "created_at": delivery.id.timestamp(),
-        "next_attempt_at": next_attempt_at(delivery),
+        "next_attempt_at": delivery.next_at(),
         "delivered_at": delivery.delivered_at,
     })
-}
-
-/// When the next attempt is made. A delivery that jumps the queue has no time of its own.
-fn next_attempt_at(delivery: &Delivery) -> Option<Timestamp> {
-    delivery.next_attempt_at.map(|at| at.max(delivery.id.timestamp()))
 }
 
 fn last_outcome(delivery: &Delivery) -> String {
@@ -307,7 +301,7 @@ async fn deliveries(args: DeliveriesArgs, store: &Store) -> Outcome {
                 delivery.state().as_str().to_owned(),
                 delivery.attempts.to_string(),
                 last_outcome(delivery),
-                or_dash(next_attempt_at(delivery)),
+                or_dash(delivery.next_at()),
                 webhook_id(delivery.event_id),
             ]
         });

@@ -16,7 +16,7 @@ use super::error::{HasOwnBody, PageError, PageResult};
 use super::session::{Fields, Form, Visitor};
 use super::texts::Texts;
 use tintype_domain::ledger::OPENING_NOTE;
-use tintype_domain::model::{EntryKind, Id, LedgerEntry};
+use tintype_domain::model::{Id, LedgerEntry};
 use tintype_system::clock::Timestamp;
 
 /// Allows scripts, styles and requests of this server alone. Pictures may come from a bucket.
@@ -194,8 +194,7 @@ pub(super) fn note(texts: &Texts, note: &str) -> String {
 
 /// The text for an entry: the credits that an operator took are a grant with a negative amount.
 pub(super) fn entry_text(t: &Texts, entry: &LedgerEntry) -> String {
-    let is_taken = entry.kind == EntryKind::Grant && entry.amount < 0;
-    if is_taken { t.get("credits-taken") } else { t.of_word("credits", entry.kind) }
+    if entry.is_taken() { t.get("credits-taken") } else { t.of_word("credits", entry.kind) }
 }
 
 /// The top of every page for signed-in people. As a separate template it is compiled once, rather than into every page.

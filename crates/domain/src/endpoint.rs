@@ -285,6 +285,11 @@ impl Delivery {
             (None, None) => DeliveryState::Failed,
         }
     }
+
+    /// When the next attempt is made. A delivery that jumps the queue has no time of its own.
+    pub fn next_at(&self) -> Option<Timestamp> {
+        self.next_attempt_at.map(|at| at.max(self.id.timestamp()))
+    }
 }
 
 #[cfg(test)]

@@ -168,3 +168,10 @@ string_enum! {
         Revoked = "revoked",
     }
 }
+
+impl KeyState {
+    /// Whether the key can no longer be changed.
+    pub fn is_final(self) -> bool {
+        matches!(self, Self::Revoked | Self::Expired)
+    }
+}

@@ -455,6 +455,13 @@ pub struct LedgerEntry {
     pub created_at: Timestamp,
 }
 
+impl LedgerEntry {
+    /// Whether an operator took the credits from the account.
+    pub fn is_taken(&self) -> bool {
+        self.kind == EntryKind::Grant && self.amount < 0
+    }
+}
+
 /// Expiring credits: from a grant, or from a refund whose grant had lapsed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct ExpiringGrant {

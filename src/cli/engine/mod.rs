@@ -23,7 +23,7 @@ use tintype_config::{EngineSettings, EngineTarget, NamedEngine};
 use tintype_domain::request::{AspectRatio, InvalidRequest};
 use tintype_engine::{
     Brief, CancellationToken, Device, Engine, EngineError, EngineInfo, LoraSource, MAX_SEED, Measured, Picture,
-    Progress, RenderSettings, Sizes,
+    Progress, Sizes,
 };
 use tintype_engines::{EngineChoice, EngineContext};
 use tintype_system::clock::Clock;
@@ -403,10 +403,8 @@ async fn one_picture(
         width: size.0,
         height: size.1,
         seeds: vec![args.seed],
-        references: Vec::new(),
-        mask: None,
-        settings: RenderSettings::default(),
         time_limit: args.timeout,
+        ..Brief::default()
     };
     let progress = Progress::default();
     let rendering = engine.render(brief, progress.clone(), CancellationToken::new());

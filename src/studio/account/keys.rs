@@ -61,11 +61,6 @@ impl KeysPage<'_> {
         })
     }
 
-    /// Whether it can still be changed.
-    fn is_alive(&self, key: &ApiKey) -> bool {
-        !matches!(key.state(self.now), KeyState::Revoked | KeyState::Expired)
-    }
-
     /// The key of the text that says why there is no other key, or no form for one.
     fn refusal(&self) -> Option<&'static str> {
         self.draft.refusal.or(self.closed)
@@ -95,7 +90,7 @@ impl KeysPage<'_> {
 
     /// Whether its owner has to do something about it.
     fn stands_out(&self, key: &ApiKey) -> bool {
-        self.is_suspended(key) || (key.leaked_at.is_some() && self.is_alive(key))
+        self.is_suspended(key) || (key.leaked_at.is_some() && !self.state(key).is_final())
     }
 
     fn is_suspended(&self, key: &ApiKey) -> bool {

@@ -94,9 +94,9 @@ impl WebhookPage<'_> {
         }
     }
 
-    /// When the next attempt is made, as HTML; a delivery that jumps the queue has no time of its own.
+    /// When the next attempt is made, as HTML.
     fn next(&self, delivery: &Delivery) -> String {
-        delivery.next_attempt_at.map(|at| time(at.max(delivery.id.timestamp()))).unwrap_or_default()
+        delivery.next_at().map(time).unwrap_or_default()
     }
 }
 

@@ -34,7 +34,7 @@ const PAGE: u32 = 48;
 impl From<UploadError> for PageError {
     fn from(error: UploadError) -> Self {
         match error {
-            UploadError::Refused(refusal) => Self::new(status(refusal), text(refusal)),
+            UploadError::Refused(refusal) => refused(refusal),
             UploadError::Store(error) => error.into(),
             other => Self::caused_by(other),
         }
@@ -47,28 +47,18 @@ impl From<ThumbnailError> for PageError {
     }
 }
 
-fn status(refusal: Refusal) -> StatusCode {
-    match refusal {
-        Refusal::TooLarge => StatusCode::PAYLOAD_TOO_LARGE,
-        Refusal::Busy | Refusal::TooManyRejected => StatusCode::TOO_MANY_REQUESTS,
-        Refusal::DiskFull => StatusCode::SERVICE_UNAVAILABLE,
-        Refusal::TooMany | Refusal::NoCredits | Refusal::NotAPicture | Refusal::NoAlpha | Refusal::EmptyMask => {
-            StatusCode::UNPROCESSABLE_ENTITY
-        }
-    }
-}
-
-fn text(refusal: Refusal) -> &'static str {
-    match refusal {
-        Refusal::TooLarge => "upload-too-large",
-        Refusal::TooMany => "upload-too-many",
-        Refusal::Busy => "upload-busy",
-        Refusal::TooManyRejected => "upload-too-many-rejected",
-        Refusal::NoCredits => "upload-no-credits",
-        Refusal::DiskFull => "upload-disk-full",
-        Refusal::NotAPicture | Refusal::NoAlpha => "upload-not-a-picture",
-        Refusal::EmptyMask => "mask-empty",
-    }
+fn refused(refusal: Refusal) -> PageError {
+    let (status, text) = match refusal {
+        Refusal::TooLarge => (StatusCode::PAYLOAD_TOO_LARGE, "upload-too-large"),
+        Refusal::TooMany => (StatusCode::UNPROCESSABLE_ENTITY, "upload-too-many"),
+        Refusal::Busy => (StatusCode::TOO_MANY_REQUESTS, "upload-busy"),
+        Refusal::TooManyRejected => (StatusCode::TOO_MANY_REQUESTS, "upload-too-many-rejected"),
+        Refusal::NoCredits => (StatusCode::UNPROCESSABLE_ENTITY, "upload-no-credits"),
+        Refusal::DiskFull => (StatusCode::SERVICE_UNAVAILABLE, "upload-disk-full"),
+        Refusal::NotAPicture | Refusal::NoAlpha => (StatusCode::UNPROCESSABLE_ENTITY, "upload-not-a-picture"),
+        Refusal::EmptyMask => (StatusCode::UNPROCESSABLE_ENTITY, "mask-empty"),
+    };
+    PageError::new(status, text)
 }
 
 impl From<Stopped> for PageError {
@@ -76,7 +66,7 @@ impl From<Stopped> for PageError {
         match stopped {
             Stopped::TooSlow => Self::new(StatusCode::REQUEST_TIMEOUT, "error-request"),
             Stopped::EndedEarly => Self::bad_request(),
-            Stopped::TooLarge => UploadError::from(Refusal::TooLarge).into(),
+            Stopped::TooLarge => refused(Refusal::TooLarge),
         }
     }
 }

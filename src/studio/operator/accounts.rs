@@ -59,10 +59,6 @@ impl AccountPage<'_> {
     fn state(&self, key: &ApiKey) -> KeyState {
         key.state(self.now)
     }
-
-    fn can_change(&self, key: &ApiKey) -> bool {
-        !matches!(key.state(self.now), KeyState::Revoked | KeyState::Expired)
-    }
 }
 
 fn account_state(account: &Account) -> &'static str {
