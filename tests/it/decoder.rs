@@ -12,7 +12,7 @@ use tintype_engine::picture::{Picture, PictureError};
 use tintype_system::sandbox::{COMMAND, CPU_SECONDS, Confinement, DecodeError, Decoder, MEMORY_BYTES};
 
 use crate::openai_edits::{data_url, png};
-use crate::rigs::binary::TINTYPE;
+use crate::rigs::binary::{TINTYPE, signal};
 use crate::rigs::service::Service;
 use crate::rigs::wait::{until, until_some};
 
@@ -214,7 +214,7 @@ async fn the_next_result_finds_a_process_that_waits_and_each_serves_one() {
     let waiting = words(&started, 3).await.remove(2);
 
     // A process that the machine kills while it waits costs no picture.
-    assert!(Command::new("kill").args(["-KILL", &waiting]).status().unwrap().success());
+    signal(waiting.parse().expect("a process"), "KILL");
     until(async || !runs(&waiting)).await;
     decoder.decode_result(b"").await.unwrap();
     let pids = words(&started, 5).await;

@@ -14,7 +14,7 @@ use tokio::sync::Notify;
 
 use crate::rigs::service::{Caller, Service};
 use crate::rigs::staged::Staged;
-use crate::rigs::wait::until;
+use crate::rigs::wait::{Background, until};
 
 mod comfyui;
 mod command;
@@ -118,8 +118,7 @@ async fn a_running_worker_probes_its_engine_before_it_claims_a_task() {
     let (service, caller) = Service::with_caller(&[], 100).await;
     let task_id = caller.submit_prompt("a boat").await;
     let engine = Arc::new(TestEngine { is_down: true.into(), ..TestEngine::default() });
-    let stop = CancellationToken::new();
-    let running = tokio::spawn(worker(&service, info(), &engine).run(stop.clone()));
+    let running = Background::of(|stop| worker(&service, info(), &engine).run(stop));
     tokio::time::sleep(Duration::from_secs(30)).await;
     assert_eq!(caller.task(&task_id).await["status"], "processing");
     assert_eq!(lost_leases(&caller, &task_id).await, Some(0));
@@ -129,8 +128,7 @@ async fn a_running_worker_probes_its_engine_before_it_claims_a_task() {
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
     assert_eq!(caller.task(&task_id).await["status"], "completed");
-    stop.cancel();
-    running.await.expect("no panic");
+    running.end().await;
 }
 
 #[tokio::test]
@@ -157,8 +155,7 @@ async fn a_task_that_an_operator_ends_stops_its_render_soon() {
     let (service, caller) = Service::with_caller(&["--lease", "5m"], 100).await;
     let task_id = caller.submit_prompt("a boat").await;
     let engine = Arc::new(TestEngine { hangs: true, ..TestEngine::default() });
-    let stop = CancellationToken::new();
-    let running = tokio::spawn(worker(&service, info(), &engine).run(stop.clone()));
+    let running = Background::of(|stop| worker(&service, info(), &engine).run(stop));
     engine.began.notified().await;
     let TaskId(id) = task_id.parse().expect("a task_id");
     // Another process may do this, so that no ending of this process tells of it.
@@ -171,8 +168,7 @@ async fn a_task_that_an_operator_ends_stops_its_render_soon() {
         .expect("it was processing");
     let cancelled = until(async || engine.cancelled.load(Ordering::SeqCst));
     tokio::time::timeout(BEFORE_A_HEARTBEAT, cancelled).await.expect("the render is cancelled");
-    stop.cancel();
-    running.await.expect("no panic");
+    running.end().await;
     assert_eq!((caller.task(&task_id).await["error"].as_str(), caller.credits().await), (Some("Ended."), 100));
 }
 
@@ -194,11 +190,9 @@ async fn a_worker_that_stops_cancels_the_render_after_the_drain_time_and_release
     let (service, caller) = Service::with_caller(&["--drain-timeout", "5s"], 100).await;
     let task_id = caller.submit_prompt("a boat").await;
     let engine = Arc::new(TestEngine { hangs: true, ..TestEngine::default() });
-    let stop = CancellationToken::new();
-    let running = tokio::spawn(worker(&service, info(), &engine).run(stop.clone()));
+    let running = Background::of(|stop| worker(&service, info(), &engine).run(stop));
     engine.began.notified().await;
-    stop.cancel();
-    running.await.expect("no panic");
+    running.end().await;
     assert!(engine.cancelled.load(Ordering::SeqCst));
     assert_eq!(lost_leases(&caller, &task_id).await, Some(0));
     let depth = service.shared.store.queue_depth().await.expect("a store");

@@ -15,10 +15,9 @@ use tintype_store::Claim;
 use tokio::sync::Semaphore;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::task::JoinHandle;
-use tokio_util::sync::CancellationToken;
 
 use crate::rigs::service::{Caller, Service};
-use crate::rigs::wait::until;
+use crate::rigs::wait::{Background, until};
 
 /// One render slot; eight reference slots, two of them per account.
 pub const ONE_SLOT: [&str; 4] = ["--renders", "1", "--submit-rate", "0"];
@@ -91,11 +90,6 @@ pub struct Rig<'a> {
     events: UnboundedReceiver<Event>,
 }
 
-pub struct Running {
-    stop: CancellationToken,
-    run: JoinHandle<()>,
-}
-
 impl<'a> Rig<'a> {
     pub fn new(service: &'a Service) -> Self {
         let (sender, events) = unbounded_channel();
@@ -105,9 +99,8 @@ impl<'a> Rig<'a> {
         Self { service, renderer, worker, events }
     }
 
-    pub fn run(&self) -> Running {
-        let stop = CancellationToken::new();
-        Running { run: tokio::spawn(self.worker.clone().run(stop.clone())), stop }
+    pub fn run(&self) -> Background {
+        Background::of(|stop| self.worker.clone().run(stop))
     }
 
     fn step(&self) -> JoinHandle<usize> {
@@ -156,7 +149,7 @@ impl<'a> Rig<'a> {
     }
 
     /// Releases every reference and render until all tasks are completed.
-    pub async fn complete_all(&self, running: Running) {
+    pub async fn complete_all(&self, running: Background) {
         self.renderer.references.add_permits(100);
         self.renderer.renders.add_permits(100);
         self.depth(0, 0).await;
@@ -166,13 +159,6 @@ impl<'a> Rig<'a> {
         }
         assert_eq!(self.service.shared.store.audit().await.expect("a store").drifts, []);
         self.gauges(0, 0).await;
-    }
-}
-
-impl Running {
-    async fn end(self) {
-        self.stop.cancel();
-        tokio::time::timeout(PATIENCE, self.run).await.expect("an end").expect("no panic");
     }
 }
 

@@ -453,7 +453,7 @@ fn an_interrupted_wait_names_the_task() {
         for _ in 0..3 {
             script.requests.recv().unwrap();
         }
-        assert!(Command::new("kill").args([format!("-{signal}"), child.id().to_string()]).status().unwrap().success());
+        binary::signal(child.id(), signal);
         let ended = Ended::new(generate.out, child.wait_with_output().unwrap());
         ended.check(code, &["continues", &format!("tintype get {TASK_ID} --url {}", script.url)]);
         assert_eq!((&ended.json()["task_id"], &ended.json()["status"]), (&json!(TASK_ID), &json!("processing")));
@@ -473,16 +473,15 @@ fn a_wait_under_nohup_survives_the_end_of_the_terminal() {
         };
     }
     let child = nohup.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    let id = child.id().to_string();
-    let signal = |name| assert!(Command::new("kill").args([name, id.as_str()]).status().unwrap().success());
+    let signal = |name| binary::signal(child.id(), name);
     for _ in 0..3 {
         script.requests.recv().unwrap();
     }
-    signal("-HUP");
+    signal("HUP");
     for _ in 0..3 {
         script.requests.recv().unwrap();
     }
-    signal("-TERM");
+    signal("TERM");
     Ended::new(out, child.wait_with_output().unwrap()).check(143, &["continues"]);
 }
 

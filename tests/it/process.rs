@@ -232,8 +232,7 @@ fn a_command_that_is_process_1_ends_by_signals() {
         let _called = server.accept().expect("a call");
         let children = format!("/proc/{0}/task/{0}/children", outside.id());
         let inside = std::fs::read_to_string(children).expect("the process in the namespace");
-        let killed = std::process::Command::new("kill").args([&format!("-{signal}"), inside.trim()]).status();
-        assert!(killed.expect("kill runs").success());
+        binary::signal(inside.trim().parse().expect("a process"), signal);
         assert_eq!(outside.wait().expect("it ends").code(), Some(128 + number), "{signal}");
     }
 }

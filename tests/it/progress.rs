@@ -6,12 +6,13 @@ use std::time::Duration;
 use serde_json::Value;
 use tintype::service::wait_estimator::MIN_SAMPLES;
 use tintype::worker::Worker;
-use tintype_engine::{CancellationToken, Stage};
+use tintype_engine::Stage;
 use tokio::task::JoinHandle;
 
 use crate::rigs::http::{Answer, TASKS};
 use crate::rigs::service::{Caller, Service};
 use crate::rigs::staged::Staged;
+use crate::rigs::wait::Background;
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -159,8 +160,7 @@ async fn a_running_worker_reports_at_most_once_a_second() {
     let service = Service::start_on_sqlite(&[]).await;
     let caller = service.caller("ada", 10).await;
     let engine = Arc::new(Staged::default());
-    let stop = CancellationToken::new();
-    let running = tokio::spawn(engine.worker(&service).run(stop.clone()));
+    let running = Background::of(|stop| engine.worker(&service).run(stop));
     let task_id = caller.submit_prompt("a boat").await;
     engine.begun().await;
     let begun = tokio::time::Instant::now();
@@ -179,8 +179,7 @@ async fn a_running_worker_reports_at_most_once_a_second() {
     let reports = seen.iter().filter(|shown| shown.is_string()).count();
     assert!((2..=11).contains(&reports), "{seen:?}");
     engine.end();
-    stop.cancel();
-    running.await.expect("no panic");
+    running.end().await;
 }
 
 #[tokio::test]

@@ -10,12 +10,11 @@ use tintype::files::Files;
 use tintype_config::{FINISHED_TASK_TTL, ORPHAN_AGE, REMOVED_FILES_GRACE, ServerSettings};
 use tintype_domain::model::{FailureCause, Surface, TaskId};
 use tintype_system::clock::Clock;
-use tokio_util::sync::CancellationToken;
 
 use crate::rigs::binary::{self, Server, tintype};
 use crate::rigs::http::{Answer, TASKS};
 use crate::rigs::service::{Backend, Caller, NOON, Service, files};
-use crate::rigs::wait::until;
+use crate::rigs::wait::{Background, until};
 
 const SECOND: Duration = Duration::from_secs(1);
 const MONTH: Duration = Duration::from_secs(30 * 86_400);
@@ -257,8 +256,7 @@ async fn a_running_server_removes_old_tasks_by_itself() {
     let TaskId(id) = caller.submit_prompt("a boat").await.parse().expect("a task_id");
     service.work().await;
     service.clock.advance(MONTH);
-    let stop = CancellationToken::new();
-    let sweeping = tokio::spawn(service.sweeper.clone().run(stop.clone()));
+    let running = Background::of(|stop| service.sweeper.clone().run(stop));
     let find = async || service.shared.store.find_task(caller.account.id, Surface::Api, id).await.expect("a store");
     for _ in 0..1_000_000 {
         if find().await.is_none() {
@@ -267,8 +265,7 @@ async fn a_running_server_removes_old_tasks_by_itself() {
         tokio::time::sleep(SECOND).await;
     }
     assert_eq!(find().await, None);
-    stop.cancel();
-    sweeping.await.expect("no panic");
+    running.end().await;
 }
 
 #[tokio::test]
@@ -278,13 +275,11 @@ async fn a_server_that_has_just_started_removes_nothing() {
     service.clock.advance(MONTH);
     let overdue = caller.submit_prompt("a boat").await;
     service.clock.advance(SECOND * 600);
-    let stop = CancellationToken::new();
-    let sweeping = tokio::spawn(service.sweeper.clone().run(stop.clone()));
+    let running = Background::of(|stop| service.sweeper.clone().run(stop));
     // A removal at the start would come before the first sweep, which is a second later.
     until(async || caller.task(&overdue).await["status"] != "processing").await;
     assert_eq!(caller.task(&old).await["status"], "completed");
-    stop.cancel();
-    sweeping.await.expect("no panic");
+    running.end().await;
 }
 
 #[test]

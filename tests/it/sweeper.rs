@@ -12,42 +12,50 @@ use crate::rigs::service::{Caller, NOON, Service};
 const MINUTE: Duration = Duration::from_secs(60);
 const MOMENT: Duration = Duration::from_millis(1);
 
-/// A process of a service, whose machine has a clock of its own.
-struct Process {
+/// A service with a caller, and a process of it whose machine has a clock of its own.
+struct Rig {
     service: Service,
+    caller: Caller,
+    process: Service,
     machine: Clock,
 }
 
-impl Process {
-    async fn of(service: &Service) -> Self {
+impl Rig {
+    async fn start() -> Self {
+        Self::start_with(&[]).await
+    }
+
+    async fn start_with(flags: &[&str]) -> Self {
+        let (service, caller) = Service::with_caller(flags, 100).await;
         let machine = Clock::manual(NOON);
-        Self { service: service.join_with_clock(&machine).await, machine }
+        let process = service.join_with_clock(&machine).await;
+        Self { service, caller, process, machine }
     }
 
     /// Lets time pass, on the clock of the database too.
-    fn pass(&self, service: &Service, time: Duration) {
+    fn pass(&self, time: Duration) {
         self.machine.advance(time);
-        service.clock.advance(time);
+        self.service.clock.advance(time);
+    }
+
+    /// Creates a task while the clock of the database is ahead by this time.
+    async fn submit_ahead(&self, ahead: Duration) -> String {
+        let right = self.service.clock.now();
+        self.service.clock.advance(ahead);
+        let task = self.caller.submit_prompt("a boat").await;
+        self.service.clock.set(right);
+        task
     }
 
     /// A task that has the time `left` is failed when that has passed, and no moment earlier.
-    async fn assert_fails_after(&self, service: &Service, caller: &Caller, task: &str, left: Duration) {
-        self.pass(service, left - MOMENT);
-        self.service.sweep().await;
+    async fn assert_fails_after(&self, caller: &Caller, task: &str, left: Duration) {
+        self.pass(left - MOMENT);
+        self.process.sweep().await;
         assert_eq!(status(caller, task).await, "processing");
-        self.pass(service, MOMENT);
-        self.service.sweep().await;
+        self.pass(MOMENT);
+        self.process.sweep().await;
         assert_eq!(status(caller, task).await, "failed");
     }
-}
-
-/// Creates a task while the clock of the database is ahead by this time.
-async fn submit_ahead(service: &Service, caller: &Caller, ahead: Duration) -> String {
-    let right = service.clock.now();
-    service.clock.advance(ahead);
-    let task = caller.submit_prompt("a boat").await;
-    service.clock.set(right);
-    task
 }
 
 async fn status(caller: &Caller, task_id: &str) -> Value {
@@ -56,87 +64,74 @@ async fn status(caller: &Caller, task_id: &str) -> Value {
 
 #[tokio::test]
 async fn a_clock_that_is_set_ahead_ends_no_task_under_way() {
-    let service = Service::start().await;
-    let process = Process::of(&service).await;
-    let caller = service.caller("ada", 100).await;
-    let task = caller.submit_prompt("a boat").await;
-    process.pass(&service, MINUTE);
-    service.clock.advance(TASK_TIME_LIMIT);
-    process.service.sweep().await;
-    assert_eq!(status(&caller, &task).await, "processing");
-    assert_eq!(process.service.worker.step().await.expect("a store"), 1);
-    assert_eq!(status(&caller, &task).await, "completed");
+    let rig = Rig::start().await;
+    let task = rig.caller.submit_prompt("a boat").await;
+    rig.pass(MINUTE);
+    rig.service.clock.advance(TASK_TIME_LIMIT);
+    rig.process.sweep().await;
+    assert_eq!(status(&rig.caller, &task).await, "processing");
+    assert_eq!(rig.process.worker.step().await.expect("a store"), 1);
+    assert_eq!(status(&rig.caller, &task).await, "completed");
 }
 
 #[tokio::test]
 async fn a_task_from_before_the_clock_was_set_back_ends_in_time() {
-    let service = Service::start().await;
-    let process = Process::of(&service).await;
-    let caller = service.caller("ada", 100).await;
-    let task = submit_ahead(&service, &caller, MINUTE * 360).await;
-    process.service.sweep().await;
-    process.assert_fails_after(&service, &caller, &task, TASK_TIME_LIMIT).await;
-    assert_eq!(service.shared.store.audit().await.expect("a store").drifts, []);
+    let rig = Rig::start().await;
+    let task = rig.submit_ahead(MINUTE * 360).await;
+    rig.process.sweep().await;
+    rig.assert_fails_after(&rig.caller, &task, TASK_TIME_LIMIT).await;
+    assert_eq!(rig.service.shared.store.audit().await.expect("a store").drifts, []);
 }
 
 #[tokio::test]
 async fn a_task_dated_ahead_that_a_worker_holds_for_a_while_ends_in_time() {
-    let service = Service::start().await;
-    let process = Process::of(&service).await;
-    let caller = service.caller("ada", 100).await;
-    let task = submit_ahead(&service, &caller, MINUTE * 360).await;
-    process.service.sweep().await;
-    let held = service.shared.store.claim(1, LEASE).await.expect("a store").remove(0).lease;
-    process.pass(&service, LEASE / 2);
-    process.service.sweep().await;
-    let released = service.shared.store.release(held, Duration::ZERO).await.expect("a store");
-    assert_eq!(released, LeaseWrite::Done);
-    process.assert_fails_after(&service, &caller, &task, TASK_TIME_LIMIT - LEASE / 2).await;
+    let rig = Rig::start().await;
+    let (store, task) = (&rig.service.shared.store, rig.submit_ahead(MINUTE * 360).await);
+    rig.process.sweep().await;
+    let held = store.claim(1, LEASE).await.expect("a store").remove(0).lease;
+    rig.pass(LEASE / 2);
+    rig.process.sweep().await;
+    assert_eq!(store.release(held, Duration::ZERO).await.expect("a store"), LeaseWrite::Done);
+    rig.assert_fails_after(&rig.caller, &task, TASK_TIME_LIMIT - LEASE / 2).await;
 }
 
 #[tokio::test]
 async fn a_task_dated_ahead_ends_in_time_when_the_clock_has_reached_its_date() {
-    let service = Service::start().await;
-    let process = Process::of(&service).await;
-    let caller = service.caller("ada", 100).await;
-    let task = submit_ahead(&service, &caller, MINUTE * 5).await;
-    process.service.sweep().await;
-    process.pass(&service, MINUTE * 5);
-    process.service.sweep().await;
-    process.assert_fails_after(&service, &caller, &task, TASK_TIME_LIMIT - MINUTE * 5).await;
+    let rig = Rig::start().await;
+    let task = rig.submit_ahead(MINUTE * 5).await;
+    rig.process.sweep().await;
+    rig.pass(MINUTE * 5);
+    rig.process.sweep().await;
+    rig.assert_fails_after(&rig.caller, &task, TASK_TIME_LIMIT - MINUTE * 5).await;
 }
 
 #[tokio::test]
 async fn a_task_dated_ahead_that_cannot_be_failed_delays_no_other() {
-    let service = Service::start_with(&["--test-fault", "before-fail-unleased=error"]).await;
-    let process = Process::of(&service).await;
-    let caller = service.caller("ada", 100).await;
-    let ahead = MINUTE * 360;
-    let tasks = [submit_ahead(&service, &caller, ahead).await, submit_ahead(&service, &caller, ahead).await];
-    process.service.sweep().await;
-    process.pass(&service, TASK_TIME_LIMIT);
+    let rig = Rig::start_with(&["--test-fault", "before-fail-unleased=error"]).await;
+    let tasks = [rig.submit_ahead(MINUTE * 360).await, rig.submit_ahead(MINUTE * 360).await];
+    rig.process.sweep().await;
+    rig.pass(TASK_TIME_LIMIT);
     let failed = async || {
-        process.service.sweep().await;
-        let states = [status(&caller, &tasks[0]).await, status(&caller, &tasks[1]).await];
+        rig.process.sweep().await;
+        let states = [status(&rig.caller, &tasks[0]).await, status(&rig.caller, &tasks[1]).await];
         states.iter().filter(|state| *state == "failed").count()
     };
     assert_eq!(failed().await, 1);
-    assert!(service.faults.all_happened());
+    assert!(rig.service.faults.all_happened());
     assert_eq!(failed().await, 2, "the next sweep tries again");
 }
 
 #[tokio::test]
 async fn a_step_of_the_clock_prolongs_no_task() {
-    let service = Service::start().await;
-    let process = Process::of(&service).await;
-    let (ada, eve) = (service.caller("ada", 100).await, service.caller("eve", 100).await);
+    let rig = Rig::start().await;
+    let (ada, eve) = (&rig.caller, rig.service.caller("eve", 100).await);
     let before = ada.submit_prompt("a boat").await;
-    process.pass(&service, MINUTE);
-    service.clock.advance(MINUTE * 60);
-    process.service.sweep().await;
+    rig.pass(MINUTE);
+    rig.service.clock.advance(MINUTE * 60);
+    rig.process.sweep().await;
     let after = eve.submit_prompt("a boat").await;
-    process.assert_fails_after(&service, &ada, &before, TASK_TIME_LIMIT - MINUTE).await;
-    process.assert_fails_after(&service, &eve, &after, MINUTE).await;
+    rig.assert_fails_after(ada, &before, TASK_TIME_LIMIT - MINUTE).await;
+    rig.assert_fails_after(&eve, &after, MINUTE).await;
 }
 
 /// Sweeps once for every [`SWEEP_EVERY`] that passes.

@@ -1,7 +1,5 @@
 //! Webhooks: what receivers are sent, when, and what cannot reach whom.
 
-use std::time::Duration;
-
 use serde_json::Value;
 use tintype_domain::endpoint::{AddedBy, Delivery, Endpoint, SigningSecret};
 use tintype_domain::event::Subscription;
@@ -16,9 +14,6 @@ pub mod hostile;
 
 /// Names the network of the receivers of these tests.
 pub const NETWORK: [&str; 2] = ["--webhook-network", "127.0.0.0/8"];
-
-/// Time limit of every wait.
-pub const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Adds an endpoint of an account; returns its secret, too.
 pub async fn add(store: &Store, account: Id, url: &str, added_by: AddedBy) -> Result<(Endpoint, SigningSecret)> {

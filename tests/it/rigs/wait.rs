@@ -8,6 +8,8 @@ use std::time::Duration;
 
 use tokio::net::TcpListener;
 use tokio::runtime::{Builder, Runtime};
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
 
 /// Far longer than anything takes on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(300);
@@ -47,6 +49,24 @@ pub fn until_some<T>(mut attempt: impl AsyncFnMut() -> Option<T>) -> impl Future
 #[track_caller]
 pub fn until(mut is_so: impl AsyncFnMut() -> bool) -> impl Future<Output = ()> {
     until_some(async move || is_so().await.then_some(()))
+}
+
+/// Work that runs until it is told to stop.
+pub struct Background {
+    pub stop: CancellationToken,
+    run: JoinHandle<()>,
+}
+
+impl Background {
+    pub fn of<F: Future<Output = ()> + Send + 'static>(run: impl FnOnce(CancellationToken) -> F) -> Self {
+        let stop = CancellationToken::new();
+        Self { run: tokio::spawn(run(stop.clone())), stop }
+    }
+
+    pub async fn end(self) {
+        self.stop.cancel();
+        in_time("it did not end", self.run).await.expect("no panic");
+    }
 }
 
 /// Listens at an address where this process may have listened before. A child that another test forks has that listener

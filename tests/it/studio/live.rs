@@ -5,9 +5,9 @@ use std::collections::VecDeque;
 use tintype_store::EndSessions;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
-use tokio_util::sync::CancellationToken;
 
 use super::*;
+use crate::rigs::wait::Background;
 
 struct Stream {
     connection: TcpStream,
@@ -56,8 +56,7 @@ async fn a_stream_ends_with_its_session_and_others_go_on() {
     let session = store.list_sessions(ada.person.id).await.expect("a store").pop().expect("a session");
     store.end_sessions(ada.person.id, EndSessions::One(session.id)).await.expect("a store");
     store.change_account(eve.account, AccountChange::Disable).await.expect("a store");
-    let stop = CancellationToken::new();
-    let running = tokio::spawn(service.api.studio.clone().run(stop.clone()));
+    let running = Background::of(|stop| service.api.studio.clone().run(stop));
     // The last chunk.
     for stream in &mut of_ada {
         stream.reads("\r\n0\r\n\r\n").await;
@@ -65,9 +64,9 @@ async fn a_stream_ends_with_its_session_and_others_go_on() {
     of_eve.reads("\r\n0\r\n\r\n").await;
     let task = bob.create("a boat").await;
     of_bob.reads(&format!("event: task\ndata: {{\"id\":\"{task}\"}}")).await;
-    stop.cancel();
+    running.stop.cancel();
     of_bob.reads("\r\n0\r\n\r\n").await;
-    running.await.expect("no panic");
+    running.end().await;
 }
 
 #[tokio::test]
@@ -85,8 +84,7 @@ async fn a_session_has_eight_streams_at_most() {
 #[tokio::test]
 async fn a_page_hears_how_its_task_moves_up_in_the_queue() {
     let (service, [ada, eve]) = Service::with_visitors(&[], ["ada", "eve"], 10).await;
-    let stop = CancellationToken::new();
-    let running = tokio::spawn(service.api.studio.clone().run(stop.clone()));
+    let running = Background::of(|stop| service.api.studio.clone().run(stop));
     // Those of another account do not count.
     eve.create("a hut").await;
     let before = ada.create("a hut").await;
@@ -100,8 +98,7 @@ async fn a_page_hears_how_its_task_moves_up_in_the_queue() {
     service.clock.advance(std::time::Duration::from_secs(2));
     stream.reads("event: progress").await;
     stream.reads("Waiting, number 1 in your queue").await;
-    stop.cancel();
-    running.await.expect("no panic");
+    running.end().await;
 }
 
 #[tokio::test]
@@ -112,8 +109,7 @@ async fn pages_hear_what_is_done_at_other_processes() {
     let elsewhere = service.join_apart().await;
     // The first wait ends when the process begins to listen.
     service.shared.store.tasks_elsewhere().await;
-    let stop = CancellationToken::new();
-    let running = tokio::spawn(service.api.studio.clone().run(stop.clone()));
+    let running = Background::of(|stop| service.api.studio.clone().run(stop));
     let mut stream = ada.open().await;
     let (cookie, person) = (ada.cookie.clone(), ada.person.clone());
     let there = Visitor { service: elsewhere.clone(), account: ada.account, person, cookie };
@@ -121,8 +117,7 @@ async fn pages_hear_what_is_done_at_other_processes() {
     assert_eq!(there.send("/studio/gallery/star", &[(&mark, "1")]).await.status, StatusCode::SEE_OTHER);
     let starred = format!("{{\"what\":\"starred\",\"person\":\"{}\",\"tasks\":[\"{task}\"]}}", ada.person.id);
     stream.reads(&starred).await;
-    stop.cancel();
-    running.await.expect("no panic");
+    running.end().await;
 }
 
 #[tokio::test]

@@ -14,10 +14,11 @@ use tintype_system::clock::Clock;
 use tokio_util::sync::CancellationToken;
 
 use super::hostile::receivers;
-use super::{NETWORK, PATIENCE, add, deliveries, found, task_of};
+use super::{NETWORK, add, deliveries, found, task_of};
 use crate::rigs::postgres::{cluster, schema};
 use crate::rigs::receiver::{Receiver, Reply, TOKEN, verify};
 use crate::rigs::service::{Backend, Caller, Service};
+use crate::rigs::wait::Background;
 
 /// Starts a service whose clock shows the real time, at which the official library looks.
 async fn start() -> Service {
@@ -243,13 +244,11 @@ async fn of_many_nodes_one_delivers_each_event() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_running_deliverer_hears_of_an_ending_and_finishes_what_it_began() {
     let (service, receiver, ada, ..) = told(Service::start_with(&NETWORK).await).await;
-    let stop = CancellationToken::new();
-    let running = tokio::spawn(service.deliverer.clone().run(stop.clone()));
+    let running = Background::of(|stop| service.deliverer.clone().run(stop));
     ada.submit_prompt("a boat").await;
     service.work().await;
     receiver.hears(1).await;
-    stop.cancel();
-    tokio::time::timeout(PATIENCE, running).await.expect("it ends").expect("no panic");
+    running.end().await;
     assert_eq!(service.shared.store.waiting_deliveries().await.expect("a store"), 0);
 }
 
