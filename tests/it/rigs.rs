@@ -8,6 +8,7 @@ pub mod cluster;
 pub mod crash;
 pub mod crowd;
 pub mod disk;
+pub mod engine;
 pub mod faulty_http;
 pub mod glewlwyd;
 pub mod http;

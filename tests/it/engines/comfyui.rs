@@ -6,20 +6,17 @@ mod nodes;
 mod quirks;
 mod real;
 
-use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::{Value, json};
 use tempfile::TempDir;
-use tintype_config::ServerSettings;
 use tintype_engine::{Brief, CancellationToken, Engine, EngineError, Mask, Picture, Progress, Stage};
-use tintype_engines::{EngineChoice, EngineContext};
-use tintype_system::sandbox::Decoder;
+use tintype_engines::EngineChoice;
 
 use self::fake_server::{Age, FakeComfyUi, Outcome, colour};
-use super::openai::render;
-use crate::rigs::binary::{Ran as _, TINTYPE, run};
+use crate::rigs::binary::{Ran as _, run};
+use crate::rigs::engine::{build, cancel_once, choose, render};
 use crate::rigs::faulty_http::Reply;
 use crate::rigs::ports::Port;
 use crate::rigs::service::Service;
@@ -65,14 +62,11 @@ impl Files {
     }
 
     fn choose(&self, urls: &str, more: &[&str]) -> Result<EngineChoice, String> {
-        let flags = self.flags(urls, more);
-        let settings = ServerSettings::from_flags(flags.iter().map(String::as_str)).expect("valid flags");
-        tintype_engines::choose(&settings.worker.engine, Path::new("."))
+        choose(self.flags(urls, more).iter().map(String::as_str))
     }
 
     fn engine(&self, urls: &str, more: &[&str]) -> Arc<dyn Engine> {
-        let context = EngineContext { decoder: Decoder::new(TINTYPE), ..EngineContext::default() };
-        self.choose(urls, more).expect("an engine").build(context).expect("an engine")
+        build(&self.choose(urls, more).expect("an engine"))
     }
 
     async fn service(&self, urls: &str, more: &[&str]) -> Service {
@@ -253,14 +247,8 @@ async fn a_cancelled_render_is_cancelled_by_its_id_and_no_run_of_a_stranger_is_i
         let (server, files) = (FakeComfyUi::start(age).await, Files::new());
         let engine = files.engine(&server.url(), &[]);
         server.run_of_stranger();
-        let cancel = CancellationToken::new();
-        let rendering = engine.render(brief(&[1, 2]), Progress::default(), cancel.clone());
-        let cancelling = async {
-            until(async || server.graphs().len() == 2).await;
-            cancel.cancel();
-        };
-        let (outcome, ()) = tokio::join!(rendering, cancelling);
-        assert!(outcome.is_err());
+        let outcome = cancel_once(&engine, brief(&[1, 2]), async |_| server.graphs().len() == 2).await;
+        assert!(outcome.is_err(), "{outcome:?}");
         assert_eq!(server.unfinished(), ["stranger"], "{age:?}: cancelled before the render returns");
         assert!(server.asked("POST /interrupt").is_empty(), "{age:?}");
     }
@@ -272,14 +260,9 @@ async fn a_running_workflow_is_stopped_on_a_new_and_on_an_old_server() {
         let (server, files) = (FakeComfyUi::start(age).await, Files::new());
         server.outcome(Outcome::Endless);
         let engine = files.engine(&server.url(), &[]);
-        let cancel = CancellationToken::new();
-        let rendering = engine.render(brief(&[1]), Progress::default(), cancel.clone());
-        let cancelling = async {
-            until(async || server.sockets() == 1 && server.unfinished().len() == 1).await;
-            cancel.cancel();
-        };
-        let (outcome, ()) = tokio::join!(rendering, cancelling);
-        assert!(outcome.is_err());
+        let outcome =
+            cancel_once(&engine, brief(&[1]), async |_| server.sockets() == 1 && server.unfinished().len() == 1).await;
+        assert!(outcome.is_err(), "{outcome:?}");
         // A render waits for the end of its cancellation for a moment only, which a busy machine outlasts.
         until(async || server.unfinished().is_empty()).await;
         assert_eq!(server.asked("POST /interrupt").len(), usize::from(age == Age::Old));
@@ -378,8 +361,7 @@ async fn a_server_that_cannot_run_the_workflow_is_found_by_a_probe_with_the_reas
 
 #[test]
 fn an_engine_whose_workflow_cannot_be_used_says_what_it_needs() {
-    let settings = ServerSettings::from_flags(["--engine", "comfyui:http://127.0.0.1:1"]).expect("valid flags");
-    let refusal = tintype_engines::choose(&settings.worker.engine, Path::new(".")).expect_err("no workflow");
+    let refusal = choose(["--engine", "comfyui:http://127.0.0.1:1"]).expect_err("no workflow");
     assert!(refusal.contains("needs --engine-workflow"), "{refusal}");
     let files = Files::new();
     let refusal = files.choose("http://127.0.0.1:1", &["--engine-references", "3"]).expect_err("too many references");

@@ -13,12 +13,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use clap::Parser;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::json;
 use sha2::{Digest as _, Sha256};
 use tempfile::TempDir;
-use tintype_config::EngineSettings;
 use tintype_diffusion::{Options, Order, Pipeline};
 use tintype_engine::{
     Brief, CancellationToken, Engine, EngineError, EngineInfo, Mask, Picture, Progress, PromptSyntax, RenderSettings,
@@ -30,6 +28,7 @@ use tintype_system::sandbox::Decoder;
 use crate::openai_edits::data_url;
 use crate::openai_masks::{assert_left_half_changed, left_half, noise, picture_of};
 use crate::rigs::binary::{Ran as _, Server, TINTYPE, json, printed, run, tintype};
+use crate::rigs::engine::{build, cancel_once, choose_in, render};
 use crate::rigs::http::{TASKS, ended, send, submit, submit_body};
 use crate::rigs::service::Service;
 use crate::rigs::wait::until;
@@ -64,21 +63,13 @@ fn flags(model: &Path) -> Vec<String> {
     ["--engine", "diffusion", "--model", model, "--engine-sizes", "64x64"].map(str::to_owned).into()
 }
 
-#[derive(Parser)]
-struct Settings {
-    #[command(flatten)]
-    engine: EngineSettings,
-}
-
 /// The engine of these flags, which is not started.
 fn choose(data: &Path, model: &Path, more: &[&str]) -> EngineChoice {
     let mut flags = flags(model);
     if more.contains(&"--engine-sizes") {
         flags.truncate(flags.len() - 2);
     }
-    let flags = flags.iter().map(String::as_str).chain(more.iter().copied());
-    let settings = Settings::parse_from(std::iter::once("test").chain(flags));
-    tintype_engines::choose(&settings.engine, data).expect("an engine")
+    choose_in(data, flags.iter().map(String::as_str).chain(more.iter().copied())).expect("an engine")
 }
 
 /// An engine with this model in a process of its own, with a folder for its data.
@@ -108,9 +99,7 @@ impl Rig {
     /// The engine for a model as the service knows it before it is built.
     fn info(model: &Path) -> EngineInfo {
         let data = TempDir::new().expect("a directory");
-        let flags = flags(model);
-        let settings = Settings::parse_from(std::iter::once("test").chain(flags.iter().map(String::as_str)));
-        tintype_engines::choose(&settings.engine, data.path()).expect("an engine").info
+        choose_in(data.path(), flags(model).iter().map(String::as_str)).expect("an engine").info
     }
 
     pub async fn started(self) -> Self {
@@ -119,7 +108,7 @@ impl Rig {
     }
 
     async fn render(&self, brief: Brief) -> Result<Vec<Picture>, EngineError> {
-        self.engine.render(brief, Progress::default(), CancellationToken::new()).await
+        render(&self.engine, brief).await
     }
 }
 
@@ -310,11 +299,9 @@ async fn a_service_with_an_installed_model_renders_with_it_and_remembers_its_spe
 async fn a_task_with_little_time_is_rendered_at_a_smaller_size_of_the_same_ratio() {
     let data = TempDir::new().expect("a directory");
     let model = model("lcm");
-    let settings = Settings::parse_from(["test", "--engine", "diffusion", "--model", model.to_str().expect("text")]);
-    let choice = tintype_engines::choose(&settings.engine, data.path()).expect("an engine");
-    let context = EngineContext { decoder: Decoder::new(TINTYPE), ..EngineContext::default() };
-    let engine = choice.build(context).expect("an engine");
-    let rig = Rig { engine, info: choice.info, _data: data }.started().await;
+    let flags = ["--engine", "diffusion", "--model", model.to_str().expect("text")];
+    let choice = choose_in(data.path(), flags).expect("an engine");
+    let rig = Rig { engine: build(&choice), info: choice.info, _data: data }.started().await;
     let of = |side| Brief { width: side * 2, height: side, ..brief("a boat", &[1]) };
     rig.render(of(256)).await.expect("pictures");
     let measured = rig.engine.measured().expect("measured");

@@ -1,34 +1,18 @@
 //! `openai:URL` against a server written from the documents of each profile.
 
-use std::path::Path;
-use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::json;
-use tintype_config::ServerSettings;
-use tintype_engine::{Brief, CancellationToken, Engine, EngineError, Mask, Picture, Progress, RenderSettings};
-use tintype_engines::EngineContext;
-use tintype_system::sandbox::Decoder;
+use tintype_engine::{Brief, EngineError, Mask, Picture, RenderSettings};
 
-use crate::rigs::binary::TINTYPE;
+use crate::rigs::engine::{cancel_once, choose, engine, render};
 use crate::rigs::images_api::{Asked, Dialect, ImagesServer, Reply, painted};
 use crate::rigs::service::Service;
-use crate::rigs::wait::until;
-
-pub fn engine(flags: &[&str]) -> Arc<dyn Engine> {
-    let settings = ServerSettings::from_flags(flags.iter().copied()).expect("valid flags");
-    let choice = tintype_engines::choose(&settings.worker.engine, Path::new(".")).expect("an engine");
-    choice.build(EngineContext { decoder: Decoder::new(TINTYPE), ..EngineContext::default() }).expect("an engine")
-}
 
 pub fn brief(prompt: &str, seeds: &[u64], references: Vec<Picture>) -> Brief {
     let time_limit = Duration::from_secs(60);
     let (prompt, seeds) = (prompt.into(), seeds.to_vec());
     Brief { prompt, width: 64, height: 48, seeds, references, time_limit, ..Brief::default() }
-}
-
-pub async fn render(engine: &Arc<dyn Engine>, brief: Brief) -> Result<Vec<Picture>, EngineError> {
-    engine.render(brief, Progress::default(), CancellationToken::new()).await
 }
 
 fn flat(colour: [u8; 3]) -> Picture {
@@ -95,8 +79,7 @@ async fn openai_gets_one_call_without_seed_or_response_format_in_a_size_that_its
 async fn the_model_decides_over_sizes_and_references_unless_the_operator_does() {
     let info = |flags: &[&str]| {
         let flags = [&["--engine", "openai:https://api.openai.com/v1"][..], flags].concat();
-        let settings = ServerSettings::from_flags(flags).expect("valid flags");
-        tintype_engines::choose(&settings.worker.engine, Path::new(".")).expect("an engine").info
+        choose(flags).expect("an engine").info
     };
     let nearest = |flags: &[&str]| info(flags).sizes.nearest(1_280, 720);
     assert_eq!((nearest(&[]), info(&[]).max_references), ((1_536, 1_024), 4));
@@ -120,7 +103,7 @@ async fn references_travel_in_the_form_that_the_profile_knows() {
     ] {
         let server = ImagesServer::start(dialect).await;
         let url = server.engine();
-        let engine = engine(&["--engine", &url, "--engine-profile", profile, "--engine-model", "m"]);
+        let engine = engine(["--engine", &url, "--engine-profile", profile, "--engine-model", "m"]);
         let brief = Brief { width: 1_024, height: 1_024, ..brief("a \r\n--boat; name=\"n\"", &[7], references()) };
         render(&engine, brief).await.expect("a picture");
         let asked = server.asked();
@@ -131,7 +114,7 @@ async fn references_travel_in_the_form_that_the_profile_knows() {
         assert_eq!(asked.files(), files, "{profile}");
     }
     let server = ImagesServer::start(Dialect::LocalAi).await;
-    let engine = engine(&["--engine", &server.engine(), "--engine-model", "m"]);
+    let engine = engine(["--engine", &server.engine(), "--engine-model", "m"]);
     render(&engine, brief("a boat", &[7], references())).await.expect("a picture");
     let asked = server.asked();
     assert_eq!(asked[0].path, "/v1/images/generations");
@@ -147,7 +130,7 @@ async fn a_mask_is_transparent_and_white_where_the_picture_changes() {
     {
         let server = ImagesServer::start(dialect).await;
         let url = server.engine();
-        let engine = engine(&["--engine", &url, "--engine-profile", profile, "--engine-model", "m"]);
+        let engine = engine(["--engine", &url, "--engine-profile", profile, "--engine-model", "m"]);
         let (width, height, sent) = (1_024, 1_024, Some(mask.clone()));
         let brief = Brief { width, height, mask: sent, ..brief("a boat", &[7], vec![flat([255, 0, 0])]) };
         render(&engine, brief).await.expect("a picture");
@@ -161,8 +144,7 @@ async fn a_mask_is_transparent_and_white_where_the_picture_changes() {
     }
     let info = |flags: &[&str]| {
         let flags = [&["--engine", "openai:http://127.0.0.1:1/v1", "--model"][..], flags].concat();
-        let settings = ServerSettings::from_flags(flags).expect("valid flags");
-        tintype_engines::choose(&settings.worker.engine, Path::new(".")).expect("an engine").info
+        choose(flags).expect("an engine").info
     };
     for (flags, masks) in [
         (["gpt-image-1", "--engine-profile", "openai"], true),
@@ -178,7 +160,7 @@ async fn a_mask_is_transparent_and_white_where_the_picture_changes() {
 #[tokio::test]
 async fn tags_that_engines_obey_never_reach_a_server() {
     let server = ImagesServer::start(Dialect::LocalAi).await;
-    let engine = engine(&["--engine", &server.engine(), "--engine-model", "m"]);
+    let engine = engine(["--engine", &server.engine(), "--engine-model", "m"]);
     let prompt = "a <lora:evil:1> boat<sd_cpp_extra_args>{\"seed\":1}</sd_cpp_extra_args>|ugly";
     render(&engine, brief(prompt, &[7], Vec::new())).await.expect("a picture");
     assert_eq!(server.asked()[0].json()["prompt"], "a   boat  ugly");
@@ -191,7 +173,7 @@ async fn tags_that_engines_obey_never_reach_a_server() {
 async fn a_picture_may_come_by_a_url_of_the_servers_own_origin() {
     let server = ImagesServer::with_key(Dialect::Sglang, "sk-secret").await;
     let flags = ["--engine", &server.engine(), "--engine-profile", "sglang", "--engine-key", "sk-secret"];
-    let engine = engine(&flags);
+    let engine = engine(flags);
     for url in [format!("{}/files/red.png", server.url()), "/v1/files/red.png".into(), "files/red.png".into()] {
         server.reply([Reply::json(200, &json!({ "created": 1, "data": [{ "url": url }] }))]);
         let pictures = render(&engine, brief("a boat", &[7], Vec::new())).await.expect("a picture");
@@ -206,7 +188,7 @@ async fn a_url_of_another_origin_is_fetched_only_from_public_hosts_and_without_t
     let server = ImagesServer::start(Dialect::Sglang).await;
     let other = ImagesServer::start(Dialect::Sglang).await;
     let flags = ["--engine", &server.engine(), "--engine-profile", "sglang", "--engine-key", "sk-secret"];
-    let engine = engine(&flags);
+    let engine = engine(flags);
     for (url, reason) in [
         (format!("{}/files/red.png", other.url()), "must use the https:// scheme"),
         (format!("https://{}/files/red.png", other.address), "must"),
@@ -226,14 +208,9 @@ async fn a_url_of_another_origin_is_fetched_only_from_public_hosts_and_without_t
 async fn a_cancelled_render_closes_its_connection() {
     let server = ImagesServer::start(Dialect::Sglang).await;
     server.reply([Reply::Silence]);
-    let engine = engine(&["--engine", &server.engine(), "--engine-profile", "sglang"]);
-    let cancel = CancellationToken::new();
-    let render = engine.render(brief("a boat", &[7], Vec::new()), Progress::default(), cancel.clone());
-    let cancelling = async {
-        until(async || !server.asked().is_empty()).await;
-        cancel.cancel();
-    };
-    let (outcome, ()) = tokio::join!(render, cancelling);
+    let engine = engine(["--engine", &server.engine(), "--engine-profile", "sglang"]);
+    let brief = brief("a boat", &[7], Vec::new());
+    let outcome = cancel_once(&engine, brief, async |_| !server.asked().is_empty()).await;
     assert!(matches!(outcome, Err(EngineError::Temporary(_))), "{outcome:?}");
 }
 
@@ -269,7 +246,7 @@ async fn the_quality_of_a_preset_reaches_the_models_of_openai() {
     for references in [Vec::new(), vec![flat([1, 2, 3])]] {
         let (width, height) = (1_024, 1_024);
         let brief = Brief { settings: settings.clone(), width, height, ..brief("a boat", &[7], references) };
-        render(&engine(&flags), brief).await.expect("a picture");
+        render(&engine(flags), brief).await.expect("a picture");
     }
     let asked = server.asked();
     assert_eq!(
@@ -315,7 +292,7 @@ async fn settings_and_the_fields_of_the_operator_reach_servers_that_take_them() 
         let target = server.engine();
         let flags = ["--engine", &target, "--engine-profile", profile, "--model", "m", "--engine-extra", extra];
         let brief = Brief { settings: settings.clone(), ..brief("a boat", &[7], Vec::new()) };
-        render(&engine(&flags), brief).await.expect("a picture");
+        render(&engine(flags), brief).await.expect("a picture");
         let mut asked = server.asked()[0].json();
         for common in ["model", "n", "size", "response_format", "seed"] {
             asked.as_object_mut().expect("fields").remove(common).expect(common);
@@ -327,7 +304,7 @@ async fn settings_and_the_fields_of_the_operator_reach_servers_that_take_them() 
     let target = server.engine();
     let flags = ["--engine", &target, "--engine-profile", "vllm-omni", "--model", "m", "--engine-extra", extra];
     let brief = Brief { settings, ..brief("a boat", &[7], vec![flat([1, 2, 3])]) };
-    render(&engine(&flags), brief).await.expect("a picture");
+    render(&engine(flags), brief).await.expect("a picture");
     let form = String::from_utf8_lossy(&server.asked()[0].body).into_owned();
     for field in [
         "\"quality\"\r\n\r\nhigh",
@@ -348,8 +325,7 @@ fn fields_that_a_task_sets_itself_are_not_the_operators() {
         ("sd-server:http://127.0.0.1:1", r#"{"sample_params": 1}"#),
     ] {
         let flags = ["--engine", target, "--model", "m", "--engine-extra", extra];
-        let settings = ServerSettings::from_flags(flags).expect("valid flags");
-        let fault = tintype_engines::choose(&settings.worker.engine, Path::new(".")).expect_err(extra);
+        let fault = choose(flags).expect_err(extra);
         assert!(fault.starts_with("extra"), "{fault}");
     }
 }
@@ -403,7 +379,7 @@ async fn a_server_for_a_data_centre_is_asked_for_its_health_and_for_the_model() 
         let server = ImagesServer::start(dialect).await;
         let url = server.engine();
         let probe = async |model: &[&str]| {
-            engine(&[&["--engine", &url, "--engine-profile", profile][..], model].concat()).probe().await
+            engine([&["--engine", &url, "--engine-profile", profile][..], model].concat()).probe().await
         };
         probe(&["--model", "m"]).await.expect("it is ready");
         probe(&[]).await.expect("its own model");
@@ -422,6 +398,6 @@ async fn a_server_for_a_data_centre_is_asked_for_its_health_and_for_the_model() 
     // Other servers have no such route, and may take models that they do not list.
     let server = ImagesServer::start(Dialect::LocalAi).await;
     let flags = ["--engine", &server.engine(), "--engine-profile", "localai", "--model", "other"];
-    engine(&flags).probe().await.expect("it lists its models");
+    engine(flags).probe().await.expect("it lists its models");
     assert_eq!(server.all().len(), 1);
 }

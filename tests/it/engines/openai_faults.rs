@@ -6,9 +6,11 @@ use std::time::Duration;
 
 use serde_json::json;
 use tintype_engine::{EngineError, Picture};
+use tintype_engines::EngineContext;
 
 use super::lost_leases;
-use super::openai::{brief, engine, render};
+use super::openai::brief;
+use crate::rigs::engine::{choose, engine, render};
 use crate::rigs::images_api::{Dialect, ImagesServer, Reply, openai_error, painted};
 use crate::rigs::service::{Caller, Service};
 use crate::rigs::wait::until;
@@ -147,7 +149,7 @@ async fn each_fault_of_a_server_has_a_line_for_the_operator_without_the_prompt()
     for (reply, meaning, line) in errors().into_iter().chain(nonsense()) {
         let server = ImagesServer::start(Dialect::Sglang).await;
         server.always(reply.clone());
-        let engine = engine(&["--engine", &server.engine(), "--engine-profile", "sglang"]);
+        let engine = engine(["--engine", &server.engine(), "--engine-profile", "sglang"]);
         let error = render(&engine, brief("a boat of secrets", &[7], Vec::new())).await.expect_err("a fault");
         assert_eq!(Meaning::of(&error), meaning, "{reply:?}: {error}");
         let shown = error.to_string();
@@ -185,7 +187,7 @@ async fn each_meaning_of_a_fault_ends_its_task_with_a_plain_message_and_a_refund
 async fn a_call_for_two_pictures_that_returns_one_is_a_fault() {
     let server = ImagesServer::with_key(Dialect::OpenAi, "sk-secret").await;
     server.always(Reply::file(&painted(64, 64, 1)));
-    let engine = engine(&["--engine", &server.engine(), "--engine-profile", "openai", "--engine-key", "sk-secret"]);
+    let engine = engine(["--engine", &server.engine(), "--engine-profile", "openai", "--engine-key", "sk-secret"]);
     let error = render(&engine, brief("a boat", &[1, 2], Vec::new())).await.expect_err("one picture is missing");
     assert_eq!(Meaning::of(&error), Meaning::Temporary, "{error}");
     assert!(error.to_string().contains("1 picture instead of 2"), "{error}");
@@ -224,7 +226,7 @@ async fn a_key_and_a_prompt_go_to_no_host_that_a_redirect_names() {
             vec![("location", format!("{}/images/generations", other.url()))],
             Vec::new(),
         ));
-        let engine = engine(&["--engine", &server.engine(), "--engine-profile", "sglang", "--engine-key", "sk-secret"]);
+        let engine = engine(["--engine", &server.engine(), "--engine-profile", "sglang", "--engine-key", "sk-secret"]);
         let error = render(&engine, brief("a boat", &[7], Vec::new())).await.expect_err("a redirect");
         assert!(error.to_string().contains("redirect"), "{error}");
     }
@@ -233,14 +235,10 @@ async fn a_key_and_a_prompt_go_to_no_host_that_a_redirect_names() {
 
 #[tokio::test]
 async fn words_of_a_server_are_shown_to_an_operator_who_wrote_the_prompt() {
-    use tintype_config::ServerSettings;
-    use tintype_engines::{EngineContext, choose};
     let server = ImagesServer::start(Dialect::Sglang).await;
     server.always(Reply::json(400, &json!({ "detail": "size is\u{1b}[31m odd" })));
     let engine = server.engine();
-    let settings =
-        ServerSettings::from_flags(["--engine", &engine, "--engine-profile", "sglang"]).expect("valid flags");
-    let choice = choose(&settings.worker.engine, std::path::Path::new(".")).expect("an engine");
+    let choice = choose(["--engine", &engine, "--engine-profile", "sglang"]).expect("an engine");
     let engine = choice.build(EngineContext { quotes_server: true, ..EngineContext::default() }).expect("an engine");
     let error = render(&engine, brief("a boat", &[7], Vec::new())).await.expect_err("an error");
     assert!(error.to_string().ends_with("answered 400: size is [31m odd"), "{error}");

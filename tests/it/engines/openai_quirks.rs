@@ -3,8 +3,9 @@
 use serde_json::json;
 
 use super::lost_leases;
-use super::openai::{brief, engine, render};
+use super::openai::brief;
 use super::openai_faults::Meaning;
+use crate::rigs::engine::{engine, render};
 use crate::rigs::images_api::{Dialect, ImagesServer, Reply, openai_error, painted};
 use crate::rigs::service::Service;
 
@@ -262,7 +263,7 @@ async fn each_quirk_of_a_server_means_what_it_meant_to_its_users() {
     for Quirk { source, reply, outcome } in quirks {
         let server = ImagesServer::start(Dialect::Sglang).await;
         server.always(reply);
-        let engine = engine(&["--engine", &server.engine(), "--engine-profile", "sglang"]);
+        let engine = engine(["--engine", &server.engine(), "--engine-profile", "sglang"]);
         let rendered = render(&engine, brief("a boat of secrets", &[7], Vec::new())).await;
         match (rendered, outcome) {
             (Ok(pictures), Ok(())) => assert_eq!(pictures[0].as_rgb()[..3], [200, 7, 0], "{source}"),

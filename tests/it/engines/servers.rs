@@ -7,8 +7,9 @@ use serde_json::json;
 use tintype::worker::Worker;
 use tintype_engine::{CancellationToken, EngineError};
 
-use super::openai::{brief, engine, render};
+use super::openai::brief;
 use crate::rigs::binary::{Ran as _, refused, run};
+use crate::rigs::engine::{engine, render};
 use crate::rigs::images_api::{Dialect, ImagesServer, Reply};
 use crate::rigs::ports::Port;
 use crate::rigs::service::{Service, pass};
@@ -123,7 +124,7 @@ async fn work_that_one_server_cannot_take_goes_to_another() {
     busy.always(Reply::json(503, &json!({ "detail": "loading" })));
     busy.fail_probes(true);
     let urls = format!("openai:{},{}", busy.url(), idle.url());
-    let engine = engine(&["--engine", &urls, "--engine-profile", "sglang"]);
+    let engine = engine(["--engine", &urls, "--engine-profile", "sglang"]);
     for seed in 0..4 {
         render(&engine, brief("a boat", &[seed], Vec::new())).await.expect("a picture");
     }
@@ -147,7 +148,7 @@ async fn the_pictures_of_a_task_are_spread_over_the_servers() {
         ImagesServer::start(Dialect::Sglang).await,
     ];
     let urls = servers.each_ref().map(ImagesServer::url).join(",");
-    let engine = engine(&["--engine", &format!("openai:{urls}"), "--engine-profile", "sglang"]);
+    let engine = engine(["--engine", &format!("openai:{urls}"), "--engine-profile", "sglang"]);
     let pictures = render(&engine, brief("a boat", &[1, 2, 3], Vec::new())).await.expect("pictures");
     let greens: Vec<_> = pictures.iter().map(|picture| picture.as_rgb()[1]).collect();
     assert_eq!(greens, [1, 2, 3], "in the order of the seeds");
@@ -158,7 +159,7 @@ async fn the_pictures_of_a_task_are_spread_over_the_servers() {
 async fn no_server_gets_more_calls_at_a_time_than_it_takes() {
     let server = ImagesServer::start(Dialect::Sglang).await;
     server.reply([Reply::Silence, Reply::Silence]);
-    let engine = engine(&["--engine", &server.engine(), "--engine-profile", "sglang"]);
+    let engine = engine(["--engine", &server.engine(), "--engine-profile", "sglang"]);
     let cancel = CancellationToken::new();
     let waiting = |seed| {
         let (engine, cancel) = (engine.clone(), cancel.clone());
@@ -198,16 +199,16 @@ async fn a_probe_says_why_no_server_takes_work() {
             "does it speak OpenAI's API?" => format!("openai:http://{}/sdapi/v1", server.address),
             _ => server.engine(),
         };
-        let engine = engine(&[&["--engine", url.as_str(), "--engine-profile", "sglang"][..], &flags].concat());
+        let engine = engine([&["--engine", url.as_str(), "--engine-profile", "sglang"][..], &flags].concat());
         let outcome = engine.probe().await;
         let is_clear = matches!(&outcome, Err(EngineError::NotAvailable(cause)) if cause.contains(line));
         assert!(is_clear, "{outcome:?}");
     }
     let server = ImagesServer::start(Dialect::Sglang).await;
     server.fail_probes(true);
-    assert!(engine(&["--engine", &server.engine()]).probe().await.is_err());
+    assert!(engine(["--engine", &server.engine()]).probe().await.is_err());
     server.fail_probes(false);
-    assert!(engine(&["--engine", &server.engine()]).probe().await.is_ok());
+    assert!(engine(["--engine", &server.engine()]).probe().await.is_ok());
 }
 
 #[tokio::test]

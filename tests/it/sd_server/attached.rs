@@ -246,13 +246,8 @@ async fn a_server_that_dies_during_a_render_costs_the_attempt_and_is_then_not_av
 async fn a_cancelled_render_leaves_the_queue_and_occupies_the_server_until_its_picture_is_done() {
     let server = FakeSdServer::start(Behaviour::Painting).await;
     let (_, engine) = engine(&["--engine", &server.engine()]);
-    let cancel = CancellationToken::new();
-    let rendering = engine.render(brief("a boat", &[1, 2]), Progress::default(), cancel.clone());
-    let cancelling = async {
-        until(async || server.painted_and_cancelled() == (1, 0)).await;
-        cancel.cancel();
-    };
-    let (outcome, ()) = tokio::join!(rendering, cancelling);
+    let outcome =
+        cancel_once(&engine, brief("a boat", &[1, 2]), async |_| server.painted_and_cancelled() == (1, 0)).await;
     assert!(outcome.is_err(), "{outcome:?}");
     let busy = engine.probe().await;
     assert!(matches!(&busy, Err(EngineError::NotAvailable(text)) if text.contains("is still rendering")), "{busy:?}");
@@ -270,13 +265,7 @@ async fn a_render_that_is_cancelled_while_its_submit_is_under_way_leaves_no_job(
     let server = FakeSdServer::start(Behaviour::Painting).await;
     let (_, engine) = engine(&["--engine", &server.engine()]);
     server.take_submits(false);
-    let cancel = CancellationToken::new();
-    let rendering = engine.render(brief("a boat", &[1]), Progress::default(), cancel.clone());
-    let cancelling = async {
-        until(async || server.submits() == 1).await;
-        cancel.cancel();
-    };
-    let (outcome, ()) = tokio::join!(rendering, cancelling);
+    let outcome = cancel_once(&engine, brief("a boat", &[1]), async |_| server.submits() == 1).await;
     assert!(outcome.is_err(), "{outcome:?}");
     server.take_submits(true);
     until(async || server.painted_and_cancelled() == (0, 1)).await;

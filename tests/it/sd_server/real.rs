@@ -2,7 +2,7 @@
 
 use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use rustix::process::{Signal, kill_process};
@@ -195,14 +195,8 @@ async fn a_supervised_server_reports_steps_and_is_replaced_when_it_overruns_or_d
     let pictures = engine.render(brief("a boat", &[1, 2]), progress.clone(), CancellationToken::new()).await;
     assert_eq!(pictures.expect("pictures").len(), 2);
     assert!(matches!(progress.latest(), Some(Stage::Step { of: 8, .. })), "{:?}", progress.latest());
-    let cancel = CancellationToken::new();
     let slow = with_side(SLOW, brief("a boat", &[1]));
-    let progress = Progress::default();
-    let cancelling = async {
-        until(async || progress.latest().is_some()).await;
-        cancel.cancel();
-    };
-    let (outcome, ()) = tokio::join!(engine.render(slow.clone(), progress.clone(), cancel.clone()), cancelling);
+    let outcome = cancel_once(&engine, slow.clone(), async |progress| progress.latest().is_some()).await;
     assert!(outcome.is_err());
     until(async || engine.probe().await.is_err()).await;
     until_ready(&engine, "a server that overran was replaced after").await;

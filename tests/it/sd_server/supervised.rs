@@ -103,13 +103,7 @@ async fn a_child_that_renders_for_too_long_is_killed_and_replaced() {
     let engine = program.engine("");
     until_ready(&engine).await;
     let first = program.processes();
-    let (cancel, progress) = (CancellationToken::new(), Progress::default());
-    let rendering = engine.render(brief("hang", &[1, 2]), progress.clone(), cancel.clone());
-    let cancelling = async {
-        until(async || progress.latest().is_some()).await;
-        cancel.cancel();
-    };
-    let (outcome, ()) = tokio::join!(rendering, cancelling);
+    let outcome = cancel_once(&engine, brief("hang", &[1, 2]), async |progress| progress.latest().is_some()).await;
     assert!(outcome.is_err(), "{outcome:?}");
     until(async || !program.processes().iter().any(|process| first.contains(process))).await;
     until_ready(&engine).await;
@@ -179,8 +173,7 @@ fn arguments_that_would_print_prompts_or_open_a_port_are_refused() {
         ("--model x -v", "print the prompts"),
         ("--model x --listen-ip=0.0.0.0", "listens on a free port"),
     ] {
-        let settings = Settings::parse_from(["test", "--engine", "sd-server", "--engine-args", arguments]);
-        let refusal = tintype_engines::choose(&settings.engine, Path::new(".")).expect_err(arguments);
+        let refusal = choose(["--engine", "sd-server", "--engine-args", arguments]).expect_err(arguments);
         assert!(refusal.contains(reason), "{arguments}: {refusal}");
     }
 }

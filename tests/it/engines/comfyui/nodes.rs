@@ -29,8 +29,7 @@ fn saved(folder: &TempDir, graph: &Value) -> String {
 /// An engine with this workflow and without a mapping.
 fn choose(url: &str, workflow: &str) -> Result<EngineChoice, String> {
     let target = format!("comfyui:{url}");
-    let settings = ServerSettings::from_flags(["--engine", &target, "--engine-workflow", workflow]);
-    tintype_engines::choose(&settings.expect("valid flags").worker.engine, Path::new("."))
+    super::choose(["--engine", &target, "--engine-workflow", workflow])
 }
 
 #[test]
@@ -126,8 +125,7 @@ async fn a_node_that_loads_a_picture_and_its_mask_gets_a_picture_with_a_transpar
     graph["3"]["inputs"]["latent_image"] = json!(["11", 0]);
     let choice = choose(&server.url(), &saved(&folder, &graph)).expect("an engine");
     assert!(choice.info.masks && choice.info.max_references == 1);
-    let context = EngineContext { decoder: Decoder::new(TINTYPE), ..EngineContext::default() };
-    let engine = choice.build(context).expect("an engine");
+    let engine = build(&choice);
     let grey = [255, 255, 255, 0, 0, 0].repeat(32 * 48);
     let mask = Mask::of(Picture::from_rgb(64, 48, grey).expect("a picture"));
     let references = vec![flat(7)];

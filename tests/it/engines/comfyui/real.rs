@@ -181,14 +181,8 @@ async fn a_mask_is_read_by_its_alpha_and_by_its_colour() {
 async fn a_cancelled_render_is_cancelled_by_id_and_a_strangers_run_goes_on() {
     let server = RealServer::start().await;
     let engine = server.engine(&[]);
-    let cancel = CancellationToken::new();
-    let rendering = engine.render(brief("slow", &[1, 2]), Progress::default(), cancel.clone());
-    let cancelling = async {
-        until(async || server.unfinished().await == 2).await;
-        cancel.cancel();
-    };
-    let (outcome, ()) = tokio::join!(rendering, cancelling);
-    assert!(outcome.is_err());
+    let outcome = cancel_once(&engine, brief("slow", &[1, 2]), async |_| server.unfinished().await == 2).await;
+    assert!(outcome.is_err(), "{outcome:?}");
     let start = Instant::now();
     until(async || server.unfinished().await == 0).await;
     println!("the queue was empty {:.2} s after the cancelled render", start.elapsed().as_secs_f32());
@@ -197,13 +191,7 @@ async fn a_cancelled_render_is_cancelled_by_id_and_a_strangers_run_goes_on() {
     let theirs = stranger.render(brief("a boat", &[1, 2, 3]), Progress::default(), CancellationToken::new());
     let ours = async {
         until(async || server.unfinished().await == 2).await;
-        let cancel = CancellationToken::new();
-        let rendering = engine.render(brief("slow", &[5]), Progress::default(), cancel.clone());
-        let cancelling = async {
-            until(async || server.unfinished().await > 2).await;
-            cancel.cancel();
-        };
-        tokio::join!(rendering, cancelling).0
+        cancel_once(&engine, brief("slow", &[5]), async |_| server.unfinished().await > 2).await
     };
     let (theirs, ours) = tokio::join!(theirs, ours);
     assert!(theirs.is_ok() && ours.is_err());

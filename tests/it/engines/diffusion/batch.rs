@@ -86,14 +86,9 @@ async fn tasks_beyond_a_batch_or_of_another_size_get_a_turn_of_their_own() {
 async fn a_task_that_is_cancelled_leaves_the_others_of_its_batch_alone() {
     let (_directory, model) = copy_of("sd15");
     let rig = Rig::new(&model, &["--engine-batch", "4", "--engine-steps", "200"]).started().await;
-    let (progress, cancel) = (Progress::default(), CancellationToken::new());
-    let cancelled = rig.engine.render(brief("a house", &[1]), progress.clone(), cancel.clone());
-    let cancelling = async {
-        until(async || progress.latest().is_some()).await;
-        cancel.cancel();
-    };
+    let cancelled = cancel_once(&rig.engine, brief("a house", &[1]), async |progress| progress.latest().is_some());
     let before = processes(&model);
-    let (other, outcome, ()) = tokio::join!(rig.render(brief("a boat", &[1])), cancelled, cancelling);
+    let (other, outcome) = tokio::join!(rig.render(brief("a boat", &[1])), cancelled);
     assert!(matches!(&outcome, Err(EngineError::Temporary(why)) if why.contains("cancelled")), "{outcome:?}");
     assert_eq!(other.expect("pictures").len(), 1);
     assert_eq!(processes(&model), before, "the child stays");
