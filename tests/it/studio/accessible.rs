@@ -62,19 +62,16 @@ impl Examiner {
 fn pages_with_pictures_pass_axe() {
     let (mut person, mut examiner) = (Person::sign_in(&[]), Examiner::new());
     examiner.examine(&mut person, "nothing yet");
-    person.resize(1_280, 900);
     person.finish("A lighthouse in a storm");
     person.create("A red fox in the snow [[fail]]");
     person.until(&first("failed"));
     person.create("A boat that takes its time [[hang]]");
     person.until("document.querySelector('.tile progress')");
     examiner.examine(&mut person, "three tasks");
-    person.resize(1_280, 900);
     person.click("document.querySelector('.references summary')");
     person.click("document.querySelector('[data-state=completed] .more')");
     person.until("document.querySelector('[data-menu]:popover-open')");
     examiner.examine(&mut person, "menu and references open");
-    person.resize(1_280, 900);
     person.press("Escape");
     person.click("document.querySelector('[data-state=completed] .open')");
     person.until("document.querySelector('.viewer .about dl')");
@@ -96,7 +93,6 @@ fn pages_with_pictures_pass_axe() {
 fn the_gallery_passes_axe() {
     let (mut person, mut examiner) = (Person::sign_in(&[]), Examiner::new());
     examiner.open(&mut person, "/studio/gallery");
-    person.resize(1_280, 900);
     person.open("/studio");
     for (prompt, state) in [("A lighthouse in a storm", "completed"), ("A red fox [[fail]]", "failed")] {
         person.create(prompt);
@@ -109,7 +105,6 @@ fn the_gallery_passes_axe() {
     // Without the menus of the person and of the cards, which cover what is below them.
     person.evaluate("document.querySelectorAll('main details:not(.drop)').forEach(part => { part.open = true; })");
     examiner.examine(&mut person, "a chosen task, and every part open");
-    person.resize(1_280, 900);
     person.open("/studio/gallery");
     person.choose("[data-erase]");
     person.until("document.querySelector('.undo')");
@@ -127,7 +122,6 @@ fn pages_of_accounts_and_operators_pass_axe() {
     person.paste("document.querySelector('input[name=name]')", "laptop");
     person.follow("document.querySelector('form.inline button')");
     examiner.examine(&mut person, "a new key");
-    person.resize(1_280, 900);
     person.open("/studio/webhooks");
     person.paste("document.querySelector('input[name=url]')", "https://10.0.0.1/hooks");
     person.follow("document.querySelector('form.inline button')");
@@ -162,7 +156,6 @@ fn pages_of_accounts_and_operators_pass_axe() {
     ] {
         examiner.open(&mut person, path);
     }
-    person.resize(1_280, 900);
     person.open("/studio");
     person.click("document.querySelector('.person summary')");
     person.follow("document.querySelector('.person button')");
@@ -212,10 +205,8 @@ fn somebody_joins_by_an_invitation_on_pages_that_pass_axe() {
     let link = person.evaluate("document.querySelector('.secret').textContent");
     let link = link.as_str().expect("a link").to_owned();
     examiner.open(&mut person, "/studio/people");
-    person.resize(1_280, 900);
     person.browser.open(&link);
     examiner.examine(&mut person, "an invitation, for somebody who is signed in");
-    person.resize(1_280, 900);
     person.follow("document.querySelector('a[href=\"/studio\"]')");
     person.click("document.querySelector('.person summary')");
     person.follow("document.querySelector('[data-sign-out] button')");
@@ -242,7 +233,6 @@ fn a_person_links_an_identity_in_the_browser_and_signs_in_with_it() {
     let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
     let (mut person, mut examiner) = (Person::sign_in(&flags), Examiner::new());
     examiner.open(&mut person, "/studio/sessions");
-    person.resize(1_280, 900);
     person.follow("document.querySelector('a[href=\"/studio/oidc/link\"]')");
     person.until("document.querySelector('input[name=ticket]')");
     examiner.examine(&mut person, "an identity to confirm");
