@@ -1,4 +1,4 @@
-//! One file for each part of a model: its configuration and its graph.
+//! One file for each part of a model: its configuration and its graph. A graph is not built if the weights do not fit.
 
 pub mod clip;
 pub mod flux2;
