@@ -69,9 +69,6 @@ pub(super) struct AddArgs {
 
 impl AddArgs {
     /// Reads the password.
-    ///
-    /// # Errors
-    /// The file cannot be read.
     pub(super) fn read_secrets(&mut self) -> Result<(), String> {
         self.password = self.password_file.as_deref().map(|path| secret_in(path, "--password-file")).transpose()?;
         Ok(())

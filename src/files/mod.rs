@@ -85,9 +85,6 @@ pub const REPLACES: &str = "the store replaced a file that exists: use one that 
 
 impl Files {
     /// Opens result files in a directory, which must exist.
-    ///
-    /// # Errors
-    /// [`FilesError`]: the directory does not exist.
     pub fn on_disk(directory: &Path) -> Result<Self, FilesError> {
         Ok(Self::new(Backend::Directory(Directory::open(directory)?)))
     }
@@ -101,9 +98,6 @@ impl Files {
     }
 
     /// Opens result files in a directory or in a bucket.
-    ///
-    /// # Errors
-    /// As [`Files::on_disk`] and [`Files::in_bucket`].
     pub fn on_backend(backend: &FileBackend) -> Result<Self, FilesError> {
         match backend {
             FileBackend::Directory(directory) => Self::on_disk(directory),
@@ -144,17 +138,11 @@ impl Files {
 
     /// Prevents all processes of this machine from removing results until the lock is dropped, for a backup or an
     /// audit. Waits for a removal in progress.
-    ///
-    /// # Errors
-    /// [`FilesError`] if locking fails.
     pub fn keep_all(&self) -> Result<FilesLock, FilesError> {
         Ok(FilesLock::share(self.guard.as_deref())?)
     }
 
     /// Locks the files for a removal; `None` while a backup or an audit reads them.
-    ///
-    /// # Errors
-    /// [`FilesError`] if locking fails.
     pub fn try_removal(&self) -> Result<Option<FilesLock>, FilesError> {
         Ok(FilesLock::try_exclusive(self.guard.as_deref())?)
     }

@@ -71,9 +71,6 @@ impl Listener {
     }
 
     /// The TCP address, with the port that the system chose for port 0.
-    ///
-    /// # Errors
-    /// The system does not report the address.
     pub fn address(&self) -> io::Result<Option<SocketAddr>> {
         match self {
             Self::Tcp(listener) => listener.local_addr().map(Some),

@@ -111,9 +111,6 @@ fn damaged(cause: impl ToString) -> EncodeError {
 }
 
 /// One of our own PNGs, in base64.
-///
-/// # Errors
-/// The PNG is damaged.
 pub fn in_base64(format: OutputFormat, png: &[u8]) -> ImageResult<String> {
     Ok(match format {
         OutputFormat::Png => BASE64_STANDARD.encode(png),

@@ -28,9 +28,6 @@ impl Links {
     }
 
     /// The URL of a result file. Read [`Links::shown`] first: the URL may be shown during that time.
-    ///
-    /// # Errors
-    /// [`FilesError`] when the URL cannot be signed.
     pub async fn url(&self, name: &str) -> Result<String, FilesError> {
         match &self.kind {
             FileLinks::Names(base) => Ok(format!("{base}/{name}")),

@@ -48,9 +48,6 @@ impl Exporter {
     }
 
     /// Starts to send spans.
-    ///
-    /// # Errors
-    /// A message for the operator: the HTTP client cannot be set up.
     pub fn start(self, runtime: &Handle) -> Result<Sending, String> {
         let Self { url, headers, open, spans, lost } = self;
         let client = client_builder(None, Proxies::FromEnvironment).map_err(|error| error.to_string())?;

@@ -199,9 +199,6 @@ impl Renderer for EngineRenderer {
 
 impl EngineRenderer {
     /// A renderer with this engine.
-    ///
-    /// # Errors
-    /// A message for the operator when the downloader of references cannot be built.
     pub fn new(
         settings: &WorkerSettings,
         shared: Arc<ServiceContext>,

@@ -112,9 +112,6 @@ impl Client {
 
     /// Creates a task with files among its reference images, or with a preset or settings. Never sends more than one
     /// request.
-    ///
-    /// # Errors
-    /// As for [`Client::submit`].
     pub async fn submit_edit(&self, request: &EditRequest) -> Result<Accepted, ClientError> {
         let boundary = request.boundary();
         let (url, kind, body) = match request.references.is_empty() {

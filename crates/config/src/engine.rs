@@ -176,9 +176,6 @@ impl EngineSettings {
     }
 
     /// PEM of certificate authorities to trust in addition to the public ones.
-    ///
-    /// # Errors
-    /// A message for the operator: the file cannot be read.
     pub fn authorities(&self) -> Result<Option<Vec<u8>>, String> {
         authorities_in(self.engine_ca.as_deref(), "--engine-ca")
     }

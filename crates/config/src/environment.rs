@@ -30,9 +30,6 @@ pub(super) fn adopt<'a>(variables: impl Iterator<Item = (&'a String, &'a String)
 }
 
 /// Reads a secret from a file named by `setting`, without a byte order mark or trailing newline added by an editor.
-///
-/// # Errors
-/// A message for the operator: the file cannot be read.
 pub fn secret_in(path: &Path, setting: &str) -> Result<String, String> {
     let text = std::fs::read_to_string(path)
         .map_err(|error| format!("cannot read {} (from {setting}): {error}", path.display()))?;
@@ -40,9 +37,6 @@ pub fn secret_in(path: &Path, setting: &str) -> Result<String, String> {
 }
 
 /// PEM certificate authorities from the file named by `setting`, if there is one.
-///
-/// # Errors
-/// A message for the operator: the file cannot be read.
 pub(super) fn authorities_in(file: Option<&Path>, setting: &str) -> Result<Option<Vec<u8>>, String> {
     let read =
         |path: &Path| std::fs::read(path).map_err(|error| format!("cannot read {setting} {}: {error}", path.display()));

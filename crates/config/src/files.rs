@@ -88,9 +88,6 @@ impl FileUrlSettings {
     }
 
     /// The kind of links to `files`, for a service with this public URL.
-    ///
-    /// # Errors
-    /// A message for the operator: settings contradict each other.
     pub fn links(&self, files: &FilesSettings, public_url: &str) -> Result<FileLinks, String> {
         let in_bucket = files.files.as_deref().is_some_and(|url| url.starts_with("s3:"));
         Ok(match (&self.file_url, self.file_urls) {

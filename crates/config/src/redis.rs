@@ -42,9 +42,6 @@ tintype_domain::opaque_debug!(RedisServer);
 
 impl RedisSettings {
     /// The server to use, if there is one.
-    ///
-    /// # Errors
-    /// A message for the operator: a file cannot be read.
     pub fn server(&self) -> Result<Option<RedisServer>, String> {
         let given = match &self.redis {
             Some(url) => Some(url.clone()),

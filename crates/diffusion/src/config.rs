@@ -41,9 +41,6 @@ pub struct Config {
 
 impl Config {
     /// Reads the object in a file.
-    ///
-    /// # Errors
-    /// If the file cannot be read or holds no JSON object.
     pub fn read(path: &Path) -> Result<Self> {
         let text = read_text(path)?;
         let path = path.display().to_string();
@@ -104,9 +101,6 @@ impl Config {
     }
 
     /// A number from 1 to 1,048,576.
-    ///
-    /// # Errors
-    /// If it is absent or anything else.
     pub fn number(&self, key: &str) -> Result<usize> {
         self.get(key).and_then(count).ok_or_else(|| self.wrong(key, "a positive number is needed"))
     }
@@ -179,9 +173,6 @@ impl Config {
     }
 
     /// Rejects every value of `key` except these. Absent and null always pass.
-    ///
-    /// # Errors
-    /// If the field has another value.
     pub fn one_of(&self, key: &str, values: &[&str]) -> Result<()> {
         let is_known = |value: &Value| value.as_str().is_some_and(|value| values.contains(&value));
         match self.get(key) {
@@ -193,9 +184,6 @@ impl Config {
     }
 
     /// Rejects every value of `key` except `only`. Absent and null always pass.
-    ///
-    /// # Errors
-    /// If the field has another value.
     pub fn only(&self, key: &str, only: &Value) -> Result<()> {
         match self.get(key) {
             Some(value) if value != only => Err(self.wrong(key, &format!("only {only} is supported"))),

@@ -32,9 +32,6 @@ pub(crate) fn unreadable(path: &Path, error: &std::io::Error) -> Error {
 }
 
 /// Rejects files of other formats.
-///
-/// # Errors
-/// If the file has another format, or cannot be read.
 pub(crate) fn check_format(path: &Path) -> Result<()> {
     let name = path.display();
     let unreadable = |error| unreadable(path, &error);
@@ -58,9 +55,6 @@ pub(crate) fn check_format(path: &Path) -> Result<()> {
 }
 
 /// Like [`check_format`], by the first bytes alone.
-///
-/// # Errors
-/// If the file is of another format.
 pub(crate) fn check_beginning(name: &str, data: &[u8]) -> Result<()> {
     let first = &data[..data.len().min(BEGINNING)];
     let is = |what: &str| Err(Error::Unusable(format!("{name} is {what}")));

@@ -301,18 +301,12 @@ fn unwritable(path: &Path, error: &std::io::Error) -> Error {
 }
 
 /// Makes a model's 8-bit files, if they are missing or damaged.
-///
-/// # Errors
-/// If the model cannot be used, or the files cannot be written.
 pub fn quantise(folder: &Path, cache: &Path, progress: &mut dyn FnMut(&Progress)) -> Result<()> {
     let options = Options { precision: Precision::W8A8, cache: Some(cache.into()), ..Options::default() };
     prepare(folder, &options, progress).map(drop)
 }
 
 /// Opens a model, and makes the cache files that it needs, if they are missing or damaged.
-///
-/// # Errors
-/// If the model cannot be used, or the files cannot be written.
 pub fn prepare(folder: &Path, options: &Options, progress: &mut dyn FnMut(&Progress)) -> Result<Pipeline> {
     Pipeline::open_with(folder, WeightPreparation { options, rules: Rules::of_this_machine(), progress })
 }

@@ -247,9 +247,6 @@ impl Weights {
     }
 
     /// The tensors of a file in memory.
-    ///
-    /// # Errors
-    /// If the bytes aren't a complete safetensors file.
     pub(crate) fn parse(path: String, data: &'static [u8]) -> Result<Self> {
         let Header { begin, entries, notes } = Header::read(&path, data)?;
         let files = vec![data];

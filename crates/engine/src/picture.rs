@@ -104,9 +104,6 @@ impl Picture {
     }
 
     /// [`Picture::decode`], scaled down to at most `side` pixels per side.
-    ///
-    /// # Errors
-    /// As [`Picture::decode`].
     pub fn decode_within(bytes: &[u8], side: u32) -> Result<Self, PictureError> {
         let (format, mut decoder) = open(bytes)?;
         let orientation = decoder.orientation().unwrap_or(Orientation::NoTransforms);

@@ -98,9 +98,6 @@ fn sizes(settings: &EngineSettings, otherwise: Sizes) -> Sizes {
 
 /// A process's engines: the configured ones, or else the diffusion engine if a model is named or installed, or else the
 /// sketch engine.
-///
-/// # Errors
-/// A message for the operator: the settings contradict each other.
 pub fn configured(settings: &EngineSettings, data: &Path) -> Result<Vec<NamedEngine>, String> {
     let unset = settings.engine.is_none() && settings.engine_table.is_empty();
     if unset && (settings.model.is_some() || diffusion::default_model(data).is_some()) {
@@ -133,9 +130,6 @@ impl EngineModel {
 
 /// The engine named by the settings, for an installation with its models in this data directory. Reads no key, connects
 /// to no server and opens no model.
-///
-/// # Errors
-/// A message for the operator: the settings contradict each other.
 pub fn choose(settings: &EngineSettings, data: &Path) -> Result<EngineChoice, String> {
     let target = settings.target();
     if let Some(name) = settings.built_in_only().filter(|_| target != EngineTarget::Diffusion) {

@@ -104,9 +104,6 @@ tintype_domain::opaque_debug!(IdentityProvider);
 
 impl IdentityProvider {
     /// A provider, which is asked when someone wants to sign in.
-    ///
-    /// # Errors
-    /// A message for the operator: the certificate authorities cannot be used.
     pub fn new(registration: Registration, clock: Clock) -> Result<Self, String> {
         // Plain HTTP stays on this machine.
         let is_plain = registration.provider.issuer.starts_with("http:");

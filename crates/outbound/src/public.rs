@@ -255,9 +255,6 @@ pub struct PublicClient {
 impl PublicClient {
     /// Completes `builder`, which must use no proxies and follow no redirects: a proxy would resolve names itself, and
     /// the target of a redirect has to pass the checks as well.
-    ///
-    /// # Errors
-    /// The HTTP library refused the configuration.
     pub fn new(builder: ClientBuilder, resolver: PublicResolver) -> reqwest::Result<Self> {
         // A pooled connection would outlive the check of its address.
         let http = builder.dns_resolver(resolver.clone()).pool_max_idle_per_host(0).build()?;

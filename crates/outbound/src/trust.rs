@@ -33,9 +33,6 @@ pub fn public_and(pem: Option<&[u8]>) -> Result<Trusted, String> {
 }
 
 /// The certificates in `pem` and no others.
-///
-/// # Errors
-/// As [`public_and`].
 pub fn only(pem: &[u8]) -> Result<Trusted, String> {
     with(RootCertStore::empty(), pem)
 }
@@ -76,9 +73,6 @@ pub fn tls(trusted: Trusted) -> Result<ClientConfig, rustls::Error> {
 }
 
 /// TLS for an HTTP/1.1 client.
-///
-/// # Errors
-/// As [`tls`].
 pub(super) fn http_tls(trusted: Trusted) -> Result<ClientConfig, rustls::Error> {
     let mut config = tls(trusted)?;
     config.alpn_protocols = vec![b"http/1.1".to_vec()];
@@ -86,9 +80,6 @@ pub(super) fn http_tls(trusted: Trusted) -> Result<ClientConfig, rustls::Error> 
 }
 
 /// TLS for a client that trusts a server's certificate whatever the name in it.
-///
-/// # Errors
-/// As [`tls`].
 pub fn tls_for_any_name(trusted: Trusted) -> Result<ClientConfig, rustls::Error> {
     verified(trusted, false)
 }

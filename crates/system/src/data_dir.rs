@@ -38,9 +38,6 @@ pub struct DataLock {
 }
 
 /// Durably writes a file that only its owner can read, replacing an existing one.
-///
-/// # Errors
-/// An error of the file system.
 pub fn write_private(path: &Path, content: &[u8]) -> io::Result<()> {
     let unfinished = path.with_added_extension("part");
     let write = || {

@@ -233,9 +233,6 @@ impl Faults {
     }
 
     /// Injects the fault planned for `point`, if any. For code that may block.
-    ///
-    /// # Errors
-    /// The planned fault, if it is an error.
     pub fn pass_blocking(&self, point: Point) -> io::Result<()> {
         if self.inject(point)? {
             std::thread::sleep(DELAY);
@@ -244,9 +241,6 @@ impl Faults {
     }
 
     /// Injects the fault planned for `point`, if any.
-    ///
-    /// # Errors
-    /// The planned fault, if it is an error.
     pub async fn pass(&self, point: Point) -> io::Result<()> {
         if self.inject(point)? {
             tokio::time::sleep(DELAY).await;

@@ -113,9 +113,6 @@ impl PictureFile {
     }
 
     /// The PNG with its prompt, its settings and the mark of generated pictures; unchanged if it is not a PNG.
-    ///
-    /// # Errors
-    /// The template.
     pub(super) fn with_details(&self, png: &[u8]) -> Result<Vec<u8>, askama::Error> {
         let Some((header, rest)) =
             png.split_at_checked(PNG_HEADER as usize).filter(|_| png.starts_with(b"\x89PNG\r\n\x1a\n"))

@@ -142,9 +142,6 @@ struct Conversion {
 
 impl Graph {
     /// The ONNX file for the size that the graph was built for.
-    ///
-    /// # Errors
-    /// If it cannot be written.
     pub fn onnx(&self) -> Result<Vec<u8>> {
         let mut graph = self.proto.clone();
         let names = add_lists(&mut graph, self.lists.iter().map(|(name, values)| (name.as_str(), values.as_slice())));

@@ -50,9 +50,6 @@ pub struct Template {
 impl Template {
     /// The template from two graphs of a part, for sizes that have no number in common. `None` if their operators
     /// differ.
-    ///
-    /// # Errors
-    /// If the ONNX file cannot be written.
     pub fn of(one: &Graph, other: &Graph) -> Result<Option<Self>> {
         let operators = operators(one)?;
         if operators != self::operators(other)? || one.lists.len() != other.lists.len() {
@@ -99,9 +96,6 @@ impl Template {
     }
 
     /// The inputs that turn the template into the given graph. `None` if none can.
-    ///
-    /// # Errors
-    /// If the graph cannot be written.
     pub fn values(&self, graph: &Graph) -> Result<Option<Vec<(String, Value)>>> {
         if graph.lists.len() != self.places.len() || operators(graph)? != self.operators {
             return Ok(None);

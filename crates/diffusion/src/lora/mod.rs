@@ -60,9 +60,6 @@ pub(crate) struct Changes(BTreeMap<String, Vec<Change>>);
 
 impl Changes {
     /// What some LoRA files change in a part.
-    ///
-    /// # Errors
-    /// If a file cannot be used, or does not fit the part.
     pub(crate) fn read(loras: &[Lora], part: &str, weights: &Weights, uses: &Uses) -> Result<Self> {
         let mut changes = Self::default();
         if loras.is_empty() {

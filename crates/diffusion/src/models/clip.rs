@@ -36,9 +36,6 @@ pub struct Clip {
 
 impl Clip {
     /// Reads the configuration.
-    ///
-    /// # Errors
-    /// If the configuration isn't for a CLIP text encoder.
     pub fn read(config: &Config) -> Result<Self> {
         let architectures = config.get("architectures").and_then(Value::as_array);
         let known = |name: &Value| ["CLIPTextModel", "CLIPTextModelWithProjection"].iter().any(|known| name == known);

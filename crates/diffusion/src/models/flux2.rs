@@ -42,9 +42,6 @@ pub struct Flux2 {
 
 impl Flux2 {
     /// Reads the configuration.
-    ///
-    /// # Errors
-    /// If the configuration isn't for a FLUX.2 transformer.
     pub fn read(config: &Config) -> Result<Self> {
         config.only("_class_name", &json!("Flux2Transformer2DModel"))?;
         config.only("patch_size", &json!(1))?;

@@ -30,9 +30,6 @@ pub struct Qwen3 {
 
 impl Qwen3 {
     /// Reads the configuration.
-    ///
-    /// # Errors
-    /// If the configuration isn't for a Qwen 3 with full attention.
     pub fn read(config: &Config) -> Result<Self> {
         let architectures = config.get("architectures").and_then(Value::as_array);
         let known = |name: &Value| ["Qwen3ForCausalLM", "Qwen3Model"].iter().any(|known| name == known);
@@ -91,9 +88,6 @@ impl Qwen3 {
     ///
     /// Inputs: `words`, with one row for each of `tokens`, and `mask`, with one number for each. Outputs: `layer.N`,
     /// the states after each of `layers`.
-    ///
-    /// # Errors
-    /// If the weights do not fit, or the model has fewer layers.
     pub fn graph(&self, weights: &Weights, tokens: usize, layers: &[usize]) -> Result<Graph> {
         let most = layers.iter().copied().max().unwrap_or(0);
         if most > self.layers {

@@ -24,9 +24,6 @@ pub struct TinyVae {
 
 impl TinyVae {
     /// Reads the configuration.
-    ///
-    /// # Errors
-    /// If the configuration isn't for an `AutoencoderTiny`.
     pub fn read(config: &Config) -> Result<Self> {
         config.only("_class_name", &json!("AutoencoderTiny"))?;
         config.only("out_channels", &json!(3))?;

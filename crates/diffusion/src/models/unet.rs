@@ -152,9 +152,6 @@ impl Unet {
     }
 
     /// The graph's input `addition`: embeddings of the whole prompt and of sizes in pixels.
-    ///
-    /// # Errors
-    /// If their lengths don't suit the model.
     pub fn embed_addition(&self, addition: Addition, pooled: &[f32], sizes: &[usize]) -> Result<Vec<f32>> {
         let sizes = sizes.iter().flat_map(|size| self.embed(*size as f32, addition.waves));
         let numbers: Vec<f32> = pooled.iter().copied().chain(sizes).collect();

@@ -48,9 +48,6 @@ pub struct ZImage {
 
 impl ZImage {
     /// Reads the configuration.
-    ///
-    /// # Errors
-    /// If the configuration isn't for a Z-Image transformer that takes a prompt and no picture.
     pub fn read(config: &Config) -> Result<Self> {
         config.only("_class_name", &json!("ZImageTransformer2DModel"))?;
         config.only("all_patch_size", &json!([PATCH]))?;

@@ -20,9 +20,6 @@ pub struct Difference {
 
 /// Asks a model the same in 32 bits and in another precision, and compares the answers. Both are read from `folder`;
 /// `suit` says how the second one is loaded. The 32-bit model can need several times the memory.
-///
-/// # Errors
-/// As [`Pipeline::open`] and [`Pipeline::render`].
 pub fn compare(
     folder: &Path,
     suit: WeightPreparation<'_>,

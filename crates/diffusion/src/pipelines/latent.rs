@@ -92,9 +92,6 @@ impl Decoder {
     }
 
     /// The decoder in a file or folder, replacing the model's `own`, if it has one.
-    ///
-    /// # Errors
-    /// If it cannot be read, or the model cannot use it.
     fn other(path: &Path, own: Option<&Self>, unet: &Unet) -> Result<Self> {
         let by_family = if unet.addition.is_some() { single_file::SCALING_XL } else { single_file::SCALING };
         let scaling = own.and_then(Self::scaling).unwrap_or(by_family);

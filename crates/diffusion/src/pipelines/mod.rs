@@ -277,9 +277,6 @@ pub fn masks(folder: &Path) -> bool {
 }
 
 /// Whether the model in a folder or single file supports weighted prompts, from its index, without opening it.
-///
-/// # Errors
-/// If the index cannot be read.
 pub fn weighted_prompts(folder: &Path) -> Result<bool> {
     if folder.is_file() {
         return recognise(folder).map(|found| is_stable_diffusion(found.class));
@@ -376,9 +373,6 @@ impl Pipeline {
 
     /// Like [`Pipeline::open`], with other rules for 8-bit weights, or with a progress callback for making them, which
     /// takes a while.
-    ///
-    /// # Errors
-    /// As [`Pipeline::open`].
     pub fn open_with(folder: &Path, mut suit: WeightPreparation<'_>) -> Result<Self> {
         let Options { precision, runtime, .. } = suit.options;
         if matches!((precision, runtime), (Precision::F16 | Precision::Bf16, Runtime::Rten)) {
@@ -438,9 +432,6 @@ impl Pipeline {
     }
 
     /// The latent picture's shape for a size in pixels.
-    ///
-    /// # Errors
-    /// If the size does not suit the model.
     pub fn latent_shape(&self, width: usize, height: usize) -> Result<[usize; 3]> {
         let multiple = self.traits().side_multiple;
         let fits = |side: usize| side.is_multiple_of(multiple) && (multiple * 4..=MAX_SIDE).contains(&side);
@@ -489,9 +480,6 @@ impl Pipeline {
     }
 
     /// The embedding of a negative prompt, to go with the embedding of its prompt.
-    ///
-    /// # Errors
-    /// As [`Pipeline::embed`].
     pub fn embed_negative(&mut self, negative: &str, prompt: &Embedding) -> Result<Embedding> {
         if negative.is_empty() && self.family.zeros_for_nothing() {
             let zeros = |numbers: &[f32]| vec![0.0; numbers.len()];
@@ -502,9 +490,6 @@ impl Pipeline {
 
     /// The embeddings of prompts and negative prompts, all with the same number of tokens: prompts with fewer chunks
     /// are padded with empty ones.
-    ///
-    /// # Errors
-    /// As [`Pipeline::embed`].
     pub fn embed_all(
         &mut self,
         prompts: &[&str],
@@ -528,9 +513,6 @@ impl Pipeline {
     }
 
     /// Encodes a reference picture for a latent shape.
-    ///
-    /// # Errors
-    /// If the model takes none, or the runtime fails.
     pub fn look(&mut self, reference: &Picture, shape: [usize; 3]) -> Result<Latent> {
         self.encoded(reference, None, shape)
     }
@@ -573,9 +555,6 @@ impl Pipeline {
 
     /// Prepares [`Step::preview`], once. Unless the model has a tiny autoencoder, this runs its decoder for a picture
     /// of about 128 pixels per side.
-    ///
-    /// # Errors
-    /// If the runtime fails.
     pub fn learn_previews(&mut self) -> Result<()> {
         if self.sketcher.is_none() {
             self.sketcher = Some(Sketcher::new(&*self.family, &self.sessions)?);
@@ -584,9 +563,6 @@ impl Pipeline {
     }
 
     /// Decodes a latent picture.
-    ///
-    /// # Errors
-    /// If the runtime fails, or the result isn't a picture.
     pub fn decode(&self, latent: &Latent) -> Result<Picture> {
         picture(latent, &planes_of(&*self.family, &self.sessions, latent)?)
     }

@@ -63,9 +63,6 @@ impl Runtime {
     }
 
     /// Loads a graph.
-    ///
-    /// # Errors
-    /// If the runtime rejects the graph.
     pub fn load(&self, graph: Graph) -> Result<Session> {
         let onnx = graph.onnx()?;
         Ok(Session { loaded: Arc::new(self.load_as(onnx, &graph)?), values: Vec::new(), runs: Arc::default() })
@@ -104,9 +101,6 @@ enum Loaded {
 
 impl Session {
     /// Runs the graph and returns the named outputs.
-    ///
-    /// # Errors
-    /// If there is no such input or output, or the runtime fails.
     pub fn run<const N: usize>(&self, inputs: &[(&str, Input<'_>)], outputs: [&str; N]) -> Result<[Vec<f32>; N]> {
         let values = self.values.iter().map(|(name, value)| {
             let input = match value {

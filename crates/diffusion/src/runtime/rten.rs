@@ -13,9 +13,6 @@ pub(super) struct Session {
 
 impl Session {
     /// Loads a graph. 32-bit weights stay in their mapped file.
-    ///
-    /// # Errors
-    /// If the runtime rejects the graph.
     pub(super) fn load(onnx: Vec<u8>, graph: &Graph) -> Result<Self> {
         let converted = graph.converted();
         let mut options = ModelOptions::with_all_ops();
@@ -28,9 +25,6 @@ impl Session {
     }
 
     /// Runs the graph and returns the named outputs.
-    ///
-    /// # Errors
-    /// If there is no such input or output, or the runtime fails.
     pub(super) fn run<const N: usize>(
         &self,
         inputs: &[(&str, Input<'_>)],

@@ -97,9 +97,6 @@ impl Sessions {
     }
 
     /// A session for a part. `graph` writes the graph for a batch and sizes.
-    ///
-    /// # Errors
-    /// If `graph` fails, or the runtime rejects its result.
     pub fn of(&self, key: PartKey<'_>, graph: impl Fn(usize, &[usize]) -> Result<Graph>) -> Result<Arc<Session>> {
         let PartKey { part, batch, sizes, examples } = key;
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);

@@ -29,9 +29,6 @@ pub struct Clip {
 impl Clip {
     /// Reads a folder with `tokenizer_config.json`, and with `vocab.json` and `merges.txt`, or `tokenizer.json`; also
     /// `special_tokens_map.json` and `added_tokens.json`, if they are there. All prompts become `length` tokens.
-    ///
-    /// # Errors
-    /// If a file is missing, damaged, or for another kind of tokenizer.
     pub fn read(folder: &Path, length: usize) -> Result<Self> {
         let config = Config::read(&folder.join("tokenizer_config.json"))?;
         let class = config.text("tokenizer_class", "CLIPTokenizer")?;

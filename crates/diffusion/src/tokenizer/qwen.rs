@@ -76,9 +76,6 @@ pub struct Qwen {
 impl Qwen {
     /// Reads a folder with `tokenizer_config.json`, and with `vocab.json` and `merges.txt`, or `tokenizer.json`. A prompt
     /// becomes at most `length` tokens.
-    ///
-    /// # Errors
-    /// If a file is missing, damaged, or for another kind of tokenizer.
     pub fn read(folder: &Path, length: usize, thinking: Thinking) -> Result<Self> {
         let config = Config::read(&folder.join("tokenizer_config.json"))?;
         let class = config.text("tokenizer_class", "Qwen2Tokenizer")?;

@@ -37,9 +37,6 @@ fn share(engines: &mut [NamedEngine], limit: u64) -> Result<(), String> {
 }
 
 /// Divides this machine's memory.
-///
-/// # Errors
-/// As [`share`].
 pub fn share_memory(engines: &mut [NamedEngine]) -> Result<(), String> {
     share(engines, machine::memory_limit())
 }

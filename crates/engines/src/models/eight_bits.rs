@@ -41,9 +41,6 @@ pub fn verify(installed: &Installed) -> Result<(), String> {
 }
 
 /// [`make`] on a separate thread.
-///
-/// # Errors
-/// As [`make`].
 pub async fn make_beside(installed: Installed, watch: Arc<dyn Watch + Send + Sync>) -> Result<(), String> {
     let making = spawn_blocking(move || make(&installed, &*watch));
     making.await.map_err(|error| format!("making the 8-bit weights ended unexpectedly: {error}"))?

@@ -163,9 +163,6 @@ pub(super) fn read_json<T: DeserializeOwned>(folder: &Path, name: &str) -> Resul
 }
 
 /// Reads an operator's file of up to 1 MiB. It can be a symbolic link, as all files in a hub's cache are.
-///
-/// # Errors
-/// As [`read_json`].
 pub(super) fn read_operators_json<T: DeserializeOwned>(path: &Path) -> Result<T, String> {
     let flags = OFlags::CLOEXEC | OFlags::NONBLOCK;
     parse(path, openat(CWD, path, flags, Mode::empty()).map(File::from))

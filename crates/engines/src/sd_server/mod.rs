@@ -33,9 +33,6 @@ use tintype_config::EngineSettings;
 const EDITING_MODELS: [&str; 6] = ["edit", "kontext", "klein", "flux2", "flux.2", "flux-2"];
 
 /// Servers at these URLs, or children of this process if there are none.
-///
-/// # Errors
-/// A message for the operator: the settings contradict each other.
 pub(super) fn choose(urls: &[Url], settings: &EngineSettings) -> Result<EngineChoice, String> {
     let (count, description) = match urls {
         [] => (settings.devices().len(), "stable-diffusion.cpp's server, run by this process".to_owned()),

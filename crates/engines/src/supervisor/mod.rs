@@ -390,9 +390,6 @@ pub async fn answer(request: impl Future<Output = Result<(), EngineError>>) -> R
 }
 
 /// A free local port. If another program takes it before the child does, the child ends and is started on another port.
-///
-/// # Errors
-/// A message for the operator: all ports are taken.
 pub fn free_port() -> Result<u16, String> {
     let bound = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).and_then(|listener| listener.local_addr());
     bound.map(|address| address.port()).map_err(|error| format!("no port of this machine is free: {error}"))

@@ -201,9 +201,6 @@ impl References {
     }
 
     /// [`References::new`] with `lookup` instead of the DNS.
-    ///
-    /// # Errors
-    /// As [`References::new`].
     pub fn with_lookup(options: ReferenceOptions, lookup: Arc<dyn Lookup>) -> Result<Self, SetupError> {
         let exception = options.trust.as_ref().map(|trust| (trust.host.clone(), trust.address));
         Self::with_resolver(options, PublicResolver::new(lookup, exception))
@@ -234,9 +231,6 @@ impl References {
 
     /// [`References::fetch`] within the account's share of concurrent downloads, so that its slow references do not
     /// delay other accounts.
-    ///
-    /// # Errors
-    /// As [`References::fetch`].
     pub async fn fetch_for(&self, account: Id, urls: &[ReferenceUrl]) -> Result<Vec<Picture>, ReferenceFault> {
         self.fetch_all(Some(account), urls).await
     }

@@ -118,9 +118,6 @@ pub fn end_before_service() {
 /// Irrevocably confines this process, which renders. It can use this much memory of its own, in bytes; mapped files
 /// don't count. Everything that it starts later is confined too. Fails without the limits; the system call filter
 /// depends on the kernel.
-///
-/// # Errors
-/// A system call fails.
 pub fn confine_engine(memory_bytes: u64, on_gpu: bool) -> rustix::io::Result<Confinement> {
     lower(Resource::Data, memory_bytes)?;
     // A core file would hold prompts and pictures.

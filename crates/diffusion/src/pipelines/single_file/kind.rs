@@ -68,9 +68,6 @@ const PARTS: [(&[&str], &str); 5] = [
 ];
 
 /// The family of a complete model, or of one that lacks only its VAE, for which another one can be used.
-///
-/// # Errors
-/// A message about what the file is or lacks, and what to do.
 pub(super) fn identify(tensors: &Tensors) -> Result<Kind> {
     let is = |what: &str, remedy: &str| Error::Unusable(format!("{} is {what}: {remedy}", tensors.path));
     if let Some((_, what, remedy)) = OTHERS.iter().find(|(names, ..)| tensors.mentions(names)) {

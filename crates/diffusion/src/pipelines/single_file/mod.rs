@@ -81,9 +81,6 @@ pub struct Recognised {
 }
 
 /// Recognises the model in a file.
-///
-/// # Errors
-/// A message about what the file is or lacks, and what to do.
 pub fn recognise(path: &Path) -> Result<Recognised> {
     let tensors = Tensors::read(path)?;
     let (class, references, folder, files) = match Found::of(path, &tensors)? {
@@ -124,9 +121,6 @@ fn class_of(kind: Kind, tensors: &Tensors) -> Result<&'static str> {
 }
 
 /// Reads a file's parts. The file must contain a VAE unless the model `has_other_vae`.
-///
-/// # Errors
-/// If the file is damaged, is something else, or lacks a part.
 pub(super) fn parts(path: &Path, has_other_vae: bool) -> Result<ModelParts> {
     // Before the weights are read, so that a file of another kind is named, whatever its numbers are.
     let tensors = Tensors::read(path)?;

@@ -155,9 +155,6 @@ fn identify(tensors: &Tensors) -> Option<(Family, &'static str)> {
 
 impl Found {
     /// The transformer in a file; `None` if it isn't a known one.
-    ///
-    /// # Errors
-    /// A message about what the file is or lacks, and what to do.
     pub(super) fn of(path: &Path, tensors: &Tensors) -> Result<Option<Self>> {
         let Some((family, prefix)) = identify(tensors) else { return Ok(None) };
         let is = |what: String| Error::Unusable(format!("{} is {what}", tensors.path));
@@ -240,9 +237,6 @@ impl Found {
     }
 
     /// The model's parts.
-    ///
-    /// # Errors
-    /// If a file is damaged or is something else.
     pub(super) fn parts(&self) -> Result<QwenParts> {
         let Self { family, prefix, path, encoder, vae, .. } = self;
         let config = |name: &str, fields: Value| match self.beside(name) {

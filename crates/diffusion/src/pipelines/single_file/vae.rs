@@ -20,9 +20,6 @@ const MAX_LAYERS: usize = 256;
 
 /// Reads an autoencoder: a folder in `diffusers` format, or a file with `diffusers` or original names. A file doesn't
 /// say how latents are scaled, so `scaling` is used.
-///
-/// # Errors
-/// If it is missing, damaged, or something else.
 pub(in crate::pipelines) fn vae_parts(path: &Path, scaling: f32) -> Result<(Config, Weights)> {
     if path.is_dir() {
         let config = path.join("config.json");
