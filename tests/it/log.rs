@@ -1,6 +1,6 @@
 //! The log of the real program leads from the request id that a caller quotes to the cause.
 
-use std::fs::{self, File};
+use std::fs;
 use std::path::Path;
 
 use http_body_util::Full;
@@ -9,16 +9,9 @@ use serde_json::json;
 use tempfile::TempDir;
 use tokio::net::TcpStream;
 
-use crate::rigs::binary::{self, Server, tintype};
+use crate::rigs::binary::{self, Server};
 use crate::rigs::http::{GENERATE, TASKS, ended, exchange, send};
 use crate::rigs::ports::Port;
-
-fn serve(data: &Path, log: &Path, flags: &[&str]) -> Server {
-    let mut command = tintype();
-    command.args(["serve", "--listen", "127.0.0.1:0", "--log", "info", "--data"]).arg(data).args(flags);
-    command.stderr(File::create(log).expect("a file"));
-    Server::spawn(command)
-}
 
 /// The lines of a log that hold `id`.
 fn lines(log: &Path, id: &str) -> Vec<String> {
@@ -30,7 +23,7 @@ fn lines(log: &Path, id: &str) -> Vec<String> {
 async fn the_request_id_of_a_failed_submit_leads_to_its_cause() {
     let directory = TempDir::new().expect("a directory");
     let log = directory.path().join("log");
-    let server = serve(&directory.path().join("data"), &log, &["--test-fault", "before-submit=error"]);
+    let server = Server::with_log(&directory.path().join("data"), &log, &["--test-fault", "before-submit=error"]);
     let key = server.first_key().expect("a key");
     let prompt = "a boat of secrets";
     let answer = send(server.address, "POST", GENERATE, &key, &json!({ "prompt": prompt }).to_string()).await;
@@ -46,7 +39,7 @@ async fn the_request_id_of_a_failed_submit_leads_to_its_cause() {
 async fn the_request_id_of_a_submit_leads_to_its_failed_render() {
     let directory = TempDir::new().expect("a directory");
     let (data, log) = (directory.path().join("data"), directory.path().join("log"));
-    let server = serve(&data, &log, &[]);
+    let server = Server::with_log(&data, &log, &[]);
     let key = server.first_key().expect("a key");
     let answer =
         send(server.address, "POST", GENERATE, &key, &json!({ "prompt": "a boat [[fail]]" }).to_string()).await;
@@ -70,7 +63,7 @@ async fn a_successful_read_is_counted_and_not_logged() {
     let directory = TempDir::new().expect("a directory");
     let (data, log) = (directory.path().join("data"), directory.path().join("log"));
     let metrics = Port::take();
-    let server = serve(&data, &log, &["--metrics-listen", &metrics.address.to_string()]);
+    let server = Server::with_log(&data, &log, &["--metrics-listen", &metrics.address.to_string()]);
     let key = server.first_key().expect("a key");
     let read = send(server.address, "GET", TASKS, &key, "").await;
     assert_eq!(read.status, 200);
@@ -90,7 +83,7 @@ async fn a_successful_read_is_counted_and_not_logged() {
 async fn the_cause_of_an_unusable_reference_is_logged_with_its_task_and_account_and_not_shown() {
     let directory = TempDir::new().expect("a directory");
     let (data, log) = (directory.path().join("data"), directory.path().join("log"));
-    let server = serve(&data, &log, &[]);
+    let server = Server::with_log(&data, &log, &[]);
     let key = server.first_key().expect("a key");
     let body = json!({ "prompt": "a boat", "reference_images": ["https://nowhere.test.example/a.png?signature"] });
     let answer = send(server.address, "POST", GENERATE, &key, &body.to_string()).await;
@@ -114,7 +107,7 @@ async fn lines_about_requests_name_the_client_if_the_operator_wants_that() {
     let directory = TempDir::new().expect("a directory");
     let (data, log) = (directory.path().join("data"), directory.path().join("log"));
     let said = async |flags: &[&str]| {
-        let server = serve(&data, &log, flags);
+        let server = Server::with_log(&data, &log, flags);
         let request = Request::builder().uri(TASKS).header("host", "localhost");
         let request = request.header("x-forwarded-for", "203.0.113.7, 192.0.2.9").body(Full::default());
         let stream = TcpStream::connect(server.address).await.expect("it listens");

@@ -1,6 +1,5 @@
 //! The queue: its pause for maintenance, and the places of tasks in it.
 
-use std::fs::File;
 use std::time::Duration;
 
 use serde_json::{Value, json};
@@ -8,7 +7,7 @@ use tempfile::TempDir;
 use tintype::service::wait_estimator::MIN_SAMPLES;
 use tintype_domain::model::{FailureCause, TaskId};
 
-use crate::rigs::binary::{self, Ran as _, Server, refused, tintype};
+use crate::rigs::binary::{self, Ran as _, Server, refused};
 use crate::rigs::http::{Answer, TASKS, ended, submit};
 use crate::rigs::service::{Caller, Service};
 use crate::rigs::wait::until;
@@ -60,10 +59,7 @@ async fn no_submit_is_refused_because_a_paused_queue_is_long() {
 async fn the_operator_pauses_and_resumes_a_running_server() {
     let directory = TempDir::new().expect("a directory");
     let (data, log) = (directory.path().join("data"), directory.path().join("log"));
-    let mut command = tintype();
-    command.args(["serve", "--listen", "127.0.0.1:0", "--log", "info", "--data"]).arg(&data);
-    command.stderr(File::create(&log).expect("a file"));
-    let server = Server::spawn(command);
+    let server = Server::with_log(&data, &log, &[]);
     let key = server.first_key().expect("a key");
     let logged = async |event: &str| {
         until(async || std::fs::read_to_string(&log).expect("a log").contains(event)).await;

@@ -2,7 +2,6 @@
 
 use std::fs::File;
 use std::io::{Read as _, Write as _};
-use std::path::Path;
 use std::sync::{Arc, Mutex};
 
 use axum::Router;
@@ -107,13 +106,6 @@ fn within<'a>(spans: &'a [Span], parent: &Span) -> (Vec<&'a str>, Vec<&'a Span>)
     let mut children: Vec<_> = spans.iter().filter(|span| span.parent_span_id == parent.span_id).collect();
     children.sort_by_key(|span| span.start_time_unix_nano);
     (children.iter().map(|span| span.name.as_str()).collect(), children)
-}
-
-fn serve(data: &Path, log: &Path, otlp: &str) -> Server {
-    let mut command = tintype();
-    command.args(["serve", "--listen", "127.0.0.1:0", "--log", "info", "--otlp", otlp, "--data"]).arg(data);
-    command.stderr(File::create(log).expect("a file"));
-    Server::spawn(command)
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -228,7 +220,7 @@ async fn failures_are_failed_spans() {
 async fn a_collector_that_is_gone_costs_one_warning_and_nothing_else() {
     let (gone, data) = (Port::take(), TempDir::new().expect("a directory"));
     let log = data.path().join("log");
-    let server = serve(&data.path().join("data"), &log, &format!("http://{}", gone.address));
+    let server = Server::with_log(&data.path().join("data"), &log, &["--otlp", &format!("http://{}", gone.address)]);
     let key = server.first_key().expect("a key");
     for _ in 0..3 {
         let task_id = submit(&server, &key, PROMPT).await;
@@ -252,7 +244,7 @@ async fn a_port_for_grpc_is_recognised() {
         stream.write_all(b"\0\0\0\x04\0\0\0\0\0").expect("an answer");
     });
     let log = data.path().join("log");
-    let server = serve(&data.path().join("data"), &log, &url);
+    let server = Server::with_log(&data.path().join("data"), &log, &["--otlp", &url]);
     send(server.address, "GET", TASKS, "", "").await;
     server.stop();
     let log = std::fs::read_to_string(log).expect("a log");
@@ -264,7 +256,7 @@ async fn a_collector_that_refuses_is_warned_of_once_and_heard_of_when_it_is_back
     let ((collector, url), data) = (Collector::start().await, TempDir::new().expect("a directory"));
     let log = data.path().join("log");
     *collector.status.lock().expect("no panic") = StatusCode::SERVICE_UNAVAILABLE;
-    let server = serve(&data.path().join("data"), &log, &url);
+    let server = Server::with_log(&data.path().join("data"), &log, &["--otlp", &url]);
     for _ in 0..2 {
         send(server.address, "GET", TASKS, "", "").await;
         collector.arrived.notified().await;
@@ -285,7 +277,7 @@ async fn a_collector_that_hangs_stops_neither_tasks_nor_the_stop() {
     let hanging = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
     let url = format!("http://{}", hanging.local_addr().expect("an address"));
     let log = data.path().join("log");
-    let server = serve(&data.path().join("data"), &log, &url);
+    let server = Server::with_log(&data.path().join("data"), &log, &["--otlp", &url]);
     let key = server.first_key().expect("a key");
     let task_id = submit(&server, &key, PROMPT).await;
     assert_eq!(ended(&server, &key, &task_id).await["status"], "completed");

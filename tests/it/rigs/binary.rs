@@ -1,6 +1,7 @@
 //! The real `tintype` program, started and stopped as an operator does it.
 
 use std::ffi::OsStr;
+use std::fs::File;
 use std::io::{BufRead as _, BufReader, Read as _};
 use std::net::SocketAddr;
 use std::ops::{Deref, DerefMut};
@@ -170,6 +171,14 @@ impl Server {
         let mut command = tintype();
         command.args(["serve", "--listen", "127.0.0.1:0", "--log", "warn", "--data"]).arg(data).args(flags);
         Self::spawn(small_sketches(command, data))
+    }
+
+    /// Starts with a log in a file.
+    pub fn with_log(data: &Path, log: &Path, flags: &[&str]) -> Self {
+        let mut command = tintype();
+        command.args(["serve", "--listen", "127.0.0.1:0", "--log", "info", "--data"]).arg(data).args(flags);
+        command.stderr(File::create(log).expect("a file"));
+        Self::spawn(command)
     }
 
     /// Starts a new installation, and returns its data directory and its first key, too.

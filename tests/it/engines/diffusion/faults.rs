@@ -203,11 +203,9 @@ async fn a_prompt_that_always_kills_the_child_ends_after_three_attempts_with_a_r
     let data = TempDir::new().expect("a directory");
     let (_directory, model) = copy_of("sd15");
     let log = data.path().join("log");
-    let mut command = tintype();
-    command.args(["serve", "--listen", "127.0.0.1:0", "--log", "info", "--data"]).arg(data.path().join("data"));
-    command.args(flags(&model)).args(["--engine-steps", "1000"]);
-    command.stderr(fs::File::create(&log).expect("a file"));
-    let server = Server::spawn(command);
+    let flags = flags(&model);
+    let flags: Vec<_> = flags.iter().map(String::as_str).chain(["--engine-steps", "1000"]).collect();
+    let server = Server::with_log(&data.path().join("data"), &log, &flags);
     let key = server.first_key().expect("a key");
     let task_id = submit(&server, &key, "a boat of gold").await;
     let steps = |answer: &crate::rigs::http::Answer| answer.headers.get("x-steps").is_some();
