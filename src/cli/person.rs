@@ -146,7 +146,7 @@ async fn add(args: AddArgs, store: &Arc<Store>) -> Outcome {
     password.as_deref().map(|password| check_password(password, &names)).transpose()?;
     let people = People::new(store.clone());
     let name = people.known_as(args.name.clone()).await?;
-    let person = create(store, &account, &name, args.role).await?;
+    let person = created(store.create_person(account.id, &name, args.role).await?, &account, &name)?;
     if let Some(password) = password {
         people.set_password(&person, password).await??;
     }
@@ -158,10 +158,6 @@ async fn add(args: AddArgs, store: &Arc<Store>) -> Outcome {
         format!("Added {name} to the account {account} as {role}.{next}")
     })
     .await
-}
-
-async fn create(store: &Store, account: &Account, name: &str, role: Role) -> Result<Person, Failure> {
-    created(store.create_person(account.id, name, role).await?, account, name)
 }
 
 fn created(added: PersonAdded, account: &Account, name: &str) -> Result<Person, Failure> {
