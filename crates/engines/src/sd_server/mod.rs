@@ -58,7 +58,7 @@ pub(super) fn choose(urls: &[Url], settings: &EngineSettings) -> Result<EngineCh
     let extra = checked_extra(settings)?;
     let (urls, settings) = (urls.to_vec(), settings.clone());
     Ok(EngineChoice::new(info, move |context| {
-        let places = if urls.is_empty() {
+        let servers = if urls.is_empty() {
             settings.devices().into_iter().map(|device| ServerSlot::child(device, &settings, &context)).collect()
         } else {
             let endpoints = Endpoint::all(&urls, &settings, &context)?;
@@ -69,8 +69,8 @@ pub(super) fn choose(urls: &[Url], settings: &EngineSettings) -> Result<EngineCh
             endpoints.into_iter().map(attach).collect::<Result<Vec<_>, String>>()
         }?;
         // Servers have their own queues, and the engine's slots limit its tasks.
-        let places = Servers::new(places, usize::MAX);
-        Ok(Arc::new(SdServer { places, max_references }))
+        let servers = Servers::new(servers, usize::MAX);
+        Ok(Arc::new(SdServer { servers, max_references }))
     }))
 }
 
@@ -107,7 +107,7 @@ fn is_no_table((_, value): &(&str, Option<&Value>)) -> bool {
 
 #[derive(Debug)]
 struct SdServer {
-    places: Servers<ServerSlot>,
+    servers: Servers<ServerSlot>,
     max_references: usize,
 }
 
@@ -222,13 +222,13 @@ impl Engine for SdServer {
         progress: Progress,
         cancel: CancellationToken,
     ) -> Result<Vec<Picture>, EngineError> {
-        let render = async |place: Arc<ServerSlot>| place.render(&brief, self.max_references, &progress).await;
-        let pictures = self.places.call(BriefHash::from(&brief), render);
+        let render = async |server: Arc<ServerSlot>| server.render(&brief, self.max_references, &progress).await;
+        let pictures = self.servers.call(BriefHash::from(&brief), render);
         cancel.run_until_cancelled(pictures).await.unwrap_or_else(|| Err(EngineError::cancelled()))
     }
 
     async fn started(&self) -> Result<(), EngineError> {
-        let children = self.places.all().iter().filter_map(|place| match &**place {
+        let children = self.servers.all().iter().filter_map(|server| match &**server {
             ServerSlot::Child(_, supervisor) => Some(supervisor.started()),
             ServerSlot::Attached(_) => None,
         });
@@ -239,11 +239,11 @@ impl Engine for SdServer {
     }
 
     async fn probe(&self) -> Result<(), EngineError> {
-        self.places.probe().await
+        self.servers.probe().await
     }
 
     async fn devices(&self) -> Vec<Device> {
-        self.places.all().iter().filter_map(|place| place.device()).collect()
+        self.servers.all().iter().filter_map(|server| server.device()).collect()
     }
 }
 
