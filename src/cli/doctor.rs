@@ -34,7 +34,7 @@ use tintype_engine::{Brief, CancellationToken, Progress};
 use tintype_engines::models;
 use tintype_engines::{EngineContext, diffusion};
 use tintype_outbound::identity_provider::{IdentityProvider, Registration};
-use tintype_store::{Abilities, EngineState, QueueDepth, Store, WaitingForEngine};
+use tintype_store::{EngineState, QueueDepth, ReferenceLimits, Store, WaitingForEngine};
 use tintype_store::{postgres, sqlite};
 use tintype_system::clock::{Clock, Timestamp};
 use tintype_system::data_dir;
@@ -320,8 +320,8 @@ async fn queue(existing: Result<&Existing, &String>) -> Result<String, Failure> 
 }
 
 fn without_engine(depth: &QueueDepth, engines: &[EngineState], named: &[WaitingForEngine]) -> Option<String> {
-    let abilities = Abilities::of(engines);
-    let tasks = depth.beyond(abilities.available);
+    let limits = ReferenceLimits::of(engines);
+    let tasks = depth.beyond(limits.available);
     if tasks == 0 {
         let named = named.iter().filter(|waiting| waiting.lacks_worker(engines));
         let waits = |waiting: &WaitingForEngine| {
@@ -333,7 +333,7 @@ fn without_engine(depth: &QueueDepth, engines: &[EngineState], named: &[WaitingF
     }
     let tasks = counted(tasks, "task waits", "tasks wait");
     let missing: Vec<String> =
-        abilities.missing(engines).map(|engine| format!("{} (last seen {})", engine.name, engine.seen_at)).collect();
+        limits.missing(engines).map(|engine| format!("{} (last seen {})", engine.name, engine.seen_at)).collect();
     Some(match missing.as_slice() {
         [] => format!("{tasks}, and no worker runs"),
         missing => format!("{tasks} for an engine that no worker has now: {}", missing.join(", ")),

@@ -3,7 +3,7 @@
 use prometheus::{IntGauge, IntGaugeVec, Opts, Registry};
 
 use super::{level, registered};
-use tintype_store::{Abilities, EngineState, QueueDepth};
+use tintype_store::{EngineState, QueueDepth, ReferenceLimits};
 use tintype_system::clock::Timestamp;
 
 /// The length of the queue, and the engines that take work.
@@ -42,7 +42,7 @@ impl QueueMetrics {
         self.leased.set(level(depth.leased));
         self.oldest_seconds.set(depth.oldest.map_or(0, |oldest| level(now.since(oldest).as_secs())));
         self.paused.set(i64::from(depth.paused_at.is_some()));
-        self.without_engine.set(level(depth.beyond(Abilities::of(engines).available)));
+        self.without_engine.set(level(depth.beyond(ReferenceLimits::of(engines).available)));
         // Without those that no longer belong to the installation.
         self.engine_available.reset();
         for engine in engines {

@@ -85,7 +85,7 @@ pub use self::schema::{FIRST_VERSION, Schema};
 pub use self::shared_links::{NewSharedLink, SharedLink, Target};
 pub use self::uploads::{NewUpload, Upload, UploadedPicture};
 pub use self::workers::{
-    ANY_REFERENCES, Abilities, ENGINE_SILENCE, EndingsElsewhere, EngineState, WORKER_SILENCE, WaitingForEngine,
+    ANY_REFERENCES, ENGINE_SILENCE, EndingsElsewhere, EngineState, ReferenceLimits, WORKER_SILENCE, WaitingForEngine,
     WaitingTask, WorkerReport,
 };
 

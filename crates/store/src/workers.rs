@@ -91,17 +91,17 @@ impl WaitingForEngine {
     }
 }
 
-/// The tasks that some engines can do together.
+/// Most reference images of a task that some engines can do together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Abilities {
+pub struct ReferenceLimits {
     /// The highest number of reference images per task that any of them takes; `None` if there is no engine.
     pub configured: Option<u32>,
     /// Most reference images of a task that an engine with an available worker takes.
     pub available: Option<u32>,
 }
 
-impl Abilities {
-    /// What these engines can do together.
+impl ReferenceLimits {
+    /// The limits of these engines together.
     pub fn of(engines: &[EngineState]) -> Self {
         let available = engines.iter().filter(|engine| engine.workers > 0);
         Self {

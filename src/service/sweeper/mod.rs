@@ -17,14 +17,14 @@ use tintype_domain::endpoint::MAX_WAITING;
 use tintype_store::{CALL_LIFE, DeleteSessions, Reclaim, StoreError};
 use tintype_system::locked::Locked as _;
 
-mod abilities;
 mod clock_set_back;
 mod files;
 mod gallery;
+mod unserved_tasks;
 mod uploads;
 
-use self::abilities::Missing;
 use self::files::FileRule;
+use self::unserved_tasks::Missing;
 
 /// Name of the sweep that removes old tasks and their files; the other sweeps are named after their day.
 const REMOVALS: &str = "removals";

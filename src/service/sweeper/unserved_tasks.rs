@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::{Sweeper, failed};
 use crate::service::ServiceContext;
 use tintype_domain::request::MAX_REFERENCES;
-use tintype_store::{Abilities, StoreError};
+use tintype_store::{ReferenceLimits, StoreError};
 use tintype_system::locked::Locked as _;
 
 /// Tasks wait this long for an engine before the log says so, because starting workers need a moment.
@@ -39,27 +39,23 @@ impl Sweeper {
         // In this order, so that the engine of a task that has just come is known.
         let waiting = store.waiting_for_engines().await?;
         let engines = store.engines().await?;
-        let abilities = Abilities::of(&engines);
-        if let Some(most) = abilities.configured.filter(|most| (*most as usize) < MAX_REFERENCES) {
+        let limits = ReferenceLimits::of(&engines);
+        if let Some(most) = limits.configured.filter(|most| (*most as usize) < MAX_REFERENCES) {
             endings.fail_over_reference_limit(most).await?;
         }
         if !engines.is_empty() && waiting.iter().any(|waiting| waiting.is_unmatched(&engines)) {
             let known: Vec<_> = engines.iter().map(|engine| (engine.name.clone(), engine.max_references)).collect();
             endings.fail_without_engine(&known).await?;
         }
-        let of_any = match abilities.available {
-            Some(_) if abilities.available == abilities.configured => 0,
+        let of_any = match limits.available {
+            Some(_) if limits.available == limits.configured => 0,
             available => store.queue_depth().await?.beyond(available),
         };
-        let mut missing: Vec<_> = if of_any > 0 {
-            abilities.missing(&engines).map(|engine| engine.name.clone()).collect()
-        } else {
-            Vec::new()
-        };
+        let mut missing: Vec<_> =
+            if of_any > 0 { limits.missing(&engines).map(|engine| engine.name.clone()).collect() } else { Vec::new() };
         let mut tasks = of_any;
         // Without any worker, these are among the others.
-        for waiting in waiting.iter().filter(|waiting| abilities.available.is_some() && waiting.lacks_worker(&engines))
-        {
+        for waiting in waiting.iter().filter(|waiting| limits.available.is_some() && waiting.lacks_worker(&engines)) {
             tasks += waiting.tasks;
             missing.push(waiting.engine.clone());
         }
