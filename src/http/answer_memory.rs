@@ -9,7 +9,7 @@ use axum::body::{Body, Bytes, HttpBody};
 use axum::response::Response;
 use hyper::body::{Frame, SizeHint};
 
-use crate::service::call_hold::Hold;
+use crate::service::call_hold::CallHold;
 use tintype_system::locked::Locked as _;
 
 /// Bytes of a part of an answer. The connection takes a part when it has sent most of those before it.
@@ -19,7 +19,7 @@ const PART: usize = 16 * 1024;
 #[derive(Debug, Clone, Default)]
 pub(super) struct AnswerMemory {
     held: Arc<Mutex<Vec<Box<dyn Any + Send>>>>,
-    hold: Arc<Mutex<Option<Hold>>>,
+    hold: Arc<Mutex<Option<CallHold>>>,
 }
 
 impl AnswerMemory {
@@ -29,7 +29,7 @@ impl AnswerMemory {
 
     /// Ends this hold when the connection has taken the last part: until then the client may break off, and repeat its
     /// call.
-    pub(super) fn end_with(&self, hold: Hold) {
+    pub(super) fn end_with(&self, hold: CallHold) {
         *self.hold.locked() = Some(hold);
     }
 
@@ -51,7 +51,7 @@ impl AnswerMemory {
 }
 
 /// `response`, which ends the hold when the connection takes its last part.
-pub(super) fn deliver(hold: Hold, response: Response) -> Response {
+pub(super) fn deliver(hold: CallHold, response: Response) -> Response {
     let memory = AnswerMemory::default();
     memory.end_with(hold);
     response.map(|body| Body::new(memory.attach_to_body(body)))

@@ -15,14 +15,14 @@ const LONGEST_END: Duration = Duration::from_secs(2);
 
 /// The hold. Dropping it records that the caller hung up.
 #[derive(Debug)]
-pub struct Hold {
+pub struct CallHold {
     shared: Arc<ServiceContext>,
     task_id: Id,
     holder: i64,
     ended: bool,
 }
 
-impl Hold {
+impl CallHold {
     /// This attempt's hold; `None` with an idempotency key, because then the answer can be requested many times.
     pub fn of(call: &Call, task_id: Id, shared: &Arc<ServiceContext>) -> Option<Self> {
         let hold = || Self { shared: shared.clone(), task_id, holder: call.holder, ended: false };
@@ -72,7 +72,7 @@ impl Hold {
     }
 }
 
-impl Drop for Hold {
+impl Drop for CallHold {
     fn drop(&mut self) {
         drop(self.end(CallEnd::HungUp));
     }

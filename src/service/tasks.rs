@@ -9,7 +9,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::Instrument as _;
 
 use crate::service::ServiceContext;
-use crate::service::call_hold::Hold;
+use crate::service::call_hold::CallHold;
 use crate::service::failed_tasks::FailedTasks;
 use crate::service::finished::Finished;
 use crate::service::queue_positions::QueuePosition;
@@ -136,7 +136,7 @@ impl Tasks {
             let submission =
                 shared.store.submit_before(start, account_id, origin, surface, request, max_unfinished).await?;
             if let Submission::Accepted(task) = &submission {
-                hold = call.and_then(|call| Hold::of(&call, task.id, &shared));
+                hold = call.and_then(|call| CallHold::of(&call, task.id, &shared));
                 shared.queued.send_replace(());
                 shared.wait_estimator.grow(TaskRef { id: task.id, account_id, surface }, references);
                 shared.metrics.submitted.inc();
@@ -158,7 +158,7 @@ impl Tasks {
         to_its_end(async move {
             let attachment = shared.store.with_right(right).attach_call(key_id, call).await?;
             let hold = match attachment {
-                Attachment::Task(task_id) => Hold::of(&call, task_id, &shared),
+                Attachment::Task(task_id) => CallHold::of(&call, task_id, &shared),
                 Attachment::None | Attachment::OtherChoices => None,
             };
             Ok((attachment, hold))
@@ -280,7 +280,7 @@ impl Tasks {
 
 /// Runs a write to its end, even if the caller hangs up. Then the hold that comes with its outcome ends, too.
 async fn to_its_end<T: Send + 'static>(
-    write: impl Future<Output = Result<(T, Option<Hold>)>> + Send + 'static,
+    write: impl Future<Output = Result<(T, Option<CallHold>)>> + Send + 'static,
 ) -> Result<T> {
     let written = spawn(write.in_current_span()).await;
     let (outcome, hold) = written.unwrap_or_else(|error| Err(StoreError::Unknown(Cause::new(error))))?;

@@ -25,7 +25,7 @@ use super::definitions::{CREDITS, GENERATE, GET, INSTRUCTIONS, LIST, MAX_WAIT, T
 use crate::http::api::{account, images};
 use crate::http::pipeline::auth::Caller;
 use crate::http::pipeline::error::ApiError;
-use crate::service::call_hold::Hold;
+use crate::service::call_hold::CallHold;
 use crate::service::encoder::Encoded;
 use crate::service::limits::RateLimit;
 use crate::service::tasks::PolledTask;
@@ -171,7 +171,7 @@ impl Tools {
             None => self.create(arguments, chosen?, attempt).await?,
         };
         // If the client hangs up before it has the answer, the same call gets this task.
-        let hold = Hold::of(&attempt, task_id.0, &self.caller.api.shared);
+        let hold = CallHold::of(&attempt, task_id.0, &self.caller.api.shared);
         // The task is charged, so whatever goes wrong from here on names it.
         let named = |_| format!("The task {task_id} is charged, but could not be shown: call get_task.");
         self.wait(task_id, wait, context).await.map_err(named)?;

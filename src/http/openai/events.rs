@@ -19,7 +19,7 @@ use crate::http::answer_memory::{AnswerMemory, next_part};
 use crate::http::fresh::fresh;
 use crate::http::pipeline::auth::Caller;
 use crate::http::pipeline::error::{ApiError, NoAnswer};
-use crate::service::call_hold::Hold;
+use crate::service::call_hold::CallHold;
 use crate::service::encoder::{Encoded, in_base64};
 use crate::service::previews::Watch;
 use tintype_domain::images_api_request::CallKind;
@@ -38,7 +38,7 @@ struct Events {
     options: AnswerOptions,
     awaited: PendingCall,
     /// Ends with the last part of the answer.
-    hold: Option<Hold>,
+    hold: Option<CallHold>,
     /// `None` once the task has ended.
     completed: Option<Completed>,
     previews: Option<Watch>,
@@ -54,7 +54,7 @@ struct Events {
 pub(super) async fn begin(
     options: AnswerOptions,
     awaited: PendingCall,
-    hold: &mut Option<Hold>,
+    hold: &mut Option<CallHold>,
 ) -> Result<Response, ApiError> {
     let waiting = awaited.clone();
     let mut completed: Completed = Box::pin(async move { waiting.completed().await });

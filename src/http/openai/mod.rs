@@ -15,7 +15,7 @@ use super::pipeline::error::{ApiError, NoAnswer};
 use super::pipeline::repeats::RetryHeaders;
 use super::state::ApiState;
 use super::submitted;
-use crate::service::call_hold::Hold;
+use crate::service::call_hold::CallHold;
 use crate::service::limits::RateLimit;
 use crate::service::presets::NoEngineForMask;
 use crate::service::waiters::WaitSlot;
@@ -214,7 +214,7 @@ fn slot(answer: AnswerMode, caller: &Caller) -> Result<Option<WaitSlot>, ApiErro
 }
 
 /// The answer to this attempt at a call. Ends its hold on the task.
-async fn end_attempt(answered: Result<Response, ApiError>, hold: Option<Hold>) -> Response {
+async fn end_attempt(answered: Result<Response, ApiError>, hold: Option<CallHold>) -> Response {
     if let Some(hold) = &hold
         && !hold.is_held().await.unwrap_or(true)
     {
@@ -243,9 +243,9 @@ async fn task_of(
     (attempt, chosen): (Call, Result<Chosen, InvalidCall>),
     caller: &Caller,
     mut arrived: Duration,
-) -> Result<Option<(Id, Option<Hold>)>, ApiError> {
+) -> Result<Option<(Id, Option<CallHold>)>, ApiError> {
     let api = &caller.api;
-    let hold = |id| (id, Hold::of(&attempt, id, &api.shared));
+    let hold = |id| (id, CallHold::of(&attempt, id, &api.shared));
     let mut origin = Origin { call: Some(attempt), ..caller.origin() };
     let mut chosen = Some(chosen);
     let mut counted = !attempt.may_repeat();
