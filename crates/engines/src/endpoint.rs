@@ -83,7 +83,7 @@ impl EngineResponse {
 
 /// A server's description of an error.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub struct Words {
+pub struct ServerMessage {
     /// A short identifier of the error.
     pub code: Option<String>,
     /// A message, which can repeat the prompt.
@@ -265,7 +265,7 @@ impl Endpoint {
     }
 
     /// The fault for an answer with a status other than 200. `words` come from its body.
-    pub fn failure(&self, answer: &EngineResponse, words: &Words) -> Fault {
+    pub fn failure(&self, answer: &EngineResponse, words: &ServerMessage) -> Fault {
         let status = answer.status.as_u16();
         let cause = format!("{} answered {status}{}", self.name(), self.quoted(words));
         let known = SERVER_FAULTS.iter().find(|(known, _)| *known == status).map(|(_, advice)| *advice);
@@ -281,7 +281,7 @@ impl Endpoint {
     }
 
     /// A server's error for the operator. The log must not show its message, which can repeat the prompt.
-    pub fn quoted(&self, words: &Words) -> String {
+    pub fn quoted(&self, words: &ServerMessage) -> String {
         let is_code = |code: &&String| is_plain(code, MAX_CODE, b"_-.");
         let code = words.code.as_ref().filter(is_code).map(|code| format!(" ({code})")).unwrap_or_default();
         match words.message.as_ref().filter(|_| self.quotes_server) {
@@ -295,7 +295,7 @@ impl Endpoint {
     }
 
     /// The error for a render that failed on the server.
-    pub fn failed(&self, words: &Words) -> EngineError {
+    pub fn failed(&self, words: &ServerMessage) -> EngineError {
         EngineError::Temporary(format!("{} failed to render{}", self.name(), self.quoted(words)))
     }
 

@@ -11,7 +11,7 @@ use tintype_engine::{EngineError, Mask, Picture};
 use tintype_system::spawn::spawn_blocking;
 use tracing::Instrument as _;
 
-use super::endpoint::{Endpoint, Fault, Words};
+use super::endpoint::{Endpoint, Fault, ServerMessage};
 use tintype_domain::reference_url::{HTTPS_PORT, ReferenceUrl};
 use tintype_outbound::references::{ReferenceOptions, References};
 use tintype_system::sandbox::{DecodeError, Decoder};
@@ -96,7 +96,7 @@ impl Downloads {
             let answer = sent.map_err(|fault| refuse(format!("could not be downloaded ({})", fault.error)))?;
             return match answer.status.is_success() {
                 true => Ok(answer.body),
-                false => Err(refuse(endpoint.failure(&answer, &Words::default()).error.to_string())),
+                false => Err(refuse(endpoint.failure(&answer, &ServerMessage::default()).error.to_string())),
             };
         }
         let public =

@@ -9,7 +9,7 @@ use serde_json::value::RawValue;
 use tintype_engine::Device;
 
 use super::api::Run;
-use crate::endpoint::Words;
+use crate::endpoint::ServerMessage;
 
 /// Most characters in a device name.
 const MAX_NAME: usize = 100;
@@ -51,7 +51,7 @@ pub(super) struct Accepted<'a> {
 
 impl Accepted<'_> {
     /// The first error of a node that the server skips.
-    pub(super) fn left_out(&self) -> Option<Words> {
+    pub(super) fn left_out(&self) -> Option<ServerMessage> {
         first_node_error(self.node_errors?)
     }
 }
@@ -191,7 +191,7 @@ pub(super) fn run_in_history(history: &RawValue, id: &str) -> Option<Run> {
 }
 
 /// An error's words: `{"error": {"type", "message", …}, "node_errors": {…}}`, in old versions `{"error": "…"}`.
-pub(super) fn words(body: &[u8]) -> Words {
+pub(super) fn words(body: &[u8]) -> ServerMessage {
     #[derive(Default, Deserialize)]
     struct Body<'a> {
         #[serde(borrow, default)]
@@ -201,13 +201,13 @@ pub(super) fn words(body: &[u8]) -> Words {
     }
     let Body { error, node_errors } = serde_json::from_slice(body).unwrap_or_default();
     let of_node = node_errors.and_then(first_node_error).unwrap_or_default();
-    let of_whole = error.map_or_else(Words::default, |error| match serde_json::from_str(error.get()) {
-        Ok(message) => Words { message: Some(message), ..Words::default() },
-        Err(_) => Words::from(ErrorEntry::read(error)),
+    let of_whole = error.map_or_else(ServerMessage::default, |error| match serde_json::from_str(error.get()) {
+        Ok(message) => ServerMessage { message: Some(message), ..ServerMessage::default() },
+        Err(_) => ServerMessage::from(ErrorEntry::read(error)),
     });
     let code = of_node.code.or(of_whole.code);
     let known = OF_THE_OPERATOR.iter().find(|(known, _)| code.as_deref() == Some(known));
-    Words { code, message: of_node.message.or(of_whole.message), advice: known.map(|(_, advice)| *advice) }
+    ServerMessage { code, message: of_node.message.or(of_whole.message), advice: known.map(|(_, advice)| *advice) }
 }
 
 #[derive(Default, Deserialize)]
@@ -226,13 +226,13 @@ impl ErrorEntry {
     }
 }
 
-impl From<ErrorEntry> for Words {
+impl From<ErrorEntry> for ServerMessage {
     fn from(complaint: ErrorEntry) -> Self {
         Self { code: complaint.kind, message: complaint.message, advice: None }
     }
 }
 
-fn first_node_error(errors: &RawValue) -> Option<Words> {
+fn first_node_error(errors: &RawValue) -> Option<ServerMessage> {
     #[derive(Default, Deserialize)]
     struct Node<'a> {
         #[serde(default)]
@@ -243,10 +243,10 @@ fn first_node_error(errors: &RawValue) -> Option<Words> {
     let node: Node<'_> = serde_json::from_str(first(Some(errors))?.get()).unwrap_or_default();
     let ErrorEntry { kind, message, details } = first(node.errors).map(ErrorEntry::read).unwrap_or_default();
     let parts: Vec<_> = [node.class_type, message, details].into_iter().flatten().collect();
-    Some(Words { code: kind, message: Some(parts.join(": ")), advice: None })
+    Some(ServerMessage { code: kind, message: Some(parts.join(": ")), advice: None })
 }
 
-fn error_words(details: Option<&RawValue>, otherwise: &str) -> Words {
+fn error_words(details: Option<&RawValue>, otherwise: &str) -> ServerMessage {
     #[derive(Default, Deserialize)]
     struct Details {
         #[serde(default)]
@@ -257,7 +257,7 @@ fn error_words(details: Option<&RawValue>, otherwise: &str) -> Words {
     let details = details.and_then(|details| serde_json::from_str(details.get()).ok());
     let Details { exception_type, exception_message } = details.unwrap_or_default();
     let code = exception_type.or_else(|| Some(otherwise.to_owned()));
-    Words { code, message: exception_message, advice: None }
+    ServerMessage { code, message: exception_message, advice: None }
 }
 
 /// The first file in the folder `output`, or else the first temporary file. Nodes have other outputs too, and pictures

@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use tintype_engine::{Device, EngineError};
 
 use super::answers::{self, Accepted, File, Job, Queue, Stats, Uploaded, entry_of};
-use crate::endpoint::{Endpoint, EngineResponse, Fault, Words, is_plain};
+use crate::endpoint::{Endpoint, EngineResponse, Fault, ServerMessage, is_plain};
 use crate::results::{MAX_FILE_BYTES, png_part};
 use crate::servers::Server;
 
@@ -46,7 +46,7 @@ pub(super) enum Run {
     /// It has ended; the file of its picture, if it saved one.
     Completed(Option<File>),
     /// The error that ended it.
-    Failed(Words),
+    Failed(ServerMessage),
     /// The server doesn't know it: it was restarted, or someone removed the run.
     Gone,
 }
@@ -56,7 +56,7 @@ pub(super) struct Queued {
     /// The server's id for the run. Old servers choose it themselves.
     pub(super) id: String,
     /// The errors of nodes that it skips.
-    pub(super) left_out: Option<Words>,
+    pub(super) left_out: Option<ServerMessage>,
 }
 
 #[async_trait]
@@ -154,7 +154,7 @@ impl ComfyServer {
     }
 
     /// The error for a workflow that the server runs only in part.
-    pub(super) fn incomplete(&self, words: &Words) -> EngineError {
+    pub(super) fn incomplete(&self, words: &ServerMessage) -> EngineError {
         let (name, quoted) = (self.endpoint.name(), self.endpoint.quoted(words));
         EngineError::NotAvailable(format!("{name} does not run the whole workflow{quoted}: check it in ComfyUI"))
     }

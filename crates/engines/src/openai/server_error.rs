@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::super::endpoint::Words;
+use super::super::endpoint::ServerMessage;
 
 /// Error codes and types for briefs rejected because of their content.
 const REFUSALS: [&str; 5] = [
@@ -56,7 +56,7 @@ const MAX_ERROR: usize = 64 * 1024;
 /// A server's error, and whether it rejects the brief because of its content.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct ServerError {
-    pub(super) words: Words,
+    pub(super) words: ServerMessage,
     pub(super) is_refusal: bool,
 }
 
@@ -95,7 +95,7 @@ impl ServerError {
         let by_class = (class == "UnsupportedParamsError").then_some(OTHER_PROFILE);
         let advice = by_name.or(by_message).map(|(_, advice)| *advice).or(by_class);
         let advice = advice.or(is_of_model.then_some(OTHER_MODEL));
-        Self { words: Words { code: names.into_iter().next(), message, advice }, is_refusal }
+        Self { words: ServerMessage { code: names.into_iter().next(), message, advice }, is_refusal }
     }
 }
 

@@ -12,7 +12,7 @@ use serde::Deserialize;
 use serde_json::Value;
 use tintype_engine::{EngineError, RenderSettings};
 
-use crate::endpoint::{Endpoint, EngineResponse, Fault, Words, is_plain};
+use crate::endpoint::{Endpoint, EngineResponse, Fault, ServerMessage, is_plain};
 use crate::results::MAX_FILE_BYTES;
 
 /// Answers without a picture are small, except capabilities, which list all LoRA files on the server.
@@ -88,7 +88,7 @@ pub(super) enum Job {
     /// Its pictures' files.
     Completed(Vec<Vec<u8>>),
     /// It failed, or someone cancelled it.
-    Failed(Words),
+    Failed(ServerMessage),
     /// The server doesn't know it: it was restarted, or has forgotten the job.
     Gone,
 }
@@ -202,7 +202,7 @@ impl Api {
             ("completed", Some(result), _) => Ok(Job::Completed(self.files(result.images)?)),
             ("failed" | "cancelled", _, error) => {
                 let ErrorAnswer { code, message } = error.unwrap_or(ErrorAnswer { code: None, message: None });
-                Ok(Job::Failed(Words { code: code.or(Some(job.status)), message, advice: None }))
+                Ok(Job::Failed(ServerMessage { code: code.or(Some(job.status)), message, advice: None }))
             }
             _ => Err(self.endpoint.unclear("gave a job in an unknown state")),
         }
@@ -230,7 +230,7 @@ impl Api {
         }
     }
 
-    pub(super) fn failed(&self, words: &Words) -> EngineError {
+    pub(super) fn failed(&self, words: &ServerMessage) -> EngineError {
         self.endpoint.failed(words)
     }
 }
@@ -241,11 +241,11 @@ fn unavailable(fault: Fault) -> EngineError {
 }
 
 /// An error's words: `{"error": …}`, with a message in `message` if `error` is a code.
-fn words(answer: &EngineResponse) -> Words {
+fn words(answer: &EngineResponse) -> ServerMessage {
     let value: Value = serde_json::from_slice(&answer.body).unwrap_or_default();
     let text = |name: &str| value.get(name).and_then(Value::as_str).map(str::to_owned);
     match text("message") {
-        Some(message) => Words { code: text("error"), message: Some(message), advice: None },
-        None => Words { code: None, message: text("error"), advice: None },
+        Some(message) => ServerMessage { code: text("error"), message: Some(message), advice: None },
+        None => ServerMessage { code: None, message: text("error"), advice: None },
     }
 }
