@@ -9,7 +9,7 @@ use std::time::Duration;
 use indicatif::{BinaryBytes, ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use super::complain;
-use tintype_engines::models::Watch;
+use tintype_engines::models::ProgressSink;
 
 use tintype_engine::{Progress, Stage};
 use tintype_system::locked::Locked as _;
@@ -109,7 +109,7 @@ impl Transfer {
     }
 }
 
-impl Watch for Transfer {
+impl ProgressSink for Transfer {
     fn begin(&self, total: u64, done: u64) {
         *self.state.locked() = ProgressState { total, done, tenths: 0 };
         self.bar.reset();
@@ -131,7 +131,7 @@ impl Watch for Transfer {
         self.bar.set_position(done);
     }
 
-    fn tell(&self, line: &str) {
+    fn report(&self, line: &str) {
         if self.lines {
             complain(line);
         } else {

@@ -44,7 +44,7 @@ struct WatchedTask {
 
 /// A caller who waits for previews of a task. Dropping it ends the wait.
 #[derive(Debug)]
-pub struct Watch {
+pub struct PreviewSubscription {
     previews: Arc<Previews>,
     number: u64,
     receiver: mpsc::Receiver<Bytes>,
@@ -57,14 +57,14 @@ impl Previews {
     }
 
     /// Waits for up to `most` previews of a task of the API, which its worker shows only if its submit asked for them.
-    pub fn watch(self: &Arc<Self>, account_id: Id, task_id: Id, most: u8) -> Watch {
+    pub fn subscribe(self: &Arc<Self>, account_id: Id, task_id: Id, most: u8) -> PreviewSubscription {
         let (sender, receiver) = mpsc::channel(usize::from(most.max(1)));
         let mut watched = self.watched.locked();
         let number = watched.next;
         watched.next += 1;
         watched.tasks.insert(number, WatchedTask { account_id, task_id, most, shown: 0, number: 0, sender });
         self.news.notify_one();
-        Watch { previews: self.clone(), number, receiver }
+        PreviewSubscription { previews: self.clone(), number, receiver }
     }
 
     /// Looks until `stop`.
@@ -119,7 +119,7 @@ impl WatchedTask {
     }
 }
 
-impl Watch {
+impl PreviewSubscription {
     /// The next preview, a small PNG. Waits for ever after the last one.
     pub async fn shown(&mut self) -> Bytes {
         match self.receiver.recv().await {
@@ -129,7 +129,7 @@ impl Watch {
     }
 }
 
-impl Drop for Watch {
+impl Drop for PreviewSubscription {
     fn drop(&mut self) {
         self.previews.watched.locked().tasks.remove(&self.number);
     }

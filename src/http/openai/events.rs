@@ -21,7 +21,7 @@ use crate::http::pipeline::auth::Caller;
 use crate::http::pipeline::error::{ApiError, NoAnswer};
 use crate::service::call_hold::CallHold;
 use crate::service::encoder::{Encoded, in_base64};
-use crate::service::previews::Watch;
+use crate::service::previews::PreviewSubscription;
 use tintype_domain::images_api_request::CallKind;
 use tintype_domain::model::{CREDITS_PER_IMAGE, Task};
 use tintype_store::CallEnd;
@@ -41,7 +41,7 @@ struct Events {
     hold: Option<CallHold>,
     /// `None` once the task has ended.
     completed: Option<Completed>,
-    previews: Option<Watch>,
+    previews: Option<PreviewSubscription>,
     partial_images: u8,
     /// The time of the pictures, in seconds since 1970.
     created_at: i64,
@@ -71,7 +71,7 @@ pub(super) async fn begin(
     }
     let account_id = awaited.caller.account_id;
     let partial_images = options.stream.filter(|most| *most > 0 && ended.is_none());
-    let previews = partial_images.map(|most| awaited.caller.api.previews.watch(account_id, awaited.task_id, most));
+    let previews = partial_images.map(|most| awaited.caller.api.previews.subscribe(account_id, awaited.task_id, most));
     let mut events = Events {
         options,
         awaited,
@@ -228,7 +228,7 @@ impl Events {
 }
 
 /// The next partial image.
-async fn shown(previews: &mut Option<Watch>) -> Bytes {
+async fn shown(previews: &mut Option<PreviewSubscription>) -> Bytes {
     match previews {
         Some(previews) => previews.shown().await,
         None => std::future::pending().await,

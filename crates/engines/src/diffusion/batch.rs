@@ -12,7 +12,7 @@ use tintype_engine::{Brief, CancellationToken, EngineError, Lora, Mask, Measured
 use tokio::sync::{OwnedMutexGuard, oneshot};
 
 use super::link::{Link, OrderError, Pipes};
-use super::program::{Shared, Watch};
+use super::program::{RenderMeter, Shared};
 use super::speed::{LEAST_SIDE, Plan, Speed};
 use super::{OpenFault, OpenModelError, open_with};
 use crate::supervisor::{Running, Supervisor};
@@ -283,20 +283,20 @@ impl Renderer {
         let order = self.order(&tasks, size);
         let together = order.batch.min(u32::try_from(order.pictures().count()).unwrap_or(u32::MAX));
         let progress = tasks.iter().map(|task| task.progress.clone()).collect();
-        let mut watch = Watch::new(&self.shared, &order, progress, left, &self.clock);
+        let mut meter = RenderMeter::new(&self.shared, &order, progress, left, &self.clock);
         if let [task] = &*tasks {
             let plan = self.plan(&self.shared.speed.locked(), task, task.pictures());
-            watch = watch.planned(plan);
+            meter = meter.planned(plan);
         }
-        let too_large = watch.too_large.clone();
+        let too_large = meter.too_large.clone();
         let render = Unfinished { supervisor: &self.supervisor, number: turn.number, has_ended: false };
         let cancelled = join_all(tasks.iter().map(|task| task.cancelled.clone().cancelled_owned()));
         let cancelled = async { drop(cancelled.await) };
-        match turn.pipes.render(order, |event| watch.after(event), &too_large, cancelled).await {
+        match turn.pipes.render(order, |event| meter.after(event), &too_large, cancelled).await {
             Ok((pictures, usage)) => {
                 render.ended();
                 let processor = turn.link.loaded().map(|loaded| loaded.processor.clone()).unwrap_or_default();
-                let measured = Measured { usage, processor, ..watch.measured };
+                let measured = Measured { usage, processor, ..meter.measured };
                 *self.shared.measured.locked() = Some(measured);
                 self.shared.remember().await;
                 let mut pictures = pictures.into_iter();

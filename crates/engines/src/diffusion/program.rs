@@ -146,9 +146,9 @@ impl Program for Arc<Shared> {
             let prompts = vec![Prompt { text: "a lighthouse".into(), seeds: vec![1], previews: false }];
             let (width, height, steps) = (side, side, FIRST_STEPS);
             let order = Order { prompts, width, height, steps, batch: 1, ..Order::default() };
-            let mut watch = Watch::new(self, &order, vec![Progress::default()], ATTEMPT_LIMIT, &Clock::system());
+            let mut meter = RenderMeter::new(self, &order, vec![Progress::default()], ATTEMPT_LIMIT, &Clock::system());
             let (goes_on, never) = (CancellationToken::new(), std::future::pending());
-            let rendered = link.take().await.render(order, |event| watch.after(event), &goes_on, never).await;
+            let rendered = link.take().await.render(order, |event| meter.after(event), &goes_on, never).await;
             rendered.map_err(|trouble| lost(&trouble.to_string()))?;
             self.remember().await;
         }
@@ -178,7 +178,7 @@ impl Program for Arc<Shared> {
 }
 
 /// Measures an order's render, reports its progress, and says how long to wait for the next event.
-pub(super) struct Watch<'a> {
+pub(super) struct RenderMeter<'a> {
     shared: &'a Shared,
     /// For each prompt, where its progress goes, and which of the order's pictures are made from it.
     prompts: Vec<(Progress, Range<u32>)>,
@@ -200,7 +200,7 @@ pub(super) struct Watch<'a> {
     pub measured: Measured,
 }
 
-impl<'a> Watch<'a> {
+impl<'a> RenderMeter<'a> {
     /// `progress` has one entry per prompt of the order.
     pub(super) fn new(
         shared: &'a Shared,

@@ -5,7 +5,7 @@ use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 
 use super::catalogue::all_parts;
-use super::download::{Watch, sha256};
+use super::download::{ProgressSink, sha256};
 use super::manifest::{MANIFEST, Manifest, ModelFile, read_operators_json, write};
 use super::pull::{Index, page, repository_name};
 use super::selection::{RemoteFile, select};
@@ -75,7 +75,7 @@ fn real(path: &Path) -> io::Result<PathBuf> {
 ///
 /// # Errors
 /// A message for the operator: the folder or file isn't a model, or the name is taken.
-pub fn add(data_dir: &Path, path: &Path, name: &str, hash: bool, watch: &dyn Watch) -> Result<Installed, String> {
+pub fn add(data_dir: &Path, path: &Path, name: &str, hash: bool, sink: &dyn ProgressSink) -> Result<Installed, String> {
     if !is_name(name) {
         return Err(format!(
             "{name:?} cannot be the name of a model: give one of lower-case letters, digits, dots and hyphens as --name"
@@ -95,10 +95,10 @@ pub fn add(data_dir: &Path, path: &Path, name: &str, hash: bool, watch: &dyn Wat
     })?;
     let found = if path.is_file() { Found::of_file(&path)? } else { Found::of_folder(path)? };
     let total = found.files.iter().fold(0_u64, |sum, file| sum.saturating_add(file.bytes));
-    watch.begin(if hash { total } else { 0 }, 0);
+    sink.begin(if hash { total } else { 0 }, 0);
     let mut manifest = Manifest::new(name, &found.pipeline, Vec::new());
     for RemoteFile { path, bytes, .. } in found.files {
-        let hashed = hash.then(|| File::open(found.folder.join(&path)).and_then(|mut file| sha256(&mut file, watch)));
+        let hashed = hash.then(|| File::open(found.folder.join(&path)).and_then(|mut file| sha256(&mut file, sink)));
         let sha256 = hashed.transpose().map_err(|error| format!("{path}: {error}"))?;
         manifest.files.push(ModelFile { path, bytes, sha256 });
     }
@@ -145,7 +145,7 @@ fn listing(folder: &Path) -> Result<Vec<RemoteFile>, String> {
 mod tests {
     use serde_json::json;
 
-    use super::super::pull::Unwatched;
+    use super::super::pull::NoProgress;
     use super::super::{find, pull};
     use super::*;
 
@@ -191,10 +191,10 @@ mod tests {
             fs::write(own.path().join(format!("blobs/{at}")), content).expect("written");
             std::os::unix::fs::symlink(format!("{up}/blobs/{at}"), snapshot.join(name)).expect("a link");
         }
-        let added = add(data.path(), &snapshot, "mine", true, &Unwatched).expect("a model");
+        let added = add(data.path(), &snapshot, "mine", true, &NoProgress).expect("a model");
         let manifest = added.manifest.as_ref().expect("a manifest");
         assert_eq!((manifest.pipeline.as_str(), manifest.files.len()), ("StableDiffusionPipeline", 3));
-        assert!(pull::verify(&added, &Unwatched).expect("readable").is_empty());
+        assert!(pull::verify(&added, &NoProgress).expect("readable").is_empty());
         assert!(find(data.path(), "mine").is_ok());
     }
 
@@ -203,7 +203,7 @@ mod tests {
         let (data, own) = (tempfile::tempdir().expect("a folder"), tempfile::tempdir().expect("a folder"));
         let own = own.path().canonicalize().expect("a path");
         let refused = |folder: &Path, way: &str| {
-            let added = add(data.path(), folder, "mine", false, &Unwatched).expect_err("no model");
+            let added = add(data.path(), folder, "mine", false, &NoProgress).expect_err("no model");
             let found = find(data.path(), folder.to_str().expect("text")).expect_err("no model");
             assert!(added.contains(way) && added == found, "{added} {found}");
         };
@@ -217,7 +217,7 @@ mod tests {
             ("https://huggingface.co/a/b", "if it is a repository of the hub, `tintype model pull a/b` fetches it"),
             ("https://huggingface.co/a/b/resolve/main/c.safetensors", "download the file yourself first"),
         ] {
-            let added = add(data.path(), Path::new(path), "mine", false, &Unwatched).expect_err(path);
+            let added = add(data.path(), Path::new(path), "mine", false, &NoProgress).expect_err(path);
             assert!(added.starts_with(path) && added.contains(way), "{added}");
         }
         refused(&own, "holds no model_index.json: give the folder of a model as diffusers writes it");
@@ -235,7 +235,7 @@ mod tests {
         refused(&config, "holds no weights: give the folder of the whole model");
         let weights = snapshot.join("unet/diffusion_pytorch_model.safetensors");
         fs::write(&weights, "").expect("written");
-        let added = add(data.path(), &snapshot, "mine", false, &Unwatched).expect_err("no model");
+        let added = add(data.path(), &snapshot, "mine", false, &NoProgress).expect_err("no model");
         assert_eq!(added, format!("{} is empty: copy or download it again", weights.display()));
     }
 
@@ -247,7 +247,7 @@ mod tests {
         let beside = own.path().join(SCHEDULER);
         fs::create_dir(beside.parent().expect("a folder")).expect("a folder");
         fs::write(&beside, "{}").expect("written");
-        let added = add(data.path(), &path, "mine", false, &Unwatched).expect("a model");
+        let added = add(data.path(), &path, "mine", false, &NoProgress).expect("a model");
         let files = added.manifest.expect("a manifest").files;
         assert_eq!(files.iter().map(|file| file.path.as_str()).collect::<Vec<_>>(), ["model.safetensors", SCHEDULER]);
         fs::write(&beside, "{ }").expect("written");
@@ -258,7 +258,7 @@ mod tests {
         for name in [other.clone(), other.with_file_name("diffusion_pytorch_model.safetensors")] {
             fs::write(name, "{}").expect("written");
         }
-        let added = add(data.path(), &path, "alone", false, &Unwatched).expect("a model");
+        let added = add(data.path(), &path, "alone", false, &NoProgress).expect("a model");
         assert_eq!(added.manifest.expect("a manifest").files.len(), 2);
     }
 
@@ -269,7 +269,7 @@ mod tests {
         let path = own.join("diffusion_models/Some Tune (v2).safetensors");
         write_file(&path, &["x_pad_token", "noise_refiner.0.x", "cap_embedder.1.weight", "x_embedder.weight"]);
         let refused = |lacks: &str| {
-            let added = add(data.path(), &path, "tune", false, &Unwatched).expect_err("no model");
+            let added = add(data.path(), &path, "tune", false, &NoProgress).expect_err("no model");
             assert!(
                 added.contains(lacks) && find(data.path(), path.to_str().expect("text")) == Err(added.clone()),
                 "{added}"
@@ -288,14 +288,14 @@ mod tests {
         write_file(&text, &["model.embed_tokens.weight", "model.layers.0.self_attn.q_norm.weight"]);
         refused("no VAE (with 1 channels)");
         write_file(&own.join("vae/ae.safetensors"), &["decoder.conv_in.weight"]);
-        let added = add(data.path(), &path, "tune", true, &Unwatched).expect("a model");
+        let added = add(data.path(), &path, "tune", true, &NoProgress).expect("a model");
         assert_eq!((added.path(), find(data.path(), "tune")), (path.clone(), Ok(added.clone())));
         let manifest = added.manifest.as_ref().expect("a manifest");
         let files = manifest.files.iter().map(|file| file.path.as_str()).collect::<Vec<_>>();
         let expected =
             ["diffusion_models/Some Tune (v2).safetensors", "text_encoders/qwen 3.safetensors", "vae/ae.safetensors"];
         assert_eq!((manifest.pipeline.as_str(), files), ("ZImagePipeline", expected.to_vec()));
-        assert!(pull::verify(&added, &Unwatched).expect("readable").is_empty());
+        assert!(pull::verify(&added, &NoProgress).expect("readable").is_empty());
         fs::remove_file(&text).expect("removed");
         assert!(find(data.path(), "tune").expect_err("damaged").contains("qwen 3.safetensors"));
     }

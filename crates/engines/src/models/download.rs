@@ -29,13 +29,13 @@ const MAX_PAUSE: Duration = Duration::from_secs(30);
 const BLOCK: usize = 1 << 20;
 
 /// Receives progress of a long operation.
-pub trait Watch {
+pub trait ProgressSink {
     /// There are `total` bytes to download, and `done` of them are already there.
     fn begin(&self, total: u64, done: u64);
     /// `bytes` more have arrived; negative if a file is restarted.
     fn advance(&self, bytes: i64);
     /// A line for the operator.
-    fn tell(&self, line: &str);
+    fn report(&self, line: &str);
 }
 
 /// Running checksums of consecutive bytes.
@@ -103,15 +103,15 @@ fn checksums(open: &mut File, file: &RemoteFile) -> io::Result<Checksums> {
     Ok(checksums)
 }
 
-/// A file's SHA-256. Reports the bytes read to `watch`.
+/// A file's SHA-256. Reports the bytes read to `sink`.
 ///
 /// # Errors
 /// If it cannot be read.
-pub(super) fn sha256(open: &mut File, watch: &dyn Watch) -> io::Result<String> {
+pub(super) fn sha256(open: &mut File, sink: &dyn ProgressSink) -> io::Result<String> {
     let mut sha256 = Sha256::new();
     read_blocks(open, |block| {
         sha256.update(block);
-        watch.advance(i64::try_from(block.len()).unwrap_or(0));
+        sink.advance(i64::try_from(block.len()).unwrap_or(0));
     })?;
     Ok(hex(&sha256.finalize()))
 }
@@ -126,7 +126,7 @@ pub(super) async fn fetch(
     page: &str,
     file: &RemoteFile,
     folder: &Path,
-    watch: &dyn Watch,
+    sink: &dyn ProgressSink,
 ) -> Result<ModelFile, String> {
     let target = folder.join(&file.path);
     let whole = |sha256: String| ModelFile { path: file.path.clone(), bytes: file.bytes, sha256: Some(sha256) };
@@ -138,8 +138,8 @@ pub(super) async fn fetch(
     let (mut failures, mut began_anew, mut pause) = (0, false, hub.limits.pause);
     loop {
         let before = part.written;
-        let trouble = match part.download(hub, url, page, watch).await {
-            Ok(()) => match part.finish(watch)? {
+        let trouble = match part.download(hub, url, page, sink).await {
+            Ok(()) => match part.finish(sink)? {
                 Some(sha256) => return Ok(whole(sha256)),
                 None if began_anew => {
                     return Err(format!("{} is not the file that the hub promised: its checksum differs", file.path));
@@ -163,7 +163,7 @@ pub(super) async fn fetch(
         if failures >= MAX_FAILURES {
             return Err(format!("{}: {reason}, {MAX_FAILURES} times in a row", file.path));
         }
-        watch.tell(&format!("{}: {reason}; retrying", file.path));
+        sink.report(&format!("{}: {reason}; retrying", file.path));
         tokio::time::sleep(after.unwrap_or(pause)).await;
         pause = (pause * 2).min(MAX_PAUSE);
     }
@@ -225,16 +225,16 @@ impl<'a> Part<'a> {
         Ok(Self { file, path, target, open, written, checksums })
     }
 
-    fn clear(&mut self, watch: &dyn Watch) -> Result<(), String> {
+    fn clear(&mut self, sink: &dyn ProgressSink) -> Result<(), String> {
         let cleared = self.open.set_len(0).and_then(|()| self.open.seek(SeekFrom::Start(0)));
         cleared.map_err(|error| failed(&self.path, &error))?;
-        watch.advance(i64::try_from(self.written).unwrap_or(0).saturating_neg());
+        sink.advance(i64::try_from(self.written).unwrap_or(0).saturating_neg());
         self.written = 0;
         self.checksums = Checksums::new(self.file.bytes);
         Ok(())
     }
 
-    async fn download(&mut self, hub: &Hub, url: &str, page: &str, watch: &dyn Watch) -> Result<(), HubError> {
+    async fn download(&mut self, hub: &Hub, url: &str, page: &str, sink: &dyn ProgressSink) -> Result<(), HubError> {
         if self.written == self.file.bytes {
             return Ok(());
         }
@@ -242,15 +242,15 @@ impl<'a> Part<'a> {
         let mut response = match asked {
             // If a server cannot continue, the next request is for everything.
             Err(trouble @ HubError::Misfit(_)) => {
-                self.clear(watch).map_err(HubError::Final)?;
+                self.clear(sink).map_err(HubError::Final)?;
                 return Err(trouble);
             }
             asked => asked?,
         };
         if response.status() == StatusCode::OK && self.written > 0 {
-            self.clear(watch).map_err(HubError::Final)?;
+            self.clear(sink).map_err(HubError::Final)?;
         }
-        while self.window(hub, &mut response, watch).await? {}
+        while self.window(hub, &mut response, sink).await? {}
         if self.written < self.file.bytes {
             let missing = self.file.bytes - self.written;
             return Err(HubError::Passing(format!("the answer ended {missing} bytes too early"), None));
@@ -259,13 +259,13 @@ impl<'a> Part<'a> {
     }
 
     /// Reads for one stall limit, in which some bytes must arrive. Returns whether there may be more.
-    async fn window(&mut self, hub: &Hub, response: &mut Response, watch: &dyn Watch) -> Result<bool, HubError> {
+    async fn window(&mut self, hub: &Hub, response: &mut Response, sink: &dyn ProgressSink) -> Result<bool, HubError> {
         let window = async {
             let mut arrived = 0;
             while arrived < LEAST {
                 let Some(chunk) = hub.chunk(response).await? else { return Ok(false) };
                 arrived = arrived.saturating_add(chunk.len() as u64);
-                self.append(&chunk, watch)?;
+                self.append(&chunk, sink)?;
             }
             Ok(true)
         };
@@ -273,9 +273,9 @@ impl<'a> Part<'a> {
         in_time.map_err(|_| HubError::Passing("the server sends nearly nothing".into(), None))?
     }
 
-    fn append(&mut self, chunk: &[u8], watch: &dyn Watch) -> Result<(), HubError> {
+    fn append(&mut self, chunk: &[u8], sink: &dyn ProgressSink) -> Result<(), HubError> {
         if chunk.len() as u64 > self.file.bytes - self.written {
-            self.clear(watch).map_err(HubError::Final)?;
+            self.clear(sink).map_err(HubError::Final)?;
             let expected = self.file.bytes;
             return Err(HubError::Passing(
                 format!("the server sends more than the {expected} bytes of the file"),
@@ -285,19 +285,19 @@ impl<'a> Part<'a> {
         self.open.write_all(chunk).map_err(|error| HubError::Final(failed(&self.path, &error)))?;
         self.checksums.update(chunk, self.file);
         self.written += chunk.len() as u64;
-        watch.advance(i64::try_from(chunk.len()).unwrap_or(0));
+        sink.advance(i64::try_from(chunk.len()).unwrap_or(0));
         Ok(())
     }
 
     /// Verifies the file and renames it. `None` if its bytes are wrong; they are then deleted.
-    fn finish(&mut self, watch: &dyn Watch) -> Result<Option<String>, String> {
+    fn finish(&mut self, sink: &dyn ProgressSink) -> Result<Option<String>, String> {
         let Some(sha256) = self.checksums.clone().verify(self.file) else {
-            return self.clear(watch).map(|()| None);
+            return self.clear(sink).map(|()| None);
         };
         // The content must be on the disk before the name says that it is complete.
         let done = self.open.sync_all().and_then(|()| fs::rename(&self.path, &self.target));
         done.map_err(|error| failed(&self.path, &error))?;
-        watch.tell(&format!("{} is complete", self.file.path));
+        sink.report(&format!("{} is complete", self.file.path));
         Ok(Some(sha256))
     }
 }

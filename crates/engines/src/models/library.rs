@@ -9,7 +9,7 @@ use std::sync::LazyLock;
 use serde::Deserialize;
 use zip::ZipArchive;
 
-use super::download::{Watch, fetch};
+use super::download::{ProgressSink, fetch};
 use super::hub::Hub;
 use super::pull::{lock, sync};
 use super::selection::RemoteFile;
@@ -100,7 +100,7 @@ fn build(target: Target) -> Result<&'static Build, String> {
 ///
 /// # Errors
 /// A message for the operator. The downloaded part of the wheel is kept.
-pub async fn install(hub: &Hub, data_dir: &Path, target: Target, watch: &dyn Watch) -> Result<PathBuf, String> {
+pub async fn install(hub: &Hub, data_dir: &Path, target: Target, sink: &dyn ProgressSink) -> Result<PathBuf, String> {
     if let Some(library) = installed_for(data_dir, target) {
         return Ok(library);
     }
@@ -117,9 +117,9 @@ pub async fn install(hub: &Hub, data_dir: &Path, target: Target, watch: &dyn Wat
     }
     let wheel =
         RemoteFile { path: WHEEL.into(), bytes: build.bytes, sha256: Some(build.sha256.clone()), git_sha1: None };
-    watch.begin(build.bytes, 0);
+    sink.begin(build.bytes, 0);
     let url = format!("{}/{}", hub.endpoint(), build.path);
-    fetch(hub, &url, hub.endpoint(), &wheel, &staging, watch).await?;
+    fetch(hub, &url, hub.endpoint(), &wheel, &staging, sink).await?;
     let failed = |error: io::Error| format!("cannot install {}: {error}", target_folder.display());
     unpack(&staging.join(WHEEL), &staging, build.bytes.saturating_mul(MAX_RATIO))?;
     fs::remove_file(staging.join(WHEEL)).map_err(failed)?;

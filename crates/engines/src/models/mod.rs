@@ -27,7 +27,7 @@ mod selection;
 
 pub use self::add::{add, name_of};
 pub use self::busy::Busy;
-pub use self::download::Watch;
+pub use self::download::ProgressSink;
 pub use self::remove::{NotRemoved, can_remove, remove};
 
 use std::fs::{File, TryLockError};

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use super::busy::leads_to;
 use super::catalogue::{self, CatalogueModel};
-use super::download::{self, Watch, fetch, part_of};
+use super::download::{self, ProgressSink, fetch, part_of};
 use super::hub::{Hub, HubError, is_git_sha1};
 use super::manifest::{Licence, MANIFEST, MAX_JSON_BYTES, Manifest, ModelFile, Source, read_json, write};
 use super::selection::{RemoteFile, select};
@@ -123,13 +123,13 @@ pub(super) fn page<'a>(address: &'a str, endpoints: &[&str]) -> Option<&'a str> 
 }
 
 /// Prepares a pull of `model` (a catalogue name, `OWNER/NAME`, or a repository's address) at `revision`, or at the
-/// catalogue's. `watch` is told when the hub is asked.
+/// catalogue's. `sink` is told when the hub is asked.
 pub async fn begin(
     hub: &Hub,
     data_dir: &Path,
     model: &str,
     revision: Option<&str>,
-    watch: &dyn Watch,
+    sink: &dyn ProgressSink,
 ) -> Result<Begun, String> {
     let (name, repository, entry) = name_of(page(model, &[hub.endpoint(), HUGGING_FACE]).unwrap_or(model))?;
     let target = directory(data_dir).join(&name);
@@ -150,7 +150,7 @@ pub async fn begin(
         Some((plan, source)) if revision.is_none_or(|revision| revision == source.commit) => (plan, source),
         earlier => {
             let revision = revision.or(entry.map(|entry| entry.commit.as_str())).unwrap_or("main");
-            watch.tell(&format!("connecting to {}", hub.endpoint()));
+            sink.report(&format!("connecting to {}", hub.endpoint()));
             let drawn = draw(hub, &name, &repository, revision, entry).await?;
             match earlier.filter(|(plan, source)| source.commit == drawn.1.commit && plan.files() == drawn.0.files()) {
                 // A branch that still points to the commit at which the pull began.
@@ -237,12 +237,12 @@ async fn draw(
 }
 
 /// Reports nothing.
-pub(super) struct Unwatched;
+pub(super) struct NoProgress;
 
-impl Watch for Unwatched {
+impl ProgressSink for NoProgress {
     fn begin(&self, _: u64, _: u64) {}
     fn advance(&self, _: i64) {}
-    fn tell(&self, _: &str) {}
+    fn report(&self, _: &str) {}
 }
 
 /// Downloads the index of a model outside the catalogue before its gigabytes, because this release may not support its
@@ -262,7 +262,7 @@ async fn check_pipeline(hub: &Hub, plan: &Plan, source: &Source, staging: &Path)
     let found = if index.bytes > MAX_JSON_BYTES {
         Err(format!("{INDEX} is larger than 1 MiB"))
     } else {
-        fetch(hub, &hub.url_of(source, INDEX), &hub.page(repository), index, staging, &Unwatched).await?;
+        fetch(hub, &hub.url_of(source, INDEX), &hub.page(repository), index, staging, &NoProgress).await?;
         read_json::<Index>(staging, INDEX).and_then(Index::pipeline_class).and_then(known)
     };
     if let Err(reason) = found {
@@ -352,13 +352,13 @@ impl Pull {
     ///
     /// # Errors
     /// A message for the operator. Another pull continues.
-    pub async fn run(self, hub: &Hub, watch: &dyn Watch) -> Result<Installed, String> {
-        watch.begin(self.bytes, self.done);
+    pub async fn run(self, hub: &Hub, sink: &dyn ProgressSink) -> Result<Installed, String> {
+        sink.begin(self.bytes, self.done);
         let files = self.plan.files();
         let page = hub.page(&self.source.repository);
         let fetches = files.iter().map(async |file| {
             let url = hub.url_of(&self.source, &file.path);
-            fetch(hub, &url, &page, file, &self.staging, watch).await
+            fetch(hub, &url, &page, file, &self.staging, sink).await
         });
         let fetched: Vec<ModelFile> = futures::stream::iter(fetches).buffered(DOWNLOADS).try_collect().await?;
         let mut manifest = self.plan.manifest.clone();
@@ -436,19 +436,19 @@ pub(super) fn sync(folder: &Path) -> io::Result<()> {
 ///
 /// # Errors
 /// A message for the operator: there is nothing to compare with.
-pub fn verify(installed: &Installed, watch: &dyn Watch) -> Result<Vec<(String, String)>, String> {
+pub fn verify(installed: &Installed, sink: &dyn ProgressSink) -> Result<Vec<(String, String)>, String> {
     let manifest = installed.manifest.as_ref().ok_or("a folder that is not installed has no manifest")?;
-    watch.begin(manifest.bytes(), 0);
+    sink.begin(manifest.bytes(), 0);
     let mut damaged = Vec::new();
     for file in &manifest.files {
-        if let Err(reason) = check(&installed.folder, file, watch) {
+        if let Err(reason) = check(&installed.folder, file, sink) {
             damaged.push((file.path.clone(), reason));
         }
     }
     Ok(damaged)
 }
 
-fn check(folder: &Path, file: &ModelFile, watch: &dyn Watch) -> Result<(), String> {
+fn check(folder: &Path, file: &ModelFile, sink: &dyn ProgressSink) -> Result<(), String> {
     let text = |error: io::Error| error.to_string();
     let mut open = File::open(folder.join(&file.path)).map_err(text)?;
     let length = open.metadata().map_err(text)?.len();
@@ -456,7 +456,7 @@ fn check(folder: &Path, file: &ModelFile, watch: &dyn Watch) -> Result<(), Strin
         return Err(format!("it has {length} bytes instead of {}", file.bytes));
     }
     let Some(sha256) = &file.sha256 else { return Ok(()) };
-    match download::sha256(&mut open, watch).map_err(text)? == *sha256 {
+    match download::sha256(&mut open, sink).map_err(text)? == *sha256 {
         true => Ok(()),
         false => Err("its content differs".into()),
     }
