@@ -25,8 +25,8 @@ use crate::files::{Creation, FileName, Files, REPLACES};
 use crate::policy::Policy;
 use crate::service::{file_store, limits};
 use tintype_config::{
-    Adopted, DataSettings, DatabaseUrl, EngineSettings, EngineTarget, FileBackend, FilesSettings, ListenAddress,
-    NamedEngine, OidcSettings, PolicySettings, RedisSettings, RetentionSettings, SpaceSettings,
+    AdoptedSettings, DataSettings, DatabaseUrl, EngineSettings, EngineTarget, FileBackend, FilesSettings,
+    ListenAddress, NamedEngine, OidcSettings, PolicySettings, RedisSettings, RetentionSettings, SpaceSettings,
 };
 use tintype_domain::model::IdSource;
 use tintype_domain::text::counted;
@@ -87,7 +87,7 @@ impl Check {
     }
 }
 
-pub(super) async fn run(args: DoctorArgs, data: &DataSettings, adopted: &Adopted) -> Outcome {
+pub(super) async fn run(args: DoctorArgs, data: &DataSettings, adopted: &AdoptedSettings) -> Outcome {
     let existing = existing_database(data).await.map_err(|Failure(message)| message);
     let existing = existing.as_ref();
     let checks = [
@@ -116,7 +116,7 @@ pub(super) async fn run(args: DoctorArgs, data: &DataSettings, adopted: &Adopted
 }
 
 /// Where the checked settings come from.
-fn settings(adopted: &Adopted) -> Result<String, String> {
+fn settings(adopted: &AdoptedSettings) -> Result<String, String> {
     match (&adopted.unread, &adopted.unused_file) {
         (Some(unread), _) => Err(format!("{unread}: run this command as {}", tintype_config::reader_of_servers())),
         (None, Some(fault)) => Err(format!("{fault}; the server would not start with it")),

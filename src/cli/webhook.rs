@@ -13,7 +13,7 @@ use super::printing::{JsonArgs, quoted, show, show_once, show_verdict};
 use super::values::whole_number;
 use super::{Failure, Outcome, complain, find_account, open_store, or_dash, table};
 use crate::service::webhooks::endpoints::{self, EndpointRefusal};
-use tintype_config::{Adopted, DataSettings, WebhookNetworks, overlap};
+use tintype_config::{AdoptedSettings, DataSettings, WebhookNetworks, overlap};
 use tintype_domain::endpoint::{
     AddedBy, Delivery, DeliveryState, DisabledFor, Endpoint, EndpointState, EndpointUrl, MAX_ENDPOINTS, SigningSecret,
     Trouble,
@@ -146,7 +146,7 @@ fn last_outcome(delivery: &Delivery) -> String {
     }
 }
 
-pub(super) async fn run(command: WebhookCommand, data: &DataSettings, adopted: &Adopted) -> Outcome {
+pub(super) async fn run(command: WebhookCommand, data: &DataSettings, adopted: &AdoptedSettings) -> Outcome {
     let store = open_store(data).await?;
     match command {
         WebhookCommand::Add(args) => add(args, &store, data, adopted).await,
@@ -161,7 +161,7 @@ pub(super) async fn run(command: WebhookCommand, data: &DataSettings, adopted: &
     }
 }
 
-async fn add(args: AddArgs, store: &Store, data: &DataSettings, adopted: &Adopted) -> Outcome {
+async fn add(args: AddArgs, store: &Store, data: &DataSettings, adopted: &AdoptedSettings) -> Outcome {
     let account = find_account(store, &args.account).await?;
     let networks = args.networks.all();
     if !is_reachable(&args.url, networks) {

@@ -23,7 +23,7 @@ const MAX_BYTES: u64 = 16 * 1024 * 1024;
 
 /// A server's settings: all that are not defaults, from whichever layer.
 #[derive(Clone, Default, Serialize, Deserialize)]
-pub struct InForce {
+pub struct SettingsInForce {
     /// Values as written, by setting name.
     settings: BTreeMap<String, Vec<String>>,
     /// The `[engine.NAME]` tables in their form on the command line.
@@ -31,13 +31,13 @@ pub struct InForce {
 }
 
 // Some are secrets.
-tintype_domain::opaque_debug!(InForce);
+tintype_domain::opaque_debug!(SettingsInForce);
 
 /// Shows the settings to commands until it is dropped.
 #[derive(Debug)]
-pub struct Shown(#[expect(dead_code, reason = "it is read through /proc")] File);
+pub struct PublishedSettings(#[expect(dead_code, reason = "it is read through /proc")] File);
 
-impl InForce {
+impl SettingsInForce {
     pub(super) fn of(command: &Command, matches: &ArgMatches) -> Self {
         let explicit = command.get_arguments().filter_map(Setting::of).filter(|setting| setting.is_explicit(matches));
         let tables = matches.try_get_raw(TABLES).ok().flatten().into_iter().flatten();
@@ -59,7 +59,7 @@ impl InForce {
     ///
     /// # Errors
     /// The system refuses a file in memory.
-    pub fn show(&self) -> io::Result<Shown> {
+    pub fn show(&self) -> io::Result<PublishedSettings> {
         // Some machines refuse a file that could be executed. Kernels before 6.3 do not know the flag.
         let file = memfd_create(NAME, MemfdFlags::CLOEXEC | MemfdFlags::NOEXEC_SEAL).or_else(|error| match error {
             Errno::INVAL => memfd_create(NAME, MemfdFlags::CLOEXEC),
@@ -68,7 +68,7 @@ impl InForce {
         fchmod(&file, Mode::RUSR | Mode::WUSR)?;
         let mut file = File::from(file);
         file.write_all(&serde_json::to_vec(self)?)?;
-        Ok(Shown(file))
+        Ok(PublishedSettings(file))
     }
 
     /// The settings of another process, by its directory in /proc. `None` if it shows none or is just starting.

@@ -20,7 +20,7 @@ use super::commands::SERVERS;
 use super::database::DATABASE;
 use super::engines::table_within;
 use super::environment::adopt;
-use super::in_force::InForce;
+use super::in_force::SettingsInForce;
 use super::layers::{Setting, leaf, other_form, without_variables};
 
 /// The bits of a program that runs as its owner or its group.
@@ -47,7 +47,7 @@ pub(super) struct Installation {
     /// The directory that the server resolves relative paths from, also those in its config file.
     pub(super) directory: PathBuf,
     /// All of a running server's settings, including those from its config file. They replace the variables and flags.
-    pub(super) in_force: Option<InForce>,
+    pub(super) in_force: Option<SettingsInForce>,
 }
 
 #[derive(Debug)]
@@ -193,7 +193,7 @@ impl Server {
             variables,
             flags: flags.given(&self.arguments),
             directory: self.directory.clone(),
-            in_force: InForce::of_process(&self.entry),
+            in_force: SettingsInForce::of_process(&self.entry),
         })
     }
 

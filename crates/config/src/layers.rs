@@ -16,7 +16,7 @@ use super::commands::{Needs, SettingsFrom};
 use super::engines::table_settings;
 use super::environment::{STARTED_AGAIN, check_variables, is_empty_variable, variables_with};
 use super::file::{CONFIG_FILE, ConfigFile, EngineTable, FileOrigin, FileSetting, Value, nearest};
-use super::in_force::InForce;
+use super::in_force::SettingsInForce;
 use super::installation::Installation;
 use super::presets::{PresetFile, PresetTable};
 use tintype_domain::string_enum;
@@ -39,16 +39,16 @@ pub struct CommandLine {
     /// The chosen command's settings.
     pub settings: Vec<ShownSetting>,
     /// The server whose settings the command uses.
-    pub adopted: Adopted,
+    pub adopted: AdoptedSettings,
     /// The settings of the server that the command runs.
-    pub in_force: InForce,
+    pub in_force: SettingsInForce,
     /// A message for each environment variable that looks like a setting but isn't one.
     pub unknown_variables: Vec<String>,
 }
 
 /// The server whose settings a command uses.
 #[derive(Debug, Clone, Default)]
-pub struct Adopted {
+pub struct AdoptedSettings {
     /// Where the settings come from, such as `the running server's (process 7)`; `None` if the command uses its own.
     pub origin: Option<String>,
     /// Whether that server runs: the settings may also come from a stopped unit.
@@ -308,7 +308,7 @@ pub fn read(command: Command, arguments: &[OsString]) -> Result<CommandLine, Set
         SettingsError::Usage(error, taking_part.map(note).chain(origin).collect())
     })?;
     let (command, of_command) = leaf(&known, &matches);
-    let in_force = InForce::of(command, of_command);
+    let in_force = SettingsInForce::of(command, of_command);
     let shown = settings.iter().filter(|setting| !setting.arg.is_hide_set() && setting.name != "config");
     let settings = shown.map(|setting| show(setting, of_command, &added, file.as_ref()));
     let of_tables = tables.iter().flat_map(|table| show_table(table, file.as_ref()));
@@ -442,9 +442,9 @@ fn with_installation(
     command: Command,
     known: &Command,
     arguments: &[OsString],
-) -> Result<(Command, Vec<OsString>, Adopted), String> {
+) -> Result<(Command, Vec<OsString>, AdoptedSettings), String> {
     let mut arguments = arguments.to_vec();
-    let none = Adopted::default();
+    let none = AdoptedSettings::default();
     // The final parse comes later and reports its errors.
     let Ok(first) = command.clone().ignore_errors(true).try_get_matches_from(&arguments) else {
         return Ok((command, arguments, none));
@@ -474,7 +474,7 @@ fn with_installation(
         Err(unread) => {
             let is_database = |setting: &&Setting| ["database", "database-file"].contains(&setting.name.as_str());
             if !needs.database || settings.iter().filter(is_database).any(is_named) {
-                return Ok((command, arguments, Adopted { unread: Some(unread), ..none }));
+                return Ok((command, arguments, AdoptedSettings { unread: Some(unread), ..none }));
             }
             let reader = reader_of_servers();
             return Err(format!("{unread}: run this command as {reader}, or name the database with --database"));
@@ -495,7 +495,7 @@ fn with_installation(
         .collect();
     let of_servers = Installation::variables_of_servers(known);
     let command = without_variables(command, &|variable| of_servers.iter().any(|name| OsStr::new(name) == variable));
-    let found = Adopted {
+    let found = AdoptedSettings {
         origin: Some(installation.origin),
         is_running: installation.is_running,
         is_complete: installation.in_force.is_some(),
@@ -509,7 +509,11 @@ fn with_installation(
 ///
 /// # Errors
 /// A message for the operator: the file cannot be used. While a server runs, most commands do without it.
-fn file_in_use(matches: &ArgMatches, command: &Command, adopted: &mut Adopted) -> Result<Option<ConfigFile>, String> {
+fn file_in_use(
+    matches: &ArgMatches,
+    command: &Command,
+    adopted: &mut AdoptedSettings,
+) -> Result<Option<ConfigFile>, String> {
     let is_beside = adopted.is_running || adopted.unread.is_some();
     let needs_none = Needs::named(matches).is_some_and(|it| it.settings == SettingsFrom::Server && !it.database);
     match config_file(matches, command, adopted.directory.as_deref()) {

@@ -55,8 +55,8 @@ pub use self::environment::{
 pub use self::file::CONFIG_FILE;
 pub use self::files::{FileBackend, FileLinks, FileUrlSettings, FileUrls, FilesSettings, SignedLinks};
 pub use self::hub::{HUGGING_FACE, HubSettings};
-pub use self::in_force::{InForce, Shown};
-pub use self::layers::{Adopted, CommandLine, SettingsError, ShownSetting, Source, read, reader_of_servers};
+pub use self::in_force::{PublishedSettings, SettingsInForce};
+pub use self::layers::{AdoptedSettings, CommandLine, SettingsError, ShownSetting, Source, read, reader_of_servers};
 pub use self::limits::LimitSettings;
 pub use self::listen::{ListenAddress, TrustedProxy};
 pub use self::model_aliases::{ModelAlias, ModelAliasSettings, ModelAliases};

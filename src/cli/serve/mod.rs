@@ -29,7 +29,9 @@ use crate::service::ServiceContext;
 use crate::service::file_store;
 use crate::service::sweeper::Sweeper;
 use crate::service::webhooks::Deliverer;
-use tintype_config::{DataSettings, DatabaseUrl, InForce, LOCK_PATIENCE, ListenAddress, ServerSettings, Shown};
+use tintype_config::{
+    DataSettings, DatabaseUrl, LOCK_PATIENCE, ListenAddress, PublishedSettings, ServerSettings, SettingsInForce,
+};
 use tintype_outbound::receivers::{ReceiverOptions, Receivers};
 use tintype_store::postgres;
 use tintype_store::sqlite;
@@ -122,7 +124,7 @@ impl Listeners {
     }
 
     /// Shows this server's settings to the commands beside it, with the ports that the system chose for port 0.
-    fn show(&self, in_force: &InForce, server: &ServerSettings) -> Option<Shown> {
+    fn show(&self, in_force: &SettingsInForce, server: &ServerSettings) -> Option<PublishedSettings> {
         let place = |listener: &Listener| match (listener.address(), listener.path()) {
             (Ok(Some(address)), _) => Some(address.to_string()),
             (_, path) => path.map(|path| format!("unix:{}", path.display())),
@@ -192,7 +194,7 @@ pub(super) async fn run(
     server: ServerSettings,
     data: &DataSettings,
     role: Role,
-    in_force: &InForce,
+    in_force: &SettingsInForce,
     logging: Logging,
 ) -> Outcome {
     let mut signals = Signals::catch()?;
@@ -214,7 +216,7 @@ struct Started {
     parts: Parts,
     listeners: Listeners,
     lock: Option<DataLock>,
-    shown: Option<Shown>,
+    shown: Option<PublishedSettings>,
 }
 
 fn lock(data: &Path, database: &Path) -> Result<DataLock, String> {
@@ -232,7 +234,7 @@ async fn start(
     server: &ServerSettings,
     data: &DataSettings,
     role: Role,
-    in_force: &InForce,
+    in_force: &SettingsInForce,
     format: LogFormat,
 ) -> Result<Started, Failure> {
     let database = data.database()?;
