@@ -12,7 +12,7 @@ use image::{ImageFormat, ImageReader, ImageResult};
 
 use crate::files::{FileName, FilesError};
 use crate::service::ServiceContext;
-use crate::service::shares::{Share, Shares};
+use crate::service::shares::{FairShares, Share};
 use tintype_domain::images_api_request::OutputFormat;
 use tintype_domain::model::Id;
 use tintype_system::spawn::spawn_blocking;
@@ -31,9 +31,9 @@ pub const MAX_WAIT: Duration = Duration::from_secs(60);
 #[derive(Debug)]
 pub struct Encoder {
     shared: Arc<ServiceContext>,
-    slots: Shares,
-    memory: Shares,
-    memory_of_tools: Shares,
+    slots: FairShares,
+    memory: FairShares,
+    memory_of_tools: FairShares,
 }
 
 /// The pictures of an answer.
@@ -62,29 +62,29 @@ pub enum EncodeError {
 impl Encoder {
     /// Encodes result files.
     pub fn new(shared: Arc<ServiceContext>) -> Self {
-        let (memory, memory_of_tools) = (Shares::new(MEMORY), Shares::new(MEMORY_OF_TOOLS));
-        Self { shared, slots: Shares::new(SLOTS), memory, memory_of_tools }
+        let (memory, memory_of_tools) = (FairShares::new(MEMORY), FairShares::new(MEMORY_OF_TOOLS));
+        Self { shared, slots: FairShares::new(SLOTS), memory, memory_of_tools }
     }
 
     /// The memory of answers of `/v1`, in bytes.
-    pub fn memory(&self) -> &Shares {
+    pub fn memory(&self) -> &FairShares {
         &self.memory
     }
 
     /// The memory of answers of MCP, in bytes.
-    pub fn memory_of_tools(&self) -> &Shares {
+    pub fn memory_of_tools(&self) -> &FairShares {
         &self.memory_of_tools
     }
 
     /// The encoders. Each works on one answer at a time.
-    pub fn slots(&self) -> &Shares {
+    pub fn slots(&self) -> &FairShares {
         &self.slots
     }
 
     /// The pictures in these files of an account, which take one of the memories.
     pub async fn pictures(
         &self,
-        memory: &Shares,
+        memory: &FairShares,
         account_id: Id,
         format: OutputFormat,
         names: &[String],

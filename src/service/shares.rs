@@ -13,7 +13,7 @@ use tintype_system::locked::Locked as _;
 
 /// Whether an account that holds `held` of `total` units can take `more` while others hold `of_others`: it can have one
 /// portion, and up to half of what the others leave.
-pub fn fits(total: usize, held: usize, of_others: usize, more: usize) -> bool {
+pub fn is_within_share(total: usize, held: usize, of_others: usize, more: usize) -> bool {
     let free = total.saturating_sub(of_others).saturating_sub(held);
     more <= free && (held == 0 || held + more <= total.saturating_sub(of_others) / 2)
 }
@@ -66,7 +66,7 @@ impl<K: Eq + Hash> Counts<K> {
 
 /// Units of something finite that accounts, or other callers, share. Clones share the same units.
 #[derive(Debug, Clone)]
-pub struct Shares<K: Eq + Hash + Copy = Id> {
+pub struct FairShares<K: Eq + Hash + Copy = Id> {
     of_one: usize,
     total: usize,
     state: Arc<Mutex<ShareState<K>>>,
@@ -99,18 +99,18 @@ struct Waiting<K: Eq + Hash + Copy> {
 /// Units held by a caller; dropping them returns them.
 #[derive(Debug)]
 pub struct Share<K: Eq + Hash + Copy = Id> {
-    shares: Shares<K>,
+    shares: FairShares<K>,
     caller: Option<K>,
     units: usize,
 }
 
-impl<K: Eq + Hash + Copy> Shares<K> {
+impl<K: Eq + Hash + Copy> FairShares<K> {
     /// Shares `total` units.
     pub fn new(total: usize) -> Self {
         Self::limited(usize::MAX, total)
     }
 
-    /// Shares `total` units, for [`Shares::try_take`], at most `of_one` to one caller.
+    /// Shares `total` units, for [`FairShares::try_take`], at most `of_one` to one caller.
     pub fn limited(of_one: usize, total: usize) -> Self {
         let state = ShareState { used: 0, callers: HashMap::new(), waiting: Vec::new(), turn: 0 };
         Self { of_one, total, state: Arc::new(Mutex::new(state)) }
@@ -125,7 +125,7 @@ impl<K: Eq + Hash + Copy> Shares<K> {
     pub fn is_free(&self, caller: K, units: usize) -> bool {
         let state = self.state.locked();
         let held = state.held(caller);
-        fits(self.total, held, state.used - held, units)
+        is_within_share(self.total, held, state.used - held, units)
     }
 
     /// Whether someone waits for units.
@@ -141,7 +141,7 @@ impl<K: Eq + Hash + Copy> Shares<K> {
     pub fn try_take(&self, caller: Option<K>) -> Result<Share<K>, usize> {
         let mut state = self.state.locked();
         let held = caller.map_or(0, |caller| state.held(caller));
-        if held >= self.of_one || !fits(self.total, held, state.used - held, 1) {
+        if held >= self.of_one || !is_within_share(self.total, held, state.used - held, 1) {
             return Err(held);
         }
         state.used += 1;
@@ -199,7 +199,7 @@ impl<K: Eq + Hash + Copy> ShareState<K> {
         self.waiting.retain(|waiting| !waiting.granted.is_closed());
         let ready = self.waiting.iter().enumerate().filter_map(|(index, waiting)| {
             let held = self.callers.get(&waiting.caller)?;
-            fits(total, held.units, self.used - held.units, waiting.units).then_some((held.served, index))
+            is_within_share(total, held.units, self.used - held.units, waiting.units).then_some((held.served, index))
         });
         let (_, index) = ready.min()?;
         Some(self.waiting.remove(index))
@@ -214,7 +214,7 @@ impl<K: Eq + Hash + Copy> ShareState<K> {
 
 /// One who waits; dropping it ends the wait.
 struct Wait<'a, K: Eq + Hash + Copy> {
-    shares: &'a Shares<K>,
+    shares: &'a FairShares<K>,
     caller: K,
 }
 
@@ -273,7 +273,7 @@ mod tests {
 
     #[test]
     fn an_account_has_up_to_half_of_what_the_others_leave_and_always_one_portion() {
-        let shares = Shares::new(16);
+        let shares = FairShares::new(16);
         let take = |account: i64| shares.take(id(account), 1).now_or_never();
         let all = |account: i64| std::iter::from_fn(|| take(account)).collect::<Vec<_>>();
         let held: Vec<_> = (0..9).map(all).collect();
@@ -286,7 +286,7 @@ mod tests {
 
     #[test]
     fn a_caller_takes_two_slots_and_leaves_the_others_to_others() {
-        let slots = Shares::limited(2, 64);
+        let slots = FairShares::limited(2, 64);
         let held = [slots.try_take(Some(1)), slots.try_take(Some(1))];
         assert!(held.iter().all(Result::is_ok) && slots.try_take(Some(1)).is_err());
         assert!(slots.try_take(Some(2)).is_ok());
@@ -299,7 +299,7 @@ mod tests {
 
     #[test]
     fn no_caller_takes_more_slots_than_half_of_what_the_others_leave() {
-        let slots = Shares::limited(4, 16);
+        let slots = FairShares::limited(4, 16);
         let all = |one: u8| std::iter::from_fn(|| slots.try_take(Some(one)).ok()).collect::<Vec<_>>();
         let held: Vec<_> = (0..6).map(all).collect();
         assert_eq!(held.iter().map(Vec::len).collect::<Vec<_>>(), [4, 4, 4, 2, 1, 1]);
@@ -307,7 +307,7 @@ mod tests {
 
     #[test]
     fn accounts_that_wait_take_turns_and_one_who_has_gone_is_passed_over() {
-        let shares = Shares::new(1);
+        let shares = FairShares::new(1);
         let first = shares.take(id(1), 1).now_or_never().expect("all is free");
         let mut of_one: Vec<_> = (0..3).map(|_| Box::pin(shares.take(id(1), 1))).collect();
         assert!(of_one.iter_mut().all(|wait| wait.now_or_never().is_none()));
@@ -326,7 +326,7 @@ mod tests {
 
     #[test]
     fn a_corrected_estimate_lets_others_in() {
-        let shares = Shares::new(100);
+        let shares = FairShares::new(100);
         let mut large = shares.take(id(1), 100).now_or_never().expect("all is free");
         let mut wait = Box::pin(shares.take(id(2), 60));
         assert!((&mut wait).now_or_never().is_none());

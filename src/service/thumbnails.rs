@@ -7,7 +7,7 @@ use tintype_engine::picture::Picture;
 
 use crate::files::{FileName, FilesError};
 use crate::service::ServiceContext;
-use crate::service::shares::Shares;
+use crate::service::shares::FairShares;
 use tintype_domain::model::Id;
 use tintype_system::sandbox::{DecodeError, Decoder};
 use tintype_system::spawn::spawn_blocking;
@@ -24,7 +24,7 @@ const MAX_MAKING: usize = 4;
 pub struct Thumbnails {
     shared: Arc<ServiceContext>,
     decoder: Decoder,
-    making: Shares,
+    making: FairShares,
 }
 
 /// A thumbnail could not be made.
@@ -44,11 +44,11 @@ pub enum ThumbnailError {
 impl Thumbnails {
     /// Makes thumbnails of pictures that `decoder` decodes.
     pub fn new(shared: Arc<ServiceContext>, decoder: Decoder) -> Self {
-        Self { shared, decoder, making: Shares::new(MAX_MAKING) }
+        Self { shared, decoder, making: FairShares::new(MAX_MAKING) }
     }
 
     /// Places of thumbnails that are made.
-    pub fn making(&self) -> &Shares {
+    pub fn making(&self) -> &FairShares {
         &self.making
     }
 

@@ -19,7 +19,7 @@ use tracing::Instrument as _;
 use crate::files::FilesError;
 use crate::service::ServiceContext;
 use crate::service::rejections::Rejections;
-use crate::service::shares::{Share, Shares};
+use crate::service::shares::{FairShares, Share};
 use tintype_config::{MAX_UPLOAD, MAX_UPLOADS, temporary_directory};
 use tintype_domain::model::{CREDITS_PER_IMAGE, Id, Surface};
 use tintype_store::{NewUpload, Right, StoreError, Upload, UploadedPicture};
@@ -43,7 +43,7 @@ pub struct Uploads {
     /// The directory that holds the bytes while they arrive, and its disk.
     directory: PathBuf,
     disk: Disk,
-    arriving: Shares,
+    arriving: FairShares,
     rejections: Rejections<Id>,
     decoding: Semaphore,
 }
@@ -148,7 +148,7 @@ impl Uploads {
     pub fn new(shared: Arc<ServiceContext>, decoder: Decoder) -> Arc<Self> {
         let directory = shared.disk.directory().map_or_else(temporary_directory, Path::to_owned);
         let disk = shared.disk.beside(directory.clone());
-        let arriving = Shares::limited(MAX_ARRIVING_OF_ACCOUNT, MAX_ARRIVING);
+        let arriving = FairShares::limited(MAX_ARRIVING_OF_ACCOUNT, MAX_ARRIVING);
         let decoding = Semaphore::new(MAX_DECODING);
         let rejections = Rejections::new(shared.clock.clone());
         Arc::new(Self { shared, decoder, directory, disk, arriving, rejections, decoding })

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 use tokio::sync::Notify;
 use tokio::sync::futures::Notified;
 
-use crate::service::shares::{Share, Shares};
+use crate::service::shares::{FairShares, Share};
 use tintype_domain::model::Id;
 use tintype_system::locked::Locked as _;
 
@@ -20,13 +20,13 @@ const MAX_SHARING: usize = 8;
 /// The callers of this process that wait. Clones are the same callers.
 #[derive(Debug, Clone)]
 pub struct Waiters {
-    slots: Shares,
+    slots: FairShares,
     waiting: Arc<Mutex<Waiting>>,
 }
 
 impl Default for Waiters {
     fn default() -> Self {
-        Self { slots: Shares::limited(MAX_SLOTS_OF_ACCOUNT, MAX_SLOTS), waiting: Arc::default() }
+        Self { slots: FairShares::limited(MAX_SLOTS_OF_ACCOUNT, MAX_SLOTS), waiting: Arc::default() }
     }
 }
 

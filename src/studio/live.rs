@@ -14,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 use super::session::Visitor;
 use crate::service::ServiceContext;
 use crate::service::endings::Ending;
-use crate::service::shares::fits;
+use crate::service::shares::is_within_share;
 use crate::service::tasks::Tasks;
 use crate::service::wait_estimator::is_telling;
 use tintype_domain::model::{Id, Surface, TaskRef};
@@ -348,7 +348,7 @@ impl Watched {
         let of_account = self.accounts.get(&by.account_id).map_or(0, broadcast::Sender::receiver_count);
         of_session < MAX_WATCHERS_OF_SESSION
             && of_person < MAX_WATCHERS_OF_PERSON
-            && fits(MAX_WATCHERS, of_account, self.watchers - of_account, 1)
+            && is_within_share(MAX_WATCHERS, of_account, self.watchers - of_account, 1)
     }
 
     fn send(&self, account: Id, change: Change) {

@@ -43,7 +43,7 @@ use crate::service::links::Links;
 use crate::service::people::{
     MAX_HASHES_OF_ONE, MAX_HASHES_QUEUED, MAX_SIGN_UPS_OF_ONE, MAX_SIGN_UPS_QUEUED, People, SignUpTerms,
 };
-use crate::service::shares::Shares;
+use crate::service::shares::FairShares;
 use crate::service::sign_in_attempts::SignInAttempts;
 use crate::service::tasks::Tasks;
 use crate::service::thumbnails::Thumbnails;
@@ -93,10 +93,10 @@ pub struct Studio {
     failures: Arc<Failures>,
     sign_in_attempts: SignInAttempts,
     /// Places for password hashes, for sign-ups, and for downloads and reports of an account.
-    hashes: Shares<Source>,
-    sign_ups: Shares<Source>,
-    downloads: Shares,
-    reports: Shares,
+    hashes: FairShares<Source>,
+    sign_ups: FairShares<Source>,
+    downloads: FairShares,
+    reports: FairShares,
     codes: SignInAttempts,
     provider: Option<IdentityProvider>,
     exchanges: sign_in::oidc::Exchanges,
@@ -166,8 +166,8 @@ impl Studio {
             people: People::new(shared.store.clone()),
             failures,
             sign_in_attempts: SignInAttempts::new(shared.clock.clone()),
-            hashes: Shares::limited(MAX_HASHES_OF_ONE, MAX_HASHES_QUEUED),
-            sign_ups: Shares::limited(MAX_SIGN_UPS_OF_ONE, MAX_SIGN_UPS_QUEUED),
+            hashes: FairShares::limited(MAX_HASHES_OF_ONE, MAX_HASHES_QUEUED),
+            sign_ups: FairShares::limited(MAX_SIGN_UPS_OF_ONE, MAX_SIGN_UPS_QUEUED),
             codes: SignInAttempts::of_codes(shared.clock.clone()),
             provider,
             exchanges: sign_in::oidc::Exchanges::new(shared.clock.clone()),
@@ -177,8 +177,8 @@ impl Studio {
             samples: create::presets::Samples::default(),
             hours: HourlyStats::default(),
             usage: UsageCache::default(),
-            downloads: Shares::limited(images::downloads::MAX_DOWNLOADS, usize::MAX),
-            reports: Shares::limited(1, usize::MAX),
+            downloads: FairShares::limited(images::downloads::MAX_DOWNLOADS, usize::MAX),
+            reports: FairShares::limited(1, usize::MAX),
             connections,
             settings,
             shared,
@@ -191,7 +191,7 @@ impl Studio {
     }
 
     /// The places for reports.
-    pub fn reports(&self) -> &Shares {
+    pub fn reports(&self) -> &FairShares {
         &self.reports
     }
 

@@ -15,7 +15,7 @@ use super::texts::Texts;
 use super::{HOME, RequestContext, SIGN_IN, Studio};
 use crate::service::failures::FailureDelay;
 use crate::service::people::{SignIn, SignedIn};
-use crate::service::shares::{Share, Shares};
+use crate::service::shares::{FairShares, Share};
 use tintype_domain::passwords::InvalidPassword;
 use tintype_domain::person::{Person, Token, person_name};
 use tintype_domain::source::Source;
@@ -116,7 +116,7 @@ pub(super) fn password_refusal(invalid: InvalidPassword) -> &'static str {
 }
 
 /// Takes a slot for the address of a request, before anything costs time.
-pub(super) fn take_slot(slots: &Shares<Source>, context: &RequestContext) -> Result<Share<Source>, PageError> {
+pub(super) fn take_slot(slots: &FairShares<Source>, context: &RequestContext) -> Result<Share<Source>, PageError> {
     slots.try_take(context.source).map_err(|_| PageError::busy())
 }
 

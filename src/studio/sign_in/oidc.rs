@@ -9,7 +9,7 @@ use super::joining::{follow, join};
 use super::{agent, delay_failure, take_slot, without_path_in_referrer};
 use crate::service::people::JoinOutcome;
 use crate::service::rejections::Rejections;
-use crate::service::shares::Shares;
+use crate::service::shares::FairShares;
 use crate::studio::cookies::{AUTHENTICATION, with_id_token};
 use crate::studio::error::{PageError, PageResult};
 use crate::studio::page::{Frame, html, redirect};
@@ -44,14 +44,14 @@ struct LinkPage<'a> {
 /// anything.
 #[derive(Debug)]
 pub(in crate::studio) struct Exchanges {
-    slots: Shares<Source>,
+    slots: FairShares<Source>,
     /// Failed authentication requests.
     failed: Rejections<Source>,
 }
 
 impl Exchanges {
     pub(in crate::studio) fn new(clock: Clock) -> Self {
-        Self { slots: Shares::limited(MAX_EXCHANGES_OF_ONE, MAX_EXCHANGES), failed: Rejections::new(clock) }
+        Self { slots: FairShares::limited(MAX_EXCHANGES_OF_ONE, MAX_EXCHANGES), failed: Rejections::new(clock) }
     }
 }
 

@@ -5,7 +5,7 @@ use std::iter::from_fn;
 use futures::FutureExt as _;
 use serde_json::{Value, json};
 use tintype::service::encoder::{MAX_WAIT, PICTURE_BYTES};
-use tintype::service::shares::{Share, Shares};
+use tintype::service::shares::{FairShares, Share};
 use tintype::service::waiters::MAX_SLOTS_OF_ACCOUNT;
 use tintype_domain::model::Id;
 use tintype_system::clock::Timestamp;
@@ -53,7 +53,7 @@ async fn calls_that_wait_for_a_task() {
 
 /// Takes for an account all portions that it gets without waiting, and leaves one for another account.
 #[track_caller]
-fn all_of(shares: &Shares, account: &Caller, portion: usize, other: &Caller) -> Vec<Share> {
+fn all_of(shares: &FairShares, account: &Caller, portion: usize, other: &Caller) -> Vec<Share> {
     let held: Vec<_> = from_fn(|| shares.take(account.account.id, portion).now_or_never()).collect();
     assert!(held.len() > 1, "the account has a share");
     assert!(shares.is_free(other.account.id, portion), "the account took {} portions, which are all", held.len());
@@ -61,7 +61,7 @@ fn all_of(shares: &Shares, account: &Caller, portion: usize, other: &Caller) -> 
 }
 
 /// Runs a call until it waits for a share.
-pub(super) async fn awaits<T>(shares: &Shares, mut call: impl Future<Output = T> + Unpin) {
+pub(super) async fn awaits<T>(shares: &FairShares, mut call: impl Future<Output = T> + Unpin) {
     until(async || {
         let is_awaited = shares.is_awaited();
         assert!(is_awaited || (&mut call).now_or_never().is_none(), "the call did not wait");
@@ -72,7 +72,7 @@ pub(super) async fn awaits<T>(shares: &Shares, mut call: impl Future<Output = T>
 
 /// Works on the task of a call until the call waits for a share. The work is done by then: half a step would hold what
 /// the next one needs.
-async fn awaits_after_work(service: &Service, shares: &Shares, mut call: impl Future<Output = Answer> + Unpin) {
+async fn awaits_after_work(service: &Service, shares: &FairShares, mut call: impl Future<Output = Answer> + Unpin) {
     let work = async {
         service.waiting(1).await;
         service.work().await;
