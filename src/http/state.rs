@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use super::docs::openapi;
 use crate::service::ServiceContext;
+use crate::service::auth_throttle::AuthThrottle;
 use crate::service::encoder::Encoder;
-use crate::service::failures::Failures;
 use crate::service::keyring::Keyring;
 use crate::service::limits::RateLimits;
 use crate::service::links::Links;
@@ -143,7 +143,7 @@ pub struct ApiState {
     /// Rate limits.
     pub limits: Arc<RateLimits>,
     /// Failed authentications.
-    pub failures: Arc<Failures>,
+    pub auth_throttle: Arc<AuthThrottle>,
     /// Takes pictures that callers bring.
     pub uploads: Arc<Uploads>,
     /// Encodes the pictures of answers.
@@ -165,7 +165,7 @@ impl ApiState {
         let clock = &shared.clock;
         let tasks = Tasks::open(shared.clone(), max_unfinished, max_failed_tasks).await;
         let tasks = tasks.map_err(|error| error.to_string())?;
-        let (tasks, failures) = (Arc::new(tasks), Arc::new(Failures::new(clock.clone())));
+        let (tasks, auth_throttle) = (Arc::new(tasks), Arc::new(AuthThrottle::new(clock.clone())));
         let links = Arc::new(Links::open(settings.studio.file_links.clone(), shared.clone()).await?);
         let decoder = Decoder::new(&settings.picture_decoder);
         let uploads = Uploads::new(shared.clone(), decoder.clone());
@@ -176,7 +176,7 @@ impl ApiState {
             limits: limits.clone(),
             tasks: tasks.clone(),
             links: links.clone(),
-            failures: failures.clone(),
+            auth_throttle: auth_throttle.clone(),
             document: openapi(),
             uploads: uploads.clone(),
             thumbnails: Thumbnails::new(shared.clone(), decoder),
@@ -191,7 +191,7 @@ impl ApiState {
             limits,
             tasks,
             links,
-            failures,
+            auth_throttle,
             typical_duration,
             settings,
             shared,

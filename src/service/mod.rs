@@ -1,11 +1,11 @@
 //! The rules of the service, independent of its callers: submits, the endings of tasks, limits and sweeps.
 
+pub mod auth_throttle;
 pub mod call_hold;
 mod context;
 pub mod encoder;
 pub mod endings;
 pub mod failed_tasks;
-pub mod failures;
 pub mod file_store;
 pub mod finished;
 pub mod hourly_stats;

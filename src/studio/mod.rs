@@ -36,7 +36,7 @@ use tokio_util::sync::CancellationToken;
 
 use self::session::Visitor;
 use crate::service::ServiceContext;
-use crate::service::failures::Failures;
+use crate::service::auth_throttle::AuthThrottle;
 use crate::service::hourly_stats::HourlyStats;
 use crate::service::limits::{RateLimit, RateLimits};
 use crate::service::links::Links;
@@ -90,7 +90,7 @@ pub struct Studio {
     limits: Arc<RateLimits>,
     links: Arc<Links>,
     people: People,
-    failures: Arc<Failures>,
+    auth_throttle: Arc<AuthThrottle>,
     sign_in_attempts: SignInAttempts,
     /// Places for password hashes, for sign-ups, and for downloads and reports of an account.
     hashes: FairShares<Source>,
@@ -140,7 +140,7 @@ pub struct StudioParts {
     /// URLs of result files.
     pub links: Arc<Links>,
     /// Failed sign-ins.
-    pub failures: Arc<Failures>,
+    pub auth_throttle: Arc<AuthThrottle>,
     /// The OpenID Connect provider at which people may sign in.
     pub provider: Option<IdentityProvider>,
     /// The OpenAPI document of the API.
@@ -156,7 +156,7 @@ pub struct StudioParts {
 impl Studio {
     /// Builds the studio.
     pub fn new(shared: Arc<ServiceContext>, parts: StudioParts, settings: StudioSettings) -> Arc<Self> {
-        let StudioParts { tasks, limits, links, failures, provider, document, uploads, thumbnails, connections } =
+        let StudioParts { tasks, limits, links, auth_throttle, provider, document, uploads, thumbnails, connections } =
             parts;
         Arc::new(Self {
             live: live::Live::new(shared.clone(), tasks.clone()),
@@ -164,7 +164,7 @@ impl Studio {
             limits,
             links,
             people: People::new(shared.store.clone()),
-            failures,
+            auth_throttle,
             sign_in_attempts: SignInAttempts::new(shared.clock.clone()),
             hashes: FairShares::limited(MAX_HASHES_OF_ONE, MAX_HASHES_QUEUED),
             sign_ups: FairShares::limited(MAX_SIGN_UPS_OF_ONE, MAX_SIGN_UPS_QUEUED),

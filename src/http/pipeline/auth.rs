@@ -18,7 +18,7 @@ use super::repeats::RetryHeaders;
 use crate::http::ops::Readiness;
 use crate::http::routes::{self, Access, Route, RouteGroup};
 use crate::http::state::ApiState;
-use crate::service::failures::FailureDelay;
+use crate::service::auth_throttle::FailureDelay;
 use crate::service::limits::{Allowance, RateLimit, WINDOW};
 use crate::studio::{self, RequestContext};
 use tintype_domain::key::{ApiKey, KeyHash, KeySecret};
@@ -178,7 +178,7 @@ fn credentials(api: &Arc<ApiState>, request: &Request) -> Result<Option<(KeySecr
 /// Answers a failed authentication, with a delay that grows with the failures of the same source.
 async fn refuse(api: &ApiState, source: Option<Source>, error: ApiError) -> Response {
     let delay = match source {
-        Some(source) => api.failures.delay(source).await,
+        Some(source) => api.auth_throttle.delay(source).await,
         None => FailureDelay::Waited,
     };
     let mut response = error.into_response();

@@ -5,7 +5,7 @@ use axum::extract::{Path, Query};
 use axum::http::{HeaderMap, StatusCode};
 
 use super::secret::{self, Secret};
-use crate::service::failures::FailureDelay;
+use crate::service::auth_throttle::FailureDelay;
 use crate::service::people::People;
 use crate::studio::SIGN_IN;
 use crate::studio::action::{PersonAction, action};
@@ -91,7 +91,7 @@ pub async fn add(form: Form) -> PageResult {
         PersonAdded::NameTaken => {
             // Names are unique across all accounts, so attempts are limited.
             if let Some(source) = visitor.context.source
-                && visitor.studio.failures.delay(source).await == FailureDelay::Exhausted
+                && visitor.studio.auth_throttle.delay(source).await == FailureDelay::Exhausted
             {
                 return Err(PageError::busy());
             }

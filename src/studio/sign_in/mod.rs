@@ -13,7 +13,7 @@ use super::page::{html, redirect};
 use super::session::{Form, Guest, GuestForm, Visitor, WithoutSecondFactor, check_origin, with_session};
 use super::texts::Texts;
 use super::{HOME, RequestContext, SIGN_IN, Studio};
-use crate::service::failures::FailureDelay;
+use crate::service::auth_throttle::FailureDelay;
 use crate::service::people::{SignIn, SignedIn};
 use crate::service::shares::{FairShares, Share};
 use tintype_domain::passwords::InvalidPassword;
@@ -212,7 +212,7 @@ impl Guest {
 /// Waits out the delay of a failed attempt.
 pub(super) async fn delay_failure(studio: &Studio, context: &RequestContext) -> Result<(), PageError> {
     let Some(source) = context.source else { return Ok(()) };
-    match studio.failures.delay(source).await {
+    match studio.auth_throttle.delay(source).await {
         FailureDelay::Waited => Ok(()),
         FailureDelay::Exhausted => Err(PageError::busy()),
     }

@@ -22,7 +22,7 @@ const MAX_WAITING_IN_ALL: usize = 1_024;
 
 /// Failed authentications per source, counted in this process.
 #[derive(Debug)]
-pub struct Failures {
+pub struct AuthThrottle {
     /// Beside each limiter is the number of failures that wait.
     sources: Limiters<Source, AtomicU32>,
     waiting: Semaphore,
@@ -37,7 +37,7 @@ pub enum FailureDelay {
     Exhausted,
 }
 
-impl Failures {
+impl AuthThrottle {
     /// Creates a counter without failures.
     pub fn new(clock: Clock) -> Self {
         Self { sources: Limiters::new(clock), waiting: Semaphore::new(MAX_WAITING_IN_ALL) }
