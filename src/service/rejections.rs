@@ -16,13 +16,13 @@ pub const ALLOWANCE: NonZeroU32 = NonZeroU32::new(20).expect("20 is not 0");
 
 /// Rejections of one kind by caller, counted in this process.
 #[derive(Debug)]
-pub struct Rejections<K> {
+pub struct RejectionLimit<K> {
     clock: Clock,
     /// Beside each limiter is the end of the caller's pause, in milliseconds of the monotonic clock.
     callers: Limiters<K, AtomicU64>,
 }
 
-impl<K: Eq + Hash + Clone> Rejections<K> {
+impl<K: Eq + Hash + Clone> RejectionLimit<K> {
     /// Creates a counter without rejections.
     pub fn new(clock: Clock) -> Self {
         Self { callers: Limiters::new(clock.clone()), clock }
@@ -56,7 +56,7 @@ mod tests {
     #[test]
     fn a_caller_with_many_rejections_pauses_and_others_do_not() {
         let clock = Clock::manual(Timestamp::from_millis(1_000_000));
-        let rejections = Rejections::new(clock.clone());
+        let rejections = RejectionLimit::new(clock.clone());
         let (one, other) = (1, 2);
         for _ in 0..ALLOWANCE.get() {
             rejections.count(one);

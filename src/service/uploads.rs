@@ -18,7 +18,7 @@ use tracing::Instrument as _;
 
 use crate::files::FilesError;
 use crate::service::ServiceContext;
-use crate::service::rejections::Rejections;
+use crate::service::rejections::RejectionLimit;
 use crate::service::shares::{FairShares, Share};
 use tintype_config::{MAX_UPLOAD, MAX_UPLOADS, temporary_directory};
 use tintype_domain::model::{CREDITS_PER_IMAGE, Id, Surface};
@@ -44,7 +44,7 @@ pub struct Uploads {
     directory: PathBuf,
     disk: Disk,
     arriving: FairShares,
-    rejections: Rejections<Id>,
+    rejections: RejectionLimit<Id>,
     decoding: Semaphore,
 }
 
@@ -150,7 +150,7 @@ impl Uploads {
         let disk = shared.disk.beside(directory.clone());
         let arriving = FairShares::limited(MAX_ARRIVING_OF_ACCOUNT, MAX_ARRIVING);
         let decoding = Semaphore::new(MAX_DECODING);
-        let rejections = Rejections::new(shared.clock.clone());
+        let rejections = RejectionLimit::new(shared.clock.clone());
         Arc::new(Self { shared, decoder, directory, disk, arriving, rejections, decoding })
     }
 

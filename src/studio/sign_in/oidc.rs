@@ -8,7 +8,7 @@ use axum::response::IntoResponse as _;
 use super::joining::{follow, join};
 use super::{agent, delay_failure, take_slot, without_path_in_referrer};
 use crate::service::people::JoinOutcome;
-use crate::service::rejections::Rejections;
+use crate::service::rejections::RejectionLimit;
 use crate::service::shares::FairShares;
 use crate::studio::cookies::{AUTHENTICATION, with_id_token};
 use crate::studio::error::{PageError, PageResult};
@@ -46,12 +46,12 @@ struct LinkPage<'a> {
 pub(in crate::studio) struct Exchanges {
     slots: FairShares<Source>,
     /// Failed authentication requests.
-    failed: Rejections<Source>,
+    failed: RejectionLimit<Source>,
 }
 
 impl Exchanges {
     pub(in crate::studio) fn new(clock: Clock) -> Self {
-        Self { slots: FairShares::limited(MAX_EXCHANGES_OF_ONE, MAX_EXCHANGES), failed: Rejections::new(clock) }
+        Self { slots: FairShares::limited(MAX_EXCHANGES_OF_ONE, MAX_EXCHANGES), failed: RejectionLimit::new(clock) }
     }
 }
 
