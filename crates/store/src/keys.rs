@@ -60,7 +60,7 @@ pub enum KeyChange {
     /// Disables it until it is enabled again.
     Disable,
     /// Takes that back. A suspended key stays suspended, and strikes stay: the owners of an account may do this.
-    Undisable,
+    EnableByOwner,
     /// Revokes it permanently.
     Revoke,
     /// Records that it was seen in a query string.
@@ -188,7 +188,7 @@ async fn change(tx: &Transaction<'_>, id: Id, change: KeyChange, by_operator: bo
         KeyChange::Enable => ("disabled = FALSE, suspended_at = NULL, suspended_for = NULL", Some(Action::EnableKey)),
         KeyChange::Lift => ("suspended_at = NULL, suspended_for = NULL", Some(Action::Lift)),
         KeyChange::Disable => ("disabled = TRUE", Some(Action::DisableKey)),
-        KeyChange::Undisable => ("disabled = FALSE", Some(Action::UndisableKey)),
+        KeyChange::EnableByOwner => ("disabled = FALSE", Some(Action::UndisableKey)),
         KeyChange::Revoke => ("revoked_at = coalesce(revoked_at, $2)", Some(Action::RevokeKey)),
         // The service itself does that.
         KeyChange::FlagLeaked => ("leaked_at = coalesce(leaked_at, $2)", None),

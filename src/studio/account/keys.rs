@@ -237,7 +237,7 @@ pub async fn change(
         }
         // Only the operator lifts a suspension.
         KeyAction::Enable if key.suspension.is_some() => return Err(PageError::forbidden("key-suspended")),
-        KeyAction::Enable => KeyChange::Undisable,
+        KeyAction::Enable => KeyChange::EnableByOwner,
         KeyAction::Disable => KeyChange::Disable,
         KeyAction::Budget => match budget(&fields) {
             Ok(budget) if !Budget::may_replace(key.budget, budget) => return refused(&visitor, RAISED).await,
@@ -247,7 +247,7 @@ pub async fn change(
         KeyAction::Revoke => KeyChange::Revoke,
     };
     let changes = match change {
-        KeyChange::Undisable => key.disabled,
+        KeyChange::EnableByOwner => key.disabled,
         KeyChange::Disable => !key.disabled,
         KeyChange::Revoke => key.revoked_at.is_none(),
         KeyChange::Budget(budget) => key.budget != budget,

@@ -165,7 +165,7 @@ fn key_acts(model: &Model, by: usize) -> Choices {
         KeyChange::Enable,
         KeyChange::Lift,
         KeyChange::Disable,
-        KeyChange::Undisable,
+        KeyChange::EnableByOwner,
         KeyChange::FlagLeaked,
         KeyChange::Revoke,
     ]);

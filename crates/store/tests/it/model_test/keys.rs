@@ -89,7 +89,7 @@ impl Model {
             KeyChange::Enable => (key.disabled, key.suspension) = (false, None),
             KeyChange::Lift => key.suspension = None,
             KeyChange::Disable => key.disabled = true,
-            KeyChange::Undisable => key.disabled = false,
+            KeyChange::EnableByOwner => key.disabled = false,
             KeyChange::Revoke => key.revoked_at = key.revoked_at.or(Some(now)),
             KeyChange::FlagLeaked => key.leaked_at = key.leaked_at.or(Some(now)),
             KeyChange::Budget(_) => {}

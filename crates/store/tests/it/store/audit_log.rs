@@ -138,7 +138,7 @@ case!(nothing_is_recorded_of_a_change_that_did_not_happen_or_without_an_actor, a
     store.change_account(account, AccountChange::Delete).await?;
     fixture.store.grant(account, 1, None, None).await?;
     let key = fixture.store.create_key(account, NewKey::new(&KeySecret::random())).await?.expect("a key");
-    for change in [KeyChange::Undisable, KeyChange::Enable, KeyChange::Lift, KeyChange::Budget(None)] {
+    for change in [KeyChange::EnableByOwner, KeyChange::Enable, KeyChange::Lift, KeyChange::Budget(None)] {
         store.change_key(key.id, change).await?;
     }
     let person = fixture.person(account, "ada").await?;

@@ -157,11 +157,11 @@ case!(a_key_that_its_owner_enables_keeps_its_strikes_and_its_suspension, async |
     for _ in 0..2 {
         assert_eq!(strike(fx, account, Some(key), THREE_AN_HOUR).await?, NOT_SUSPENDED);
         fx.store.change_key(key, KeyChange::Disable).await?;
-        fx.store.change_key(key, KeyChange::Undisable).await?;
+        fx.store.change_key(key, KeyChange::EnableByOwner).await?;
         assert_eq!(state(fx, key).await?, KeyState::Active);
     }
     assert_eq!(strike(fx, account, Some(key), THREE_AN_HOUR).await?, suspended(key));
-    fx.store.change_key(key, KeyChange::Undisable).await?;
+    fx.store.change_key(key, KeyChange::EnableByOwner).await?;
     assert_eq!(state(fx, key).await?, KeyState::Suspended);
     Ok(())
 });
