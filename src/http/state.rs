@@ -8,7 +8,7 @@ use super::docs::openapi;
 use crate::service::ServiceContext;
 use crate::service::auth_throttle::AuthThrottle;
 use crate::service::encoder::Encoder;
-use crate::service::keyring::Keyring;
+use crate::service::key_cache::KeyCache;
 use crate::service::limits::RateLimits;
 use crate::service::links::Links;
 use crate::service::people::SignUpTerms;
@@ -139,7 +139,7 @@ pub struct ApiState {
     /// URLs of result files.
     pub links: Arc<Links>,
     /// Keys, with a short cache.
-    pub keys: Arc<Keyring>,
+    pub keys: Arc<KeyCache>,
     /// Rate limits.
     pub limits: Arc<RateLimits>,
     /// Failed authentications.
@@ -187,7 +187,7 @@ impl ApiState {
             uploads,
             encoder: Encoder::new(shared.clone()),
             previews: Previews::new(shared.clone()),
-            keys: Arc::new(Keyring::new(shared.store.clone(), clock.clone())),
+            keys: Arc::new(KeyCache::new(shared.store.clone(), clock.clone())),
             limits,
             tasks,
             links,

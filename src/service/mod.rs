@@ -9,7 +9,7 @@ pub mod failed_tasks;
 pub mod file_store;
 pub mod finished;
 pub mod hourly_stats;
-pub mod keyring;
+pub mod key_cache;
 pub mod keys;
 mod limiters;
 pub mod limits;

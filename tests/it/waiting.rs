@@ -156,7 +156,7 @@ async fn a_key_that_is_revoked_during_the_wait_reads_no_task() {
     let revoke = async {
         service.waiting(2).await;
         service.shared.store.change_key(caller.key_id, KeyChange::Revoke).await.expect("a store");
-        // The keyring may remember the key for half a second.
+        // The cache may remember the key for half a second.
         service.clock.advance(Duration::from_secs(1));
         service.work().await;
     };

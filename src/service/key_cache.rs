@@ -20,7 +20,7 @@ const MAX_KEYS: usize = 100_000;
 const USES_BATCH: usize = 256;
 
 /// Looks up keys. A change by another process takes effect within [`KEY_CACHE_TTL`].
-pub struct Keyring {
+pub struct KeyCache {
     store: Arc<Store>,
     clock: Clock,
     cached: Cache<KeyHash, Cached>,
@@ -35,10 +35,10 @@ struct Cached {
     looked_up: Duration,
 }
 
-tintype_domain::opaque_debug!(Keyring);
+tintype_domain::opaque_debug!(KeyCache);
 
-impl Keyring {
-    /// Creates a keyring for the keys in the store.
+impl KeyCache {
+    /// Creates a cache for the keys in the store.
     pub fn new(store: Arc<Store>, clock: Clock) -> Self {
         Self { store, clock, cached: Cache::new(MAX_KEYS), uses: Mutex::default() }
     }
