@@ -9,7 +9,7 @@ use super::download::{ProgressSink, sha256};
 use super::manifest::{MANIFEST, Manifest, ModelFile, read_operators_json, write};
 use super::pull::{Index, page, repository_name};
 use super::selection::{RemoteFile, select};
-use super::{CACHE, INDEX, Installed, Single, directory, is_name, misplaced, way_to};
+use super::{CACHE, INDEX, Installed, Single, directory, is_name, missing_index, way_to};
 use tintype_config::HUGGING_FACE;
 use tintype_system::data_dir;
 
@@ -37,7 +37,7 @@ struct Found {
 impl Found {
     fn of_folder(folder: PathBuf) -> Result<Self, String> {
         if !folder.join(INDEX).exists() {
-            return Err(misplaced::without_index(&folder));
+            return Err(missing_index::explain(&folder));
         }
         let index: Index = read_operators_json(&folder.join(INDEX))?;
         let pipeline = index.pipeline_class().map_err(|reason| format!("{}: {reason}", folder.display()))?;

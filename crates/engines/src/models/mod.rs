@@ -20,7 +20,7 @@ pub mod eight_bits;
 pub mod hub;
 pub mod library;
 pub mod manifest;
-mod misplaced;
+mod missing_index;
 pub mod pull;
 mod remove;
 mod selection;
@@ -287,7 +287,7 @@ pub fn find(data_dir: &Path, name_or_path: &str) -> Result<Installed, String> {
         return Ok(Installed { name, folder, file: None, cache: None, manifest: None, unusable: None });
     }
     if folder.is_dir() {
-        return Err(misplaced::without_index(folder));
+        return Err(missing_index::explain(folder));
     }
     Err(missing(data_dir, name_or_path))
 }

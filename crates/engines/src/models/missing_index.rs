@@ -8,7 +8,7 @@ use super::{INDEX, names};
 const MAX_NAMES: usize = 3;
 
 /// The error for a folder without a model's index.
-pub(super) fn without_index(folder: &Path) -> String {
+pub(super) fn explain(folder: &Path) -> String {
     let (name, inside) = (folder.display(), entries(folder));
     let is_model = |folder: &PathBuf| folder.join(INDEX).is_file();
     // A downloads folder, or a repository's folder in a hub's cache.
