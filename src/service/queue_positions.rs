@@ -111,7 +111,7 @@ impl QueuePositions {
         known.before(account, known.of_accounts.get(&account).copied().unwrap_or(1))
     }
 
-    pub(super) fn grow(&self, account: Id) {
+    pub(super) fn count(&self, account: Id) {
         self.known.locked().count(account);
     }
 

@@ -138,7 +138,7 @@ impl Tasks {
             if let Submission::Accepted(task) = &submission {
                 hold = call.and_then(|call| CallHold::of(&call, task.id, &shared));
                 shared.queued.send_replace(());
-                shared.wait_estimator.grow(TaskRef { id: task.id, account_id, surface }, references);
+                shared.wait_estimator.add_waiting(TaskRef { id: task.id, account_id, surface }, references);
                 shared.metrics.submitted.inc();
                 shared.metrics.credits_charged.inc_by(cost.unsigned_abs());
                 let surface = surface.as_str();

@@ -59,7 +59,7 @@ pub struct WorkerThroughput {
 }
 
 /// Whether an attempt has run for long enough that its pace, or the absence of one, says when it ends.
-pub fn is_telling(attempt: AttemptProgress) -> bool {
+pub fn is_predictive(attempt: AttemptProgress) -> bool {
     let part = attempt.stage.map(|stage| f64::from(stage.fraction()));
     attempt.running >= MIN_RUNNING && part.is_none_or(|part| part >= MIN_PROGRESS)
 }
@@ -69,7 +69,7 @@ pub fn is_telling(attempt: AttemptProgress) -> bool {
 fn left(attempt: AttemptProgress, usual: Option<Duration>) -> Option<Duration> {
     let AttemptProgress { running, stage } = attempt;
     let part = stage.map(|stage| f64::from(stage.fraction()));
-    match part.filter(|_| is_telling(attempt)) {
+    match part.filter(|_| is_predictive(attempt)) {
         Some(part) => Some(running.mul_f64((1.0 - part) / part)),
         None => usual.map(|usual| usual.saturating_sub(running)),
     }
@@ -234,8 +234,8 @@ impl WaitEstimator {
     }
 
     /// Counts a task that was just accepted, with this many references.
-    pub fn grow(&self, task: TaskRef, references: usize) {
-        self.turns.grow(task.account_id);
+    pub fn add_waiting(&self, task: TaskRef, references: usize) {
+        self.turns.count(task.account_id);
         self.positions.add(task);
         let mut known = self.known.locked();
         known.waiting += 1;
@@ -425,7 +425,7 @@ mod tests {
             started.notified().await;
             estimator.refresh(async { panic!("a refresh is already running") }).await;
             let id = IdSource::default().next(clock.now());
-            estimator.grow(TaskRef { id, account_id: id, surface: Surface::Api }, 0);
+            estimator.add_waiting(TaskRef { id, account_id: id, surface: Surface::Api }, 0);
             assert_eq!(estimator.known.locked().waiting, 1);
             release.notify_one();
         };

@@ -16,7 +16,7 @@ use crate::service::ServiceContext;
 use crate::service::endings::Ending;
 use crate::service::shares::is_within_share;
 use crate::service::tasks::Tasks;
-use crate::service::wait_estimator::is_telling;
+use crate::service::wait_estimator::is_predictive;
 use tintype_domain::model::{Id, Surface, TaskRef};
 use tintype_domain::person::{Person, TokenHash};
 use tintype_store::Unfinished;
@@ -100,7 +100,7 @@ impl TaskProgress {
         let queued = TaskRef { id: task.task_id, account_id: task.account_id, surface: Surface::Web };
         let queue = tasks.queue_position_of(queued, task.image_to_image, task.attempt).await;
         // A first guess from the time of other tasks would soon give way to a very different one.
-        let is_known = !task.is_leased || task.attempt.is_some_and(is_telling);
+        let is_known = !task.is_leased || task.attempt.is_some_and(is_predictive);
         Self {
             waits: !task.is_leased,
             position: if task.is_leased { 0 } else { queue.position },
