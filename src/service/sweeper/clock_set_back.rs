@@ -30,10 +30,8 @@ impl Sweeper {
     pub(super) async fn expire_dated_ahead(&self) {
         let store = &self.shared.store;
         let known: Vec<Id> = self.dated_ahead.0.locked().keys().copied().collect();
-        let unfinished = match store.unfinished_from(store.now().saturating_add(AHEAD), &known, MOST).await {
-            Ok(unfinished) => unfinished,
-            Err(error) => return failed(&error),
-        };
+        let unfinished = store.unfinished_from(store.now().saturating_add(AHEAD), &known, MOST).await;
+        let Ok(unfinished) = unfinished.inspect_err(failed) else { return };
         for id in self.overdue_of(unfinished) {
             let begun = self.shared.clock.elapsed();
             // One whose rows are damaged keeps no other from its end.

@@ -91,21 +91,15 @@ impl Sweeper {
 
     pub(super) async fn take_sweep(&self, sweeps: &[String]) -> Option<String> {
         match self.shared.store.take_sweep(sweeps, FILE_SWEEP_LEASE).await {
-            Ok(taken) => taken,
             // On a full disk no sweep can be claimed, but a single process needs no claim, and removing files frees
             // space.
             Err(StoreError::Full(_)) if !self.shared.store.is_shared() => sweeps.first().cloned(),
-            Err(error) => {
-                failed(&error);
-                None
-            }
+            taken => taken.inspect_err(failed).ok().flatten(),
         }
     }
 
     pub(super) async fn postpone_sweep(&self, sweep: &str, pause: Duration) {
-        if let Err(error) = self.shared.store.postpone_sweep(sweep, pause).await {
-            failed(&error);
-        }
+        drop(self.shared.store.postpone_sweep(sweep, pause).await.inspect_err(failed));
     }
 
     /// Runs a claimed sweep, and renews the claim until the sweep ends.
@@ -176,13 +170,9 @@ impl Sweeper {
     /// so time may pass between the query and the removal.
     async fn sweep_batch(&self, files: &[AnyName<'_>], rule: &FileRule, removed_before: Timestamp) -> usize {
         let ids: BTreeSet<Id> = files.iter().map(|file| file.task_id).collect();
-        let tasks = match self.shared.store.task_files(&Vec::from_iter(ids)).await {
-            Ok(tasks) => tasks.into_iter().map(|task| (task.id, task)).collect::<HashMap<Id, TaskFiles>>(),
-            Err(error) => {
-                failed(&error);
-                return 0;
-            }
-        };
+        let tasks = self.shared.store.task_files(&Vec::from_iter(ids)).await;
+        let Ok(tasks) = tasks.inspect_err(failed) else { return 0 };
+        let tasks: HashMap<Id, TaskFiles> = tasks.into_iter().map(|task| (task.id, task)).collect();
         let removable = files.iter().filter(|file| {
             let task = tasks.get(&file.task_id);
             task.is_some_and(|task| is_removable(task, file, rule, removed_before))

@@ -57,10 +57,7 @@ impl Sweeper {
                     }
                 }
                 // The deletion goes last, so that no file is left without one.
-                if let Err(error) = store.forget_deletion(task.id).await {
-                    failed(&error);
-                    return gone;
-                }
+                let Ok(()) = store.forget_deletion(task.id).await.inspect_err(failed) else { return gone };
                 gone += 1;
             }
         }

@@ -257,14 +257,10 @@ impl Sweeper {
         let Some(retention) = self.retention else { return };
         let cutoff = self.shared.store.now().saturating_sub(retention);
         self.shared.removed_before.advance(cutoff);
-        match self.shared.store.remove_tasks(cutoff).await {
-            Ok(0) => {}
-            Ok(removed) => {
-                tracing::info!(tasks = removed, "old tasks removed");
-                self.shared.metrics.removed.inc_by(removed as u64);
-            }
-            Err(error) => failed(&error),
-        }
+        report(self.shared.store.remove_tasks(cutoff).await, |removed| {
+            tracing::info!(tasks = removed, "old tasks removed");
+            self.shared.metrics.removed.inc_by(removed as u64);
+        });
         let Some(days) = self.days_of_files().await else { return };
         // A file is in the day on which its task was created, which is never after the task ended.
         let latest = cutoff.to_string();

@@ -29,9 +29,7 @@ impl Sweeper {
     /// Fails the waiting tasks that no engine of this installation can do, and logs when tasks wait for an engine that no
     /// worker has now. Logs an error and leaves it to the next sweep.
     pub(super) async fn match_engines(&self) {
-        if let Err(error) = self.try_to_match_engines().await {
-            failed(&error);
-        }
+        drop(self.try_to_match_engines().await.inspect_err(failed));
     }
 
     async fn try_to_match_engines(&self) -> Result<(), StoreError> {

@@ -18,27 +18,17 @@ impl Sweeper {
         let deleted = store.delete_uploads(now.saturating_sub(REMOVED_UPLOAD_LIFE)).await;
         report(deleted, |deleted| tracing::debug!(deleted, "removed uploads deleted"));
         let mut gone = 0;
-        while let (Some(_removing), Some(before)) = (self.lock_for_removal(), self.may_remove_files().await) {
-            let removed = match store.removed_uploads(before, BATCH).await {
-                Ok(removed) => removed,
-                Err(error) => {
-                    failed(&error);
-                    break;
-                }
-            };
-            if removed.is_empty() {
-                break;
-            }
+        while let (Some(_removing), Some(before)) = (self.lock_for_removal(), self.may_remove_files().await)
+            && let Ok(removed) = store.removed_uploads(before, BATCH).await.inspect_err(failed)
+            && !removed.is_empty()
+        {
             for upload in removed {
                 if let Err(error) = self.shared.files.remove(&upload.picture.name).await {
                     tracing::error!(%error, upload = %upload.id, "could not remove the file of an upload; the next sweep tries again");
                     return gone;
                 }
                 // After the file, so that no file is left unknown.
-                if let Err(error) = store.forget_upload_file(upload.id).await {
-                    failed(&error);
-                    return gone;
-                }
+                let Ok(()) = store.forget_upload_file(upload.id).await.inspect_err(failed) else { return gone };
                 gone += 1;
             }
         }
