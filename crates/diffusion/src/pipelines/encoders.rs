@@ -28,6 +28,22 @@ fn check_ids(ids: &[i32], vocabulary: usize) -> Result<()> {
     }
 }
 
+/// Checks that a transformer takes the numbers per token that the text encoder gives, and makes latent pictures of the
+/// channels that the autoencoder takes.
+pub(super) fn check_widths([text, image]: [usize; 2], [made, taken]: [usize; 2]) -> Result<()> {
+    if text != image {
+        return Err(Error::Model(format!(
+            "the text encoder gives {text} numbers a token, but the transformer takes {image}"
+        )));
+    }
+    if made != taken {
+        return Err(Error::Model(format!(
+            "the transformer makes latent pictures of {made} channels, the autoencoder takes {taken}"
+        )));
+    }
+    Ok(())
+}
+
 /// Where a CLIP text encoder's tokenizer is.
 #[derive(Debug)]
 pub(super) enum ClipTokenizer {

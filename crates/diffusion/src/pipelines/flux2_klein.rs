@@ -5,7 +5,7 @@ use std::sync::Arc;
 use serde_json::json;
 use tintype_engine::{Picture, PromptSyntax};
 
-use super::encoders::{QwenEncoder, QwenParts};
+use super::encoders::{QwenEncoder, QwenParts, check_widths};
 use super::family::planes;
 use super::{Denoiser, Embedding, Family, Guide, Latent, Traits, decode, encoder_of_pictures};
 use crate::config::Config;
@@ -57,22 +57,11 @@ impl Flux2Klein {
             return Err(encoder_config.wrong("num_hidden_layers", "more than 27 layers are needed"));
         }
         let (transformer, transformer_weights) = (Flux2::read(&transformer.0)?, transformer.1);
-        let text = encoder.qwen.width * LAYERS.len();
-        if text != transformer.context {
-            let image = transformer.context;
-            return Err(Error::Model(format!(
-                "the text encoder gives {text} numbers a token, but the transformer takes {image}"
-            )));
-        }
         let vae = Vae::read(&vae_config)?;
         vae_config.only("patch_size", &json!([PATCH, PATCH]))?;
         let channels = vae.channels * PATCH * PATCH;
-        if channels != transformer.channels {
-            let made = transformer.channels;
-            return Err(Error::Model(format!(
-                "the transformer makes latent pictures of {made} channels, the autoencoder takes {channels}"
-            )));
-        }
+        let text = encoder.qwen.width * LAYERS.len();
+        check_widths([text, transformer.context], [transformer.channels, channels])?;
         let epsilon = vae_config.fraction("batch_norm_eps", 1e-4)? as f32;
         let variances = vae_weights.numbers("bn.running_var", channels)?;
         let distilled = index.flag("is_distilled", false)?;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use tintype_engine::PromptSyntax;
 
-use super::encoders::{QwenEncoder, QwenParts};
+use super::encoders::{QwenEncoder, QwenParts, check_widths};
 use super::{Denoiser, Embedding, Family, Guide, Latent, Traits, decode};
 use crate::config::Config;
 use crate::models::vae::Vae;
@@ -42,19 +42,8 @@ impl ZImage {
         let QwenParts { encoder, tokenizer, transformer, vae: (vae, vae_weights), scheduler, .. } = parts;
         let encoder = QwenEncoder::open(encoder, tokenizer.as_deref(), TOKENS, Thinking::Allowed)?;
         let (transformer, transformer_weights) = (Transformer::read(&transformer.0)?, transformer.1);
-        if encoder.qwen.width != transformer.context {
-            let (text, image) = (encoder.qwen.width, transformer.context);
-            return Err(Error::Model(format!(
-                "the text encoder gives {text} numbers a token, but the transformer takes {image}"
-            )));
-        }
         let vae = Vae::read(&vae)?;
-        if vae.channels != transformer.channels {
-            let (made, taken) = (transformer.channels, vae.channels);
-            return Err(Error::Model(format!(
-                "the transformer makes latent pictures of {made} channels, the autoencoder takes {taken}"
-            )));
-        }
+        check_widths([encoder.qwen.width, transformer.context], [transformer.channels, vae.channels])?;
         let is_turbo = scheduler.fraction("shift", 1.0)? < BASE_SHIFT;
         let mut family = Self {
             traits: Traits {
