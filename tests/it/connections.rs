@@ -262,8 +262,7 @@ async fn an_address_at_its_limit_still_learns_of_the_health_of_the_server() {
 
 #[test]
 fn slow_readers_of_a_large_page_share_one_copy_of_it() {
-    let data = tempfile::TempDir::new().expect("a directory");
-    let server = Server::start(data.path(), &[]);
+    let (_data, server, _) = Server::install(&[]);
     let before = server.memory();
     let begun = |_| {
         let mut stream = std::net::TcpStream::connect(server.address).expect("the service listens");

@@ -122,8 +122,7 @@ async fn a_config_file_that_a_running_server_ignores_keeps_no_command_from_its_w
 
 #[test]
 fn commands_reach_a_server_on_the_port_that_the_system_chose() {
-    let data = TempDir::new().expect("a directory");
-    let server = Server::start(data.path(), &[]);
+    let (data, server, _) = Server::install(&[]);
     run(data.path(), &["health"]).succeeded();
     let link = printed(&run(data.path(), &["account", "link", "default", "--json"]));
     assert!(link["url"].as_str().is_some_and(|url| url.starts_with(&server.url())), "{link}");

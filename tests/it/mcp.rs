@@ -117,9 +117,7 @@ async fn params_of_another_kind_are_invalid_and_only_other_methods_unknown() {
 
 #[test]
 fn the_official_client_of_python_takes_four_large_images() {
-    let data = tempfile::TempDir::new().expect("a directory");
-    let server = Server::start(data.path(), &[]);
-    let key = server.first_key().expect("a key");
+    let (_data, server, key) = Server::install(&[]);
     let mut program = Command::new(python().join("python"));
     program.arg("-B").arg(root().join("tests/it/clients/mcp_calls.py")).args([&server.url(), &key, TINTYPE]);
     let said: Value = serde_json::from_str(&run(&mut program)).expect("JSON");

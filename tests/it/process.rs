@@ -63,8 +63,7 @@ fn a_first_start_creates_no_account_if_one_exists() {
 
 #[test]
 fn a_second_server_on_the_same_data_is_refused() {
-    let data = TempDir::new().expect("a directory");
-    let first = Server::start(data.path(), &[]);
+    let (data, first, _) = Server::install(&[]);
     let said = refused(data.path(), &["serve", "--listen", "127.0.0.1:0"]);
     assert!(said.contains("another server") && said.contains("--data"), "{said}");
     let elsewhere = TempDir::new().expect("a directory");
@@ -81,8 +80,7 @@ fn a_second_server_on_the_same_data_is_refused() {
 
 #[test]
 fn commands_on_another_machine_leave_a_shared_database_alone() {
-    let data = TempDir::new().expect("a directory");
-    let server = Server::start(data.path(), &[]);
+    let (data, server, _) = Server::install(&[]);
     let lock = data.path().join("tintype.db.lock");
     let own = std::fs::read_to_string(&lock).expect("the lock names the server");
     // The server now seems to run on a machine that shares this directory.
@@ -312,8 +310,7 @@ async fn a_restart_resumes_the_tasks_of_a_killed_server() {
 
 #[tokio::test]
 async fn administration_works_beside_a_running_server() {
-    let data = TempDir::new().expect("a directory");
-    let server = Server::start(data.path(), &[]);
+    let (data, server, _) = Server::install(&[]);
     binary::json(data.path(), &["account", "create", "ada", "--credits", "2"]);
     let created = binary::json(data.path(), &["key", "create", "--account", "ada"]);
     let (id, key) = (created["id"].as_str().expect("an id"), created["key"].as_str().expect("a key"));

@@ -1,7 +1,6 @@
 //! The page that somebody leaves open all day, in a real browser: several tabs, a server that goes away, a network without
 //! HTTPS, keys that are held down, and people who read from right to left or want nothing to move.
 
-use tempfile::TempDir;
 
 use crate::rigs::binary::{Server, json, tintype};
 use crate::rigs::browser::Browser;
@@ -85,8 +84,7 @@ fn a_page_shows_what_it_has_missed_while_the_server_was_away() {
 
 #[test]
 fn a_page_without_https_is_live_and_copies() {
-    let data = TempDir::new().expect("a directory");
-    let server = Server::start(data.path(), &[]);
+    let (data, server, _) = Server::install(&[]);
     // A name that is not that of the browser's own machine, as in a network at home.
     let url = format!("http://studio.test:{}", server.address.port());
     let browser = Browser::start_with(&["--host-resolver-rules=MAP studio.test 127.0.0.1"]);
