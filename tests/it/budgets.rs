@@ -27,10 +27,6 @@ async fn shown(caller: &Caller) -> Value {
     caller.get(ACCOUNT).await.json()["data"]["budget"].clone()
 }
 
-async fn audited(service: &Service) {
-    assert_eq!(service.shared.store.audit().await.expect("a store").drifts, []);
-}
-
 fn message(answer: &Answer) -> String {
     answer.json()["error"]["message"].as_str().expect("a message").to_owned()
 }
@@ -53,7 +49,7 @@ async fn a_spent_budget_is_402_with_what_is_left_and_until_when() {
     let another = service.new_key(caller.account.id, |_| {}).await.1;
     let free = service.call("GET", ACCOUNT, &[("authorization", &format!("Bearer {another}"))], "").await;
     assert_eq!(free.json()["data"]["budget"], Value::Null);
-    audited(&service).await;
+    service.assert_sound().await;
 }
 
 #[tokio::test]
@@ -84,7 +80,7 @@ async fn the_account_shows_the_budget_of_the_key_and_a_refund_returns_to_it() {
     assert_eq!(shown(&caller).await, used(2, 4, "2026-12-01T00:00:00.000Z"));
     service.clock.advance(HOUR * 24 * 10);
     assert_eq!(shown(&caller).await, used(0, 6, "2027-01-01T00:00:00.000Z"));
-    audited(&service).await;
+    service.assert_sound().await;
 }
 
 #[tokio::test]
@@ -102,7 +98,7 @@ async fn openais_dialect_answers_a_spent_budget_as_too_few_credits() {
     assert_eq!(refused.status, 429);
     assert!(message(&refused).contains("the budget of this key has 1 left"), "{refused:?}");
     assert_eq!(caller.credits().await, 98);
-    audited(&service).await;
+    service.assert_sound().await;
 }
 
 #[tokio::test]
@@ -124,5 +120,5 @@ async fn expired_credits_pay_nothing_and_the_sweeper_takes_them() {
     service.clock.advance(HOUR * 24);
     service.sweeper.step().await;
     assert_eq!(caller.credits().await, 1);
-    audited(&service).await;
+    service.assert_sound().await;
 }

@@ -157,7 +157,7 @@ impl<'a> Rig<'a> {
         for task in self.service.shared.store.recent_tasks(None, 100).await.expect("a store") {
             assert_eq!(task.status.as_str(), "completed", "{task:?}");
         }
-        assert_eq!(self.service.shared.store.audit().await.expect("a store").drifts, []);
+        self.service.assert_sound().await;
         self.gauges(0, 0).await;
     }
 }

@@ -8,7 +8,6 @@ use tintype::service::wait_estimator::MIN_SAMPLES;
 use tintype::worker::Worker;
 
 use crate::rigs::binary::{Ran as _, Run as _, Server, data_with, run, tintype};
-use crate::rigs::http::TASKS;
 use crate::rigs::service::{Caller, Service};
 
 /// A service whose model `dall-e-3` stands for the engine `comfy`, and a worker with that engine beside the usual one.
@@ -27,7 +26,7 @@ async fn submit(caller: &Caller, model: &str) -> String {
 }
 
 async fn status(caller: &Caller, task_id: &str) -> Value {
-    caller.get(&format!("{TASKS}/{task_id}")).await.json()["data"]["status"].clone()
+    caller.poll(task_id).await.json()["data"]["status"].clone()
 }
 
 #[tokio::test]
@@ -64,7 +63,7 @@ async fn the_expected_wait_is_that_of_the_workers_with_the_engine() {
     let waits = async || {
         let mut waits = Vec::new();
         for task in &tasks {
-            let answer = caller.get(&format!("{TASKS}/{task}")).await;
+            let answer = caller.poll(task).await;
             let wait = answer.headers.get("x-expected-wait").map(|wait| wait.to_str().expect("text").to_owned());
             waits.push(wait.map(|wait| wait.parse::<u64>().expect("seconds")));
         }

@@ -47,7 +47,7 @@ impl Rendering {
 }
 
 async fn poll(caller: &Caller, task_id: &str) -> Answer {
-    let answer = caller.get(&format!("{TASKS}/{task_id}")).await;
+    let answer = caller.poll(task_id).await;
     assert_eq!(answer.status, 200);
     answer
 }
@@ -94,7 +94,7 @@ async fn a_poll_of_any_process_shows_the_steps_of_the_engine() {
     let listed = caller.get(TASKS).await;
     assert_eq!(stage(&listed), (None, None));
     let stranger = service.caller("bob", 10).await;
-    let missing = stranger.get(&format!("{TASKS}/{task_id}")).await;
+    let missing = stranger.poll(task_id).await;
     missing.assert_error(404, "NOT_FOUND");
     assert_eq!(stage(&missing), (None, None));
     let task_id = task_id.clone();

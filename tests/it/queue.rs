@@ -8,7 +8,7 @@ use tintype::service::wait_estimator::MIN_SAMPLES;
 use tintype_domain::model::{FailureCause, TaskId};
 
 use crate::rigs::binary::{self, Ran as _, Server, refused};
-use crate::rigs::http::{Answer, TASKS, ended, submit};
+use crate::rigs::http::{Answer, ended, submit};
 use crate::rigs::service::{Caller, Service};
 use crate::rigs::wait::until;
 
@@ -104,10 +104,6 @@ fn place(answer: &Answer) -> (Option<&str>, Option<&str>) {
     (header("x-queue-position"), header("x-expected-wait"))
 }
 
-async fn poll(caller: &Caller, task_id: &str) -> Answer {
-    caller.get(&format!("{TASKS}/{task_id}")).await
-}
-
 #[tokio::test]
 async fn a_poll_of_a_processing_task_shows_its_place_and_expected_wait() {
     let (service, [ada, bob]) =
@@ -120,38 +116,38 @@ async fn a_poll_of_a_processing_task_shows_its_place_and_expected_wait() {
     let positions = async || {
         let mut positions = Vec::new();
         for (caller, task_id) in &tasks {
-            positions.push(place(&poll(caller, task_id).await).0.map(str::to_owned));
+            positions.push(place(&caller.poll(task_id).await).0.map(str::to_owned));
         }
         positions
     };
     assert_eq!(positions().await, ["1", "2", "3", "1"].map(|place| Some(place.to_owned())));
-    assert_eq!(place(&poll(&bob, &tasks[3].1).await), (Some("1"), None), "no attempt has ended yet");
+    assert_eq!(place(&bob.poll(&tasks[3].1).await), (Some("1"), None), "no attempt has ended yet");
 
     // One is claimed, and the others move up a second later.
     let lease = service.shared.store.claim(1, SECOND * 60).await.expect("a store").remove(0).lease;
     (0..MIN_SAMPLES).for_each(|_| service.worker.throughput().observe(SECOND * 10, 1));
-    assert_eq!(place(&poll(&ada, &tasks[1].1).await), (Some("2"), Some("40")), "the queue was read a moment ago");
+    assert_eq!(place(&ada.poll(&tasks[1].1).await), (Some("2"), Some("40")), "the queue was read a moment ago");
     service.clock.advance(SECOND);
     assert_eq!(positions().await, ["0", "1", "2", "1"].map(|place| Some(place.to_owned())));
-    assert_eq!(place(&poll(&bob, &tasks[3].1).await), (Some("1"), Some("30")), "workers take turns between accounts");
-    assert_eq!(place(&poll(&ada, &tasks[0].1).await), (Some("0"), Some("10")));
+    assert_eq!(place(&bob.poll(&tasks[3].1).await), (Some("1"), Some("30")), "workers take turns between accounts");
+    assert_eq!(place(&ada.poll(&tasks[0].1).await), (Some("0"), Some("10")));
 
     // A task that was submitted since then is the last; its wait ends with its time limit.
     let submitted = ada.post(r#"{"prompt": "a boat"}"#).await;
     let last = submitted.json()["data"]["task_id"].as_str().expect("a task_id").to_owned();
     assert_eq!(place(&submitted), (None, Some("50")), "all slots are taken");
-    assert_eq!(place(&poll(&ada, &last).await), (Some("3"), Some("50")));
+    assert_eq!(place(&ada.poll(&last).await), (Some("3"), Some("50")));
     (0..64).for_each(|_| service.worker.throughput().observe(SECOND * 300, 1));
-    assert_eq!(place(&poll(&ada, &last).await), (Some("3"), Some("540")));
+    assert_eq!(place(&ada.poll(&last).await), (Some("3"), Some("540")));
 
     let TaskId(id) = tasks[0].1.parse().expect("a task_id");
     assert_eq!(id, lease.task_id);
     service.shared.store.fail(lease, FailureCause::Engine, "it sank").await.expect("a store");
-    assert_eq!(place(&poll(&ada, &tasks[0].1).await), (None, None), "it has ended");
+    assert_eq!(place(&ada.poll(&tasks[0].1).await), (None, None), "it has ended");
 }
 
 async fn position(caller: &Caller, task_id: &str) -> Option<String> {
-    place(&poll(caller, task_id).await).0.map(str::to_owned)
+    place(&caller.poll(task_id).await).0.map(str::to_owned)
 }
 
 #[tokio::test]

@@ -126,17 +126,17 @@ async fn a_cached_task_is_shown_only_to_its_owner() {
     let first = ada.task(&task_id).await;
     assert_eq!(first["status"], "completed");
     assert_eq!(ada.task(&task_id).await, first);
-    bob.get(&format!("{TASKS}/{task_id}")).await.assert_error(404, "NOT_FOUND");
+    bob.poll(&task_id).await.assert_error(404, "NOT_FOUND");
 }
 
 #[tokio::test]
 async fn answers_about_unfinished_tasks_have_a_poll_hint() {
     let (service, caller) = Service::with_caller(&[], 10).await;
     let task_id = caller.submit_prompt("a boat").await;
-    let answer = caller.get(&format!("{TASKS}/{task_id}")).await;
+    let answer = caller.poll(&task_id).await;
     let seconds: f64 = answer.header("x-poll-after").parse().expect("seconds");
     assert!(seconds > 0.0 && seconds < 10.0);
     service.work().await;
-    let answer = caller.get(&format!("{TASKS}/{task_id}")).await;
+    let answer = caller.poll(&task_id).await;
     assert!(!answer.headers.contains_key("x-poll-after"));
 }

@@ -32,19 +32,11 @@ pub async fn ended(caller: &Caller, prompt: &str) -> String {
     task_id
 }
 
-pub async fn poll(caller: &Caller, task_id: &str) -> Answer {
-    caller.get(&format!("{TASKS}/{task_id}")).await
-}
-
 pub async fn listed(caller: &Caller, query: &str) -> (Vec<String>, Option<String>) {
     let data = caller.get(&format!("{TASKS}{query}")).await.json()["data"].clone();
     let items = data["items"].as_array().expect("items");
     let ids = items.iter().map(|item| item["task_id"].as_str().expect("a task_id").to_owned()).collect();
     (ids, data["next_cursor"].as_str().map(str::to_owned))
-}
-
-async fn assert_sound(service: &Service) {
-    assert_eq!(service.shared.store.audit().await.expect("a store").drifts, []);
 }
 
 #[tokio::test]
@@ -60,11 +52,11 @@ async fn old_tasks_are_removed_after_any_ending_and_young_tasks_are_not() {
     service.sweeper.remove_old().await;
     assert_eq!(listed(&caller, "").await, (vec![young.clone()], None));
     for task_id in [completed, failed] {
-        poll(&caller, &task_id).await.assert_error(404, "NOT_FOUND");
+        caller.poll(&task_id).await.assert_error(404, "NOT_FOUND");
     }
     assert_eq!(caller.task(&young).await["status"], "completed");
     assert_eq!(service.shared.metrics.removed.get(), 2);
-    assert_sound(&service).await;
+    service.assert_sound().await;
 }
 
 #[tokio::test]
@@ -73,8 +65,8 @@ async fn a_removed_task_is_indistinguishable_from_a_missing_one() {
     let removed = ended(&caller, "a boat").await;
     service.clock.advance(MONTH);
     service.sweeper.remove_old().await;
-    let unknown = poll(&caller, "imgmodel-FAAAAAAAAAAAAAAAAAAAA").await;
-    let gone = poll(&caller, &removed).await;
+    let unknown = caller.poll("imgmodel-FAAAAAAAAAAAAAAAAAAAA").await;
+    let gone = caller.poll(&removed).await;
     let shape = |answer: &Answer| {
         let mut body = answer.json();
         body["error"]["request_id"] = Value::Null;
@@ -93,7 +85,7 @@ async fn the_files_of_a_removed_task_follow_it_after_an_hour() {
     let young = ended(&caller, "a boat").await;
     service.clock.advance(SECOND * 60);
     service.sweeper.remove_old().await;
-    poll(&caller, task["task_id"].as_str().expect("a task_id")).await.assert_error(404, "NOT_FOUND");
+    caller.poll(task["task_id"].as_str().expect("a task_id")).await.assert_error(404, "NOT_FOUND");
     service.clock.advance(REMOVED_FILES_GRACE);
     service.sweeper.remove_old().await;
     assert_eq!(service.fetch(url, &[]).await.status, 200, "files stay for callers who read the URL before the removal");
@@ -103,7 +95,7 @@ async fn the_files_of_a_removed_task_follow_it_after_an_hour() {
     let kept = caller.task(&young).await;
     assert_eq!(service.fetch(kept["media_url"].as_str().expect("a URL"), &[]).await.status, 200);
     assert_eq!(files(&service).len(), 1);
-    assert_sound(&service).await;
+    service.assert_sound().await;
 }
 
 #[tokio::test]
@@ -119,7 +111,7 @@ async fn a_cursor_that_points_to_a_removed_task_still_works() {
     let newest = ended(&caller, "a boat").await;
     service.clock.advance(MONTH - SECOND * 30);
     service.sweeper.remove_old().await;
-    poll(&caller, &removed).await.assert_error(404, "NOT_FOUND");
+    caller.poll(&removed).await.assert_error(404, "NOT_FOUND");
     assert_eq!(listed(&caller, &format!("?cursor={cursor}")).await, (vec![oldest.clone()], None));
     let (first, cursor) = listed(&caller, "?limit=1").await;
     assert_eq!(first, [newest]);
@@ -137,7 +129,7 @@ async fn a_result_stays_while_an_unfinished_task_refers_to_it() {
     let needing = needing["task_id"].as_str().expect("a task_id");
     service.clock.advance(SECOND);
     service.sweeper.remove_old().await;
-    poll(&caller, &old).await.assert_error(404, "NOT_FOUND");
+    caller.poll(&old).await.assert_error(404, "NOT_FOUND");
     service.clock.advance(REMOVED_FILES_GRACE * 3);
     service.sweeper.remove_old().await;
     service.sweeper.sweep_orphans(usize::MAX).await;
@@ -147,7 +139,7 @@ async fn a_result_stays_while_an_unfinished_task_refers_to_it() {
     assert_eq!(caller.task(needing).await["status"], "failed", "the task was overdue");
     service.sweeper.remove_old().await;
     assert_eq!(files(&service), Vec::<String>::new());
-    assert_sound(&service).await;
+    service.assert_sound().await;
 }
 
 #[tokio::test]
@@ -162,7 +154,7 @@ async fn a_poll_under_way_during_the_removal_does_not_bring_the_task_back() {
     service.sweeper.remove_old().await;
     // The poll that read the task before its removal caches it only now.
     service.api.tasks.finished.insert(&read, seen);
-    poll(&caller, &task_id).await.assert_error(404, "NOT_FOUND");
+    caller.poll(&task_id).await.assert_error(404, "NOT_FOUND");
 }
 
 #[tokio::test]
@@ -246,7 +238,7 @@ async fn a_task_removed_by_one_process_soon_leaves_the_cache_of_another() {
     removing.sweeper.remove_old().await;
     assert_eq!(listed(&elsewhere, "").await.0, [kept.as_str()], "lists are up to date");
     removing.clock.advance(FINISHED_TASK_TTL);
-    poll(&elsewhere, &removed).await.assert_error(404, "NOT_FOUND");
+    elsewhere.poll(&removed).await.assert_error(404, "NOT_FOUND");
     assert_eq!(elsewhere.task(&kept).await["status"], "completed");
 }
 
@@ -345,5 +337,5 @@ async fn prompts_of_failed_tasks_are_erased_after_their_time_and_their_tasks_sta
     assert_eq!((prompt(&failed).await.as_str(), prompt(&completed).await.as_str()), ("", "a boat"));
     assert_eq!(caller.task(&failed).await, before);
     assert_eq!(listed(&caller, "").await.0, [completed, failed]);
-    assert_sound(&service).await;
+    service.assert_sound().await;
 }

@@ -35,7 +35,7 @@ async fn a_submit_that_waits_returns_the_whole_task_when_it_ends() {
         assert_eq!(applied(&answer), Some("wait=30"));
         assert_eq!(answer.json()["data"]["status"], status);
         assert!(!answer.headers.contains_key("x-poll-after"), "nothing is left to poll for");
-        let polled = caller.get(&format!("{TASKS}/{}", task_id(&answer))).await;
+        let polled = caller.poll(&task_id(&answer)).await;
         assert_eq!(answer.json(), polled.json());
         assert_eq!(applied(&polled), None);
     }
@@ -75,7 +75,7 @@ async fn a_task_that_does_not_end_in_time_is_answered_as_without_a_wait() {
     let service = Service::start_on_sqlite(&[]).await;
     let caller = service.caller("ada", 100).await;
     let task = caller.submit_prompt("a boat").await;
-    let at_once = caller.get(&format!("{TASKS}/{task}")).await;
+    let at_once = caller.poll(&task).await;
     // Only reads from here on: the paused clock would run away while the thread that writes works.
     tokio::time::pause();
     for (prefer, seconds) in [("wait=20", 20), ("wait=9999999999999999999999", 60), ("wait=0", 0), ("wait=x", 0)] {

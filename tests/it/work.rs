@@ -30,7 +30,7 @@ async fn assert_refunded(caller: &Caller, task_id: &str, about: &str) {
     assert!(task["error"].as_str().expect("a message").contains(about), "{task}");
     assert_eq!((&task["media_url"], &task["images"]), (&Value::Null, &Value::Null));
     assert_eq!(caller.credits().await, 100);
-    assert_eq!(caller.service.shared.store.audit().await.expect("a store").drifts, []);
+    caller.service.assert_sound().await;
 }
 
 #[tokio::test]
@@ -90,7 +90,7 @@ async fn a_panicking_engine_costs_attempts_and_then_fails_the_task() {
     }
     assert_eq!(caller.task(&task_id).await["status"], "failed");
     assert_eq!(caller.credits().await, 98);
-    assert_eq!(service.shared.store.audit().await.expect("a store").drifts, []);
+    service.assert_sound().await;
 }
 
 #[tokio::test(start_paused = true)]

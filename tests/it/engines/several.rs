@@ -64,7 +64,7 @@ async fn each_worker_takes_what_its_engine_can_do_and_no_other_task() {
     }
     caller.submit_prompt("a boat").await;
     assert_eq!(step(&edit).await, 1, "an engine that takes references renders from text too");
-    assert_eq!(service.shared.store.audit().await.expect("a store").drifts, []);
+    service.assert_sound().await;
 }
 
 #[tokio::test]
@@ -81,7 +81,7 @@ async fn a_task_that_no_engine_can_do_fails_and_is_refunded_even_if_all_engines_
     assert_eq!(task["error"], "This service takes up to 2 reference images. The credits were refunded.");
     assert_eq!(caller.task(&possible).await["status"], "processing", "it waits for its engine");
     assert_eq!(caller.credits().await, 98);
-    assert_eq!(service.shared.store.audit().await.expect("a store").drifts, []);
+    service.assert_sound().await;
 }
 
 #[tokio::test]

@@ -108,7 +108,7 @@ async fn servers_of_an_engine() {
         }
         assert_eq!(ada.task(&poison).await["status"], "failed");
         assert_eq!(ada.credits().await, 10, "it was refunded");
-        assert_eq!(service.shared.store.audit().await.expect("a store").drifts, []);
+        service.assert_sound().await;
     }
 }
 

@@ -87,9 +87,13 @@ impl Caller {
         }
     }
 
-    /// Polls a task once.
+    pub async fn poll(&self, task_id: &str) -> Answer {
+        self.get(&format!("{TASKS}/{task_id}")).await
+    }
+
+    /// The task that a poll returns.
     pub async fn task(&self, task_id: &str) -> Value {
-        let answer = self.get(&format!("{TASKS}/{task_id}")).await;
+        let answer = self.poll(task_id).await;
         assert_eq!(answer.status, StatusCode::OK, "{answer:?}");
         answer.json()["data"].clone()
     }

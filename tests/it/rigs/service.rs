@@ -454,6 +454,11 @@ impl Service {
         while self.deliverer.step().await.expect("a store") > 0 {}
     }
 
+    /// Asserts that no balance and no count differs from its rows.
+    pub async fn assert_sound(&self) {
+        assert_eq!(self.shared.store.audit().await.expect("a store").drifts, []);
+    }
+
     pub async fn sweep(&self) {
         self.sweeper.sweep(Reclaim::Expired).await;
     }

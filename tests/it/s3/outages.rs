@@ -60,7 +60,7 @@ async fn a_lasting_bucket_outage_costs_no_attempt_and_the_task_is_refunded_in_ti
     service.fetch(url, &[]).await.assert_error(500, "INTERNAL_ERROR");
     s3.come_back().await;
     assert_eq!(service.fetch(url, &[]).await.status, 200);
-    assert_eq!(service.shared.store.audit().await.expect("a store").drifts, []);
+    service.assert_sound().await;
 }
 
 #[tokio::test]

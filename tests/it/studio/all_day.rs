@@ -1,7 +1,6 @@
 //! The page that somebody leaves open all day, in a real browser: several tabs, a server that goes away, a network without
 //! HTTPS, keys that are held down, and people who read from right to left or want nothing to move.
 
-
 use crate::rigs::binary::{Server, json, tintype};
 use crate::rigs::browser::Browser;
 
