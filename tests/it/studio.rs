@@ -91,9 +91,7 @@ async fn no_page_opens_without_a_session() {
 
 #[tokio::test]
 async fn a_link_signs_in_once_and_only_by_its_button() {
-    let service = Service::start().await;
-    service.shared.store.create_account("ada", 10).await.expect("a store");
-    let person = service.person("ada", "ada", Role::Owner).await;
+    let (service, person) = Service::with_owner(&[]).await;
     let link = service.link(&person).await;
     for _ in 0..2 {
         let shown = service.call("GET", &link, &[], "").await;
@@ -336,9 +334,7 @@ async fn a_key_is_shown_once_and_works() {
 
 #[tokio::test]
 async fn production_wants_https_and_binds_the_cookie_to_the_host() {
-    let service = Service::start_with(&["--production", "--trusted-proxy", "127.0.0.0/8"]).await;
-    service.shared.store.create_account("ada", 10).await.expect("a store");
-    let person = service.person("ada", "ada", Role::Owner).await;
+    let (service, person) = Service::with_owner(&["--production", "--trusted-proxy", "127.0.0.0/8"]).await;
     let link = service.link(&person).await;
     for route in studio_routes() {
         let refused = service.call(route.method.as_str(), &path(route.pattern), &[], "").await;

@@ -18,6 +18,14 @@ pub struct Visitor {
 }
 
 impl Service {
+    /// Starts with flags of `tintype serve`, an account `ada` with 10 credits, and its owner `ada`.
+    pub async fn with_owner(flags: &[&str]) -> (Self, Person) {
+        let service = Self::start_with(flags).await;
+        service.shared.store.create_account("ada", 10).await.expect("a store");
+        let owner = service.person("ada", "ada", Role::Owner).await;
+        (service, owner)
+    }
+
     pub async fn person(&self, account: &str, name: &str, role: Role) -> Person {
         let store = &self.shared.store;
         let account = store.find_account(account).await.expect("a store").expect("an account");

@@ -4,7 +4,6 @@
 use std::time::Duration;
 
 use hyper::StatusCode;
-use tintype_domain::person::Role;
 use tintype_store::PersonChange;
 
 use super::text;
@@ -57,9 +56,7 @@ async fn a_secret_is_shown_in_its_own_session_for_ten_minutes() {
 
 #[tokio::test]
 async fn a_sign_in_leads_to_the_page_that_was_asked_for() {
-    let service = Service::start().await;
-    service.shared.store.create_account("ada", 10).await.expect("a store");
-    let person = service.person("ada", "ada", Role::Owner).await;
+    let (service, person) = Service::with_owner(&[]).await;
     let sent_away = service.call("GET", GALLERY, &[("accept", "text/html,application/xhtml+xml,*/*;q=0.8")], "").await;
     assert_eq!(sent_away.header("location"), "/studio/sign-in");
     let wanted = set_cookie(&sent_away);
@@ -109,9 +106,7 @@ async fn a_form_of_an_ended_session_is_not_lost_without_a_word() {
 async fn a_sign_in_leads_nowhere_else() {
     use base64::Engine as _;
     use base64::prelude::BASE64_URL_SAFE_NO_PAD;
-    let service = Service::start().await;
-    service.shared.store.create_account("ada", 10).await.expect("a store");
-    let person = service.person("ada", "ada", Role::Owner).await;
+    let (service, person) = Service::with_owner(&[]).await;
     // Only a page is remembered.
     for (method, path, header) in [
         ("POST", "/studio/tasks", ("accept", "text/html,*/*;q=0.8")),

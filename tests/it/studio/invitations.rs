@@ -238,9 +238,7 @@ async fn somebody_who_is_signed_in_joins_nobody() {
 
 #[tokio::test]
 async fn somebody_who_joins_sets_up_the_second_factor_that_the_operator_requires() {
-    let service = Service::start_with(&["--require-second-factor", "everyone"]).await;
-    service.shared.store.create_account("ada", 10).await.expect("a store");
-    let ada = service.person("ada", "ada", Role::Owner).await;
+    let (service, ada) = Service::with_owner(&["--require-second-factor", "everyone"]).await;
     let hash = tintype_domain::person::Token::random();
     let new = tintype_store::NewInvitation {
         account_id: ada.account_id,

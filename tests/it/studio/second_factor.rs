@@ -339,9 +339,7 @@ async fn a_provider_is_responsible_for_the_second_factor() {
     use tintype_domain::identity::Identity;
     use tintype_domain::person::Token;
     use tintype_store::{NewSession, Proof};
-    let service = Service::start_with(&["--require-second-factor", "everyone"]).await;
-    service.shared.store.create_account("ada", 10).await.expect("a store");
-    let person = service.person("ada", "ada", Role::Owner).await;
+    let (service, person) = Service::with_owner(&["--require-second-factor", "everyone"]).await;
     let identity = Identity::new("https://id.example", "ada").expect("an identity");
     let (store, token) = (&service.shared.store, Token::random());
     store.link_identity(person.id, &identity).await.expect("a store");
