@@ -13,7 +13,7 @@ use tintype_system::sandbox::{COMMAND, CPU_SECONDS, Confinement, DecodeError, De
 
 use crate::openai_edits::{data_url, png};
 use crate::rigs::binary::{TINTYPE, signal};
-use crate::rigs::service::Service;
+use crate::rigs::service::{Service, pass};
 use crate::rigs::wait::{until, until_some};
 
 mod bombs;
@@ -165,9 +165,7 @@ async fn a_process_that_hangs_is_killed() {
     let limit = Duration::from_secs(100);
     let waiting = start(decoder.clone().with_time_limit(limit));
     let process = hanging().await;
-    tokio::time::pause();
-    tokio::time::advance(limit).await;
-    tokio::time::resume();
+    pass(limit).await;
     let error = waiting.await.unwrap().unwrap_err();
     assert!(matches!(error, DecodeError::TimeLimit(_)), "{error}");
     assert!(!process.exists(), "killed and reaped");

@@ -12,7 +12,7 @@ use super::lost_leases;
 use super::openai::brief;
 use crate::rigs::engine::{choose, engine, render};
 use crate::rigs::images_api::{Dialect, ImagesServer, Reply, openai_error, painted};
-use crate::rigs::service::{Caller, Service};
+use crate::rigs::service::{Caller, Service, pass};
 use crate::rigs::wait::until;
 
 /// The meaning of a fault for the task.
@@ -204,9 +204,7 @@ async fn a_server_that_hangs_or_drips_costs_an_attempt_when_the_time_limit_has_p
         for attempt in 1..=3 {
             let passing = async {
                 until(async || server.asked().len() >= attempt).await;
-                tokio::time::pause();
-                tokio::time::advance(Duration::from_secs(20)).await;
-                tokio::time::resume();
+                pass(Duration::from_secs(20)).await;
             };
             let (stepped, ()) = tokio::join!(service.worker.step(), passing);
             assert_eq!(stepped.expect("a store"), 1, "{reply:?}");

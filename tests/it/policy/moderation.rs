@@ -9,6 +9,7 @@ use super::*;
 use crate::references_fetch::{self, HOST, Server};
 use crate::rigs::faulty_http::{Asked, Double, Reply};
 use crate::rigs::ports::Port;
+use crate::rigs::service::pass;
 
 /// The time limit of the endpoint in tests that let it pass.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -43,9 +44,7 @@ impl Endpoint {
                 while self.asked().len() < before + questions {
                     tokio::task::yield_now().await;
                 }
-                tokio::time::pause();
-                tokio::time::advance(PATIENCE).await;
-                tokio::time::resume();
+                pass(PATIENCE).await;
             }
         };
         tokio::select! {

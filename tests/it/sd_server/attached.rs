@@ -9,7 +9,7 @@ use tintype_engine::{LoraSource, Mask, Stage};
 use super::fake_server::{Behaviour, FakeSdServer, colour};
 use super::*;
 use crate::engines::lost_leases;
-use crate::rigs::service::Service;
+use crate::rigs::service::{Service, pass};
 
 async fn service(server: &FakeSdServer) -> Service {
     Service::start_with(&["--engine", &server.engine(), "--engine-sizes", "64x64"]).await
@@ -59,9 +59,7 @@ async fn a_proxy_that_loses_some_polls_costs_nothing() {
         let rendering = render(&engine, brief("a boat", &[1]));
         let passing = async {
             while server.lost_polls() > 0 {
-                tokio::time::pause();
-                tokio::time::advance(Duration::from_millis(500)).await;
-                tokio::time::resume();
+                pass(Duration::from_millis(500)).await;
                 tokio::time::sleep(Duration::from_millis(1)).await;
             }
         };

@@ -8,6 +8,7 @@ use super::*;
 use crate::engines::openai_faults::{Meaning, enormous, html};
 use crate::rigs::binary::tintype;
 use crate::rigs::images_api::painted;
+use crate::rigs::service::pass;
 
 #[derive(Debug, Clone)]
 enum Fault {
@@ -172,9 +173,7 @@ async fn a_server_that_hangs_or_drips_costs_an_attempt_when_the_time_limit_has_p
             let before = server.asked(route).len();
             let passing = async {
                 until(async || server.asked(route).len() > before).await;
-                tokio::time::pause();
-                tokio::time::advance(Duration::from_secs(20)).await;
-                tokio::time::resume();
+                pass(Duration::from_secs(20)).await;
             };
             let (stepped, ()) = tokio::join!(service.worker.step(), passing);
             assert_eq!(stepped.expect("a store"), 1, "{route} {reply:?}");
@@ -198,9 +197,7 @@ async fn a_server_that_tells_the_end_of_a_run_again_and_again_is_polled_once_a_s
                 server.asked("GET /api/jobs").len() >= polls
             })
             .await;
-            tokio::time::pause();
-            tokio::time::advance(Duration::from_secs(1)).await;
-            tokio::time::resume();
+            pass(Duration::from_secs(1)).await;
         }
         server.outcome(Outcome::Painted);
     };
