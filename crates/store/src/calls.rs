@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use super::driver::{Parameter, Store, Transaction};
+use super::driver::{Dialect, Parameter, Store, Transaction};
 use super::{Result, Right};
 use crate::failure::Done;
 use tintype_domain::model::Id;

@@ -7,7 +7,7 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use super::driver::{Driver, List, Row, Store, Transaction, from_row};
+use super::driver::{Dialect, Driver, List, Row, Store, Transaction, from_row};
 use super::endpoints::{self, ENDPOINT, endpoint};
 use super::tasks::{TASK, task, upper};
 use super::{Action, Actor, AuditedChange, Result, StoreError, audit_log};
@@ -149,7 +149,7 @@ async fn write(tx: &Transaction<'_>, account_id: Id, event: &NewEvent<'_>) -> Do
     let subscribed = format!(
         "SELECT id FROM endpoints WHERE account_id = $1 AND disabled_at IS NULL
          AND {}(' ' || events || ' ', ' ' || $2 || ' ') > 0 {}",
-        tx.either("instr", "strpos"),
+        tx.position(),
         tx.locking("FOR KEY SHARE")
     );
     for row in tx.query(&subscribed, &[&account_id, &event.kind]).await? {
@@ -287,7 +287,7 @@ async fn claims(driver: &Driver, rows: &[Row]) -> Result<Vec<DeliveryClaim>> {
 /// Begins up to $2 attempts at the deliveries to the endpoint $1 that have been due for longest. A row that another
 /// process claims at the same time is passed over.
 fn claim(tx: &Transaction<'_>) -> String {
-    let now = tx.either("$3", "tintype_now($3)");
+    let now = tx.time_in(3);
     let due = format!(
         "SELECT d.id FROM deliveries d JOIN endpoints e ON e.id = d.endpoint_id
          WHERE d.endpoint_id = $1 AND {ENABLED} AND d.next_attempt_at IS NOT NULL
@@ -446,7 +446,7 @@ impl Store {
     /// Endpoints with deliveries that are due, in the order of their ids, after the endpoint `after`.
     pub async fn due_endpoints(&self, after: Option<Id>, limit: u32) -> Result<Vec<DueEndpoint>> {
         let after = after.map(|id| id.to_string()).unwrap_or_default();
-        let sql = due(self.driver.either("$2", "tintype_now($2)"));
+        let sql = due(&self.driver.time_in(2));
         let rows = self.driver.read_by_index(&sql, &[&after, &self.driver.time(), &LONGEST_WAIT, &limit]).await?;
         rows.iter().map(due_endpoint).collect()
     }
@@ -454,11 +454,9 @@ impl Store {
     /// Begins attempts at the deliveries that have been due for longest, up to a number for each of these endpoints. A
     /// delivery is due again after `lease`, unless [`Store::end_attempt`] comes first.
     pub async fn claim_deliveries(&self, wanted: &[(Id, u32)], lease: Duration) -> Result<Vec<DeliveryClaim>> {
-        let (wanted, time) = (wanted.to_owned(), self.driver.time());
+        let wanted = wanted.to_owned();
         let begin = async move |tx: &Transaction<'_>| {
-            // On SQLite the time after the wait for the writer.
-            let time = tx.either(Some(tx.now()), time);
-            let (claim, mut rows) = (claim(tx), Vec::new());
+            let (claim, time, mut rows) = (claim(tx), tx.time(), Vec::new());
             for (endpoint_id, room) in &wanted {
                 rows.extend(tx.query(&claim, &[endpoint_id, room, &time, &lease, &LONGEST_WAIT]).await?);
             }

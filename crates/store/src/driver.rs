@@ -114,6 +114,14 @@ impl Transaction<'_> {
         }
     }
 
+    /// [`Driver::time`]; on SQLite the one after the wait for the writer.
+    pub(crate) fn time(&self) -> Option<Timestamp> {
+        match self {
+            Self::Sqlite(..) => Some(self.now()),
+            Self::Postgres(database, ..) => database.given_time(),
+        }
+    }
+
     /// The present time of the monotonic clock.
     pub(crate) fn elapsed(&self) -> Duration {
         match self {
@@ -200,30 +208,6 @@ impl Transaction<'_> {
         }
     }
 
-    /// The variant for this database.
-    pub(crate) fn either<T>(&self, sqlite: T, postgres: T) -> T {
-        match self {
-            Self::Sqlite(..) => sqlite,
-            Self::Postgres(..) => postgres,
-        }
-    }
-
-    /// A locking clause for the end of a `SELECT`. SQLite has none, because it has one writer at a time.
-    pub(crate) fn locking(&self, clause: &'static str) -> &'static str {
-        self.either("", clause)
-    }
-
-    /// The condition that a column is in the list that is the parameter of this number.
-    pub(crate) fn in_list(&self, number: u32) -> String {
-        self.either(in_json(number), in_array(number))
-    }
-
-    /// The condition that a column is among the rows of a `SELECT`. An index finds each row.
-    pub(crate) fn in_subquery(&self, select: &str) -> String {
-        let (sqlite, postgres) = in_rows(select);
-        self.either(sqlite, postgres)
-    }
-
     /// Keeps no prompt that this transaction erases in the write-ahead log.
     pub(crate) fn erases(&self) {
         if let Self::Sqlite(writing, _) = self {
@@ -232,16 +216,53 @@ impl Transaction<'_> {
     }
 }
 
-fn in_json(number: u32) -> String {
-    format!("IN (SELECT value FROM json_each(${number}))")
+/// What runs statements on one of the databases, and where these differ.
+pub(crate) trait Dialect {
+    /// The variant for this database.
+    fn either<T>(&self, sqlite: T, postgres: T) -> T;
+
+    /// A locking clause for the end of a `SELECT`. SQLite has none, because it has one writer at a time.
+    fn locking(&self, clause: &'static str) -> &'static str {
+        self.either("", clause)
+    }
+
+    /// The condition that a column is in the list that is the parameter of this number.
+    fn in_list(&self, number: u32) -> String {
+        self.either(format!("IN (SELECT value FROM json_each(${number}))"), format!("= ANY (${number})"))
+    }
+
+    /// The condition that a column is among the rows of a `SELECT`. An index finds each row.
+    fn in_subquery(&self, select: &str) -> String {
+        self.either(format!("IN ({select})"), format!("= ANY (ARRAY ({select}))"))
+    }
+
+    /// The function that returns the position of a text in another, from 1.
+    fn position(&self) -> &'static str {
+        self.either("instr", "strpos")
+    }
+
+    /// The present time, if `time()` is the parameter of this number.
+    fn time_in(&self, number: u32) -> String {
+        self.either(format!("${number}"), format!("tintype_now(${number})"))
+    }
 }
 
-fn in_array(number: u32) -> String {
-    format!("= ANY (${number})")
+impl Dialect for Transaction<'_> {
+    fn either<T>(&self, sqlite: T, postgres: T) -> T {
+        match self {
+            Self::Sqlite(..) => sqlite,
+            Self::Postgres(..) => postgres,
+        }
+    }
 }
 
-fn in_rows(select: &str) -> (String, String) {
-    (format!("IN ({select})"), format!("= ANY (ARRAY ({select}))"))
+impl Dialect for Driver {
+    fn either<T>(&self, sqlite: T, postgres: T) -> T {
+        match self {
+            Self::Sqlite(_) => sqlite,
+            Self::Postgres(_) => postgres,
+        }
+    }
 }
 
 /// The values of parameters, for a statement that runs on another thread.
@@ -593,24 +614,5 @@ impl Driver {
                 rows
             }
         }
-    }
-
-    /// The variant for this database.
-    pub(crate) fn either<T>(&self, sqlite: T, postgres: T) -> T {
-        match self {
-            Self::Sqlite(_) => sqlite,
-            Self::Postgres(_) => postgres,
-        }
-    }
-
-    /// See [`Transaction::in_list`].
-    pub(crate) fn in_list(&self, number: u32) -> String {
-        self.either(in_json(number), in_array(number))
-    }
-
-    /// See [`Transaction::in_subquery`].
-    pub(crate) fn in_subquery(&self, select: &str) -> String {
-        let (sqlite, postgres) = in_rows(select);
-        self.either(sqlite, postgres)
     }
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use tokio::try_join;
 
-use super::driver::{List, Parameter, Row, Store, Transaction, from_row, json};
+use super::driver::{Dialect, List, Parameter, Row, Store, Transaction, from_row, json};
 use super::ledger::{self, NewEntry};
 use super::retention::KEEP_FAILED_PROMPT;
 use super::{

@@ -1,6 +1,6 @@
 //! The gallery: the tasks of the studio, searched, marked, put on boards and deleted. The API sees none of it.
 
-use super::driver::{Driver, List, Parameter, Row, Store, Transaction, from_row, with_store};
+use super::driver::{Dialect, Driver, List, Parameter, Row, Store, Transaction, from_row, with_store};
 use super::failure::Done;
 use super::retention::ERASED;
 use super::tasks::{completed, record, record_columns, upper};

@@ -1,6 +1,6 @@
 //! Invitations: an owner creates a link that lets several people join the account.
 
-use super::driver::{Parameter, Store, from_row};
+use super::driver::{Dialect, Parameter, Store, from_row};
 use super::{Action, Actor, AuditedChange, PersonAdded, Result, audit_log, ledger, people};
 use tintype_domain::model::Id;
 use tintype_domain::person::{Role, TokenHash};

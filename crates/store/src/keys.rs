@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::budgets::{self, budget};
-use super::driver::{Parameter, Row, Store, Transaction, from_row, json, of_account};
+use super::driver::{Dialect, Parameter, Row, Store, Transaction, from_row, json, of_account};
 use super::people::suspension;
 use super::strikes::{OF_LINE, lock_line};
 use super::{Action, Addition, AuditedChange, Result, ledger};

@@ -5,7 +5,7 @@
 
 use tokio::try_join;
 
-use super::driver::{List, Parameter, Store, Transaction, from_row};
+use super::driver::{Dialect, List, Parameter, Store, Transaction, from_row};
 use super::{Result, StoreError, deliveries};
 use crate::failure::Done;
 use tintype_domain::event::{self, EventType};

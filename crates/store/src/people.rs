@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::driver::{List, Parameter, Row, Store, Transaction, from_row, of_account};
+use super::driver::{Dialect, List, Parameter, Row, Store, Transaction, from_row, of_account};
 use super::{Action, AuditedChange, Result, audit_log, ledger, second_factor};
 use crate::failure::Done;
 use tintype_domain::identity::Identity;

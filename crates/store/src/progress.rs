@@ -7,7 +7,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use tintype_engine::Stage;
 
-use super::driver::{List, Row, Store, Transaction, from_row, json};
+use super::driver::{Dialect, List, Row, Store, Transaction, from_row, json};
 use super::{AttemptProgress, FoundPreview, Lease, Result, SoughtPreview, Unfinished};
 use crate::failure::Done;
 use tintype_domain::model::{Id, Surface};
@@ -123,7 +123,7 @@ impl Store {
              LEFT JOIN previews v
                  ON v.task_id = q.task_id AND v.lease_epoch = q.lease_epoch AND q.lease_until IS NOT NULL
              WHERE q.account_id {}",
-            self.driver.either("$3", "tintype_now($3)"),
+            self.driver.time_in(3),
             self.driver.in_list(1)
         );
         self.driver.list(&sql, &[&List(accounts), &surface, &self.driver.time()], unfinished).await

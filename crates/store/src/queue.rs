@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::driver::{Driver, List, Row, Store, Transaction, from_row, with_store};
+use super::driver::{Dialect, Driver, List, Row, Store, Transaction, from_row, with_store};
 use super::endings::{FailOrRequeue, LEASED, ready_after};
 use super::tasks::request;
 use super::{
@@ -81,7 +81,6 @@ impl Store {
 
     /// Extends leases to `lease` from now; returns the leases that had been lost.
     pub async fn renew(&self, leases: Vec<Lease>, lease: Duration) -> Result<Vec<Lease>> {
-        let time = self.driver.time();
         self.write(Effect::Renew, async move |tx| {
             let tasks: Vec<Id> = leases.iter().map(|lease| lease.task_id).collect();
             // A transaction that has locked a row is about to end its task or to take its lease away, and may have to
@@ -91,10 +90,9 @@ impl Store {
             let free = tx.list(&free, &[&List(&tasks)], a_lease).await?;
             let renewed: Vec<Id> =
                 free.iter().filter(|lease| leases.contains(lease)).map(|lease| lease.task_id).collect();
-            // On SQLite the time after the wait for the writer.
-            let (now, time) = tx.either(("$2", Some(tx.now())), ("tintype_now($2)", time));
-            let renew = format!("UPDATE queue SET lease_until = {now} + $3 WHERE task_id {}", tx.in_list(1));
-            tx.execute(&renew, &[&List(&renewed), &time, &lease]).await?;
+            let (now, among) = (tx.time_in(2), tx.in_list(1));
+            let renew = format!("UPDATE queue SET lease_until = {now} + $3 WHERE task_id {among}");
+            tx.execute(&renew, &[&List(&renewed), &tx.time(), &lease]).await?;
             let held = tx.list(&held(&tx.in_list(1)), &[&List(&tasks)], a_lease).await?;
             Ok(leases.iter().filter(|lease| !held.contains(lease)).copied().collect())
         })

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::Result;
 use super::accounts::{ACCOUNT, account, entry};
-use super::driver::{Driver, Parameter, Store, from_row, of_account};
+use super::driver::{Dialect, Parameter, Store, from_row, of_account};
 use super::keys::{KEY, api_key};
 use super::people::{PERSON, person};
 use super::tasks::cause;
@@ -277,11 +277,6 @@ fn finds_nothing(texts: [&str; 2]) -> bool {
     texts.iter().any(|text| text.contains('\0'))
 }
 
-/// The SQL function that returns the position of a text in another, from 1.
-fn position(driver: &Driver) -> &'static str {
-    driver.either("instr", "strpos")
-}
-
 impl Store {
     /// Accounts with `text` in their name, sorted by name, after the name `after`.
     pub async fn find_accounts(&self, text: &str, after: &str, limit: u32) -> Result<Vec<AccountSummary>> {
@@ -293,7 +288,7 @@ impl Store {
                  (SELECT count(*) FROM api_keys k WHERE k.account_id = accounts.id AND k.suspended_at IS NOT NULL
                   AND k.revoked_at IS NULL) AS suspended_keys
              FROM accounts WHERE name > $2 AND {}(lower(name), lower($1)) > 0 ORDER BY name LIMIT $3",
-            position(&self.driver)
+            self.driver.position()
         );
         self.driver.list(&sql, &[&text, &after, &limit], summary).await
     }
@@ -314,7 +309,7 @@ impl Store {
             "SELECT {PERSON}, a.name AS account FROM people JOIN accounts a ON a.id = people.account_id
              WHERE {} AND people.name > $3 AND {}(people.name, $2) > 0 ORDER BY people.name LIMIT $4",
             of_account(account_id),
-            position(&self.driver)
+            self.driver.position()
         );
         self.driver.list(&sql, &[&account_id, &text.to_lowercase(), &after, &limit], found).await
     }

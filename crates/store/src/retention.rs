@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::driver::{List, Parameter, Store, Transaction, with_store};
+use super::driver::{Dialect, List, Parameter, Store, Transaction, with_store};
 use super::failure::Done;
 use super::gallery::{delete_of, forget, unsearch};
 use super::{Audit, LONGEST_PAUSE, Result};
@@ -128,7 +128,7 @@ impl Store {
             "(SELECT value AS name, key AS place FROM json_each($1)) wanted",
             "unnest(CAST($1 AS text[])) WITH ORDINALITY AS wanted (name, place)",
         );
-        let sql = take(wanted, self.driver.either("$2", "tintype_now($2)"));
+        let sql = take(wanted, &self.driver.time_in(2));
         let parameters: [&dyn Parameter; 4] = [&List(sweeps), &self.driver.time(), &hold, &LONGEST_PAUSE];
         let taken = self.statement(None, sql, &parameters).await?;
         taken.first().map(|row| row.get("name")).transpose()

@@ -4,7 +4,7 @@
 //! download. So a store that acts by a right ([`Store::with_right`](super::Store::with_right)) checks it once more in
 //! the transaction of each write, and fails with [`StoreError::Revoked`](super::StoreError::Revoked) if it was lost.
 
-use super::driver::Transaction;
+use super::driver::{Dialect, Transaction};
 use super::keys::{KEY, api_key};
 use super::people::{LIVE, person, sessions};
 use crate::StoreError;

@@ -1,6 +1,6 @@
 //! Shared links: each shows one task or one board of the studio to everyone who has the link, without a sign-in.
 
-use super::driver::{Row, Store, from_row};
+use super::driver::{Dialect, Row, Store, from_row};
 use super::tasks::upper;
 use super::{Action, Addition, AuditedChange, Result, StoreError, TaskRecord, ledger};
 use tintype_domain::model::Id;

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 #[cfg(doc)]
 use super::MAX_LOST_LEASES;
-use super::driver::{Parameter, Row, Store, Transaction, between_faults};
+use super::driver::{Dialect, Parameter, Row, Store, Transaction, between_faults};
 use super::endings::{FailOrRequeue, select_queue_rows};
 use super::{LONGEST_LEASE, Reclaim, Reclaimed, Result, StoreError, ledger, progress};
 use crate::failure::{Done, Failure};
@@ -40,28 +40,27 @@ impl Sweep {
         }
     }
 
-    /// The condition for the queue rows `q` that it looks for, and SQLite's index for them.
-    fn sought(&self, is_sqlite: bool) -> (String, &'static str) {
-        let either = |sqlite, postgres| if is_sqlite { sqlite } else { postgres };
+    /// The condition for the queue rows `q` that it looks for, and SQLite's hint at an index for them.
+    fn sought(&self, dialect: &impl Dialect) -> (String, &'static str) {
         match self {
             // Leases that have ended, or last longer than any lease: the clock was set back since.
             Self::Leases(_) => {
-                let (now, longest) = (either("$1", "tintype_now($1)"), LONGEST_LEASE.as_millis());
+                let (now, longest) = (dialect.time_in(1), LONGEST_LEASE.as_millis());
                 let ended = format!("(q.lease_until <= {now} OR q.lease_until > {now} + {longest})");
-                (format!("q.lease_until IS NOT NULL AND {ended}"), "queue_leased")
+                (format!("q.lease_until IS NOT NULL AND {ended}"), "INDEXED BY queue_leased")
             }
             Self::Before(_) => ("q.task_id < $1".into(), ""),
             Self::Beyond(_) => {
                 let beyond = "q.reference_count > 0 AND q.reference_count > CAST($1 AS bigint)";
-                (format!("q.lease_until IS NULL AND {beyond}"), "queue_with_references")
+                (format!("q.lease_until IS NULL AND {beyond}"), "INDEXED BY queue_with_references")
             }
             Self::Unmatched(_) => {
-                let engines = either("json_each($1)", "json_each_text(CAST(CAST($1 AS text) AS json))");
+                let engines = dialect.either("json_each($1)", "json_each_text(CAST(CAST($1 AS text) AS json))");
                 let unmatched = format!(
                     "q.engine > '' AND q.lease_until IS NULL AND q.reference_count > coalesce(
                          (SELECT CAST(e.value AS bigint) FROM {engines} e WHERE e.key = q.engine), -1)"
                 );
-                (unmatched, "queue_named")
+                (unmatched, "INDEXED BY queue_named")
             }
         }
     }
@@ -77,18 +76,18 @@ struct Statements {
 }
 
 impl Sweep {
-    fn statements(&self, is_sqlite: bool) -> Statements {
-        let (condition, index) = self.sought(is_sqlite);
-        let hint = if is_sqlite && !index.is_empty() { format!("INDEXED BY {index}") } else { String::new() };
+    fn statements(&self, dialect: &impl Dialect) -> Statements {
+        let (condition, hint) = self.sought(dialect);
+        let hint = dialect.either(hint, "");
         let accounts =
             format!("SELECT DISTINCT q.account_id FROM queue q {hint} WHERE {condition} AND q.task_id >= $2");
-        let (by_id, most) = if is_sqlite { ("", 256) } else { ("COLLATE \"POSIX\"", 32) };
+        let (by_id, most) = dialect.either(("", 256), ("COLLATE \"POSIX\"", 32));
         let of_account = format!(
             "{condition} AND q.task_id {by_id} >= $2 AND q.account_id = $3 ORDER BY q.task_id {by_id} LIMIT {most}"
         );
         // Never waits: skips tasks that another transaction is about to end, and locked accounts.
-        let locking = if is_sqlite { "" } else { "FOR UPDATE OF q SKIP LOCKED FOR NO KEY UPDATE OF a SKIP LOCKED" };
-        Statements { accounts, lost: select_queue_rows(&hint, &of_account, locking), most }
+        let locking = dialect.locking("FOR UPDATE OF q SKIP LOCKED FOR NO KEY UPDATE OF a SKIP LOCKED");
+        Statements { accounts, lost: select_queue_rows(hint, &of_account, locking), most }
     }
 }
 
@@ -188,7 +187,7 @@ impl Store {
     /// account.
     async fn sweep_accounts(&self, sweep: &Sweep, rule: &FailOrRequeue) -> Result<Reclaimed> {
         let horizon = self.driver.horizon();
-        let Statements { accounts, lost, most } = sweep.statements(self.driver.either(true, false));
+        let Statements { accounts, lost, most } = sweep.statements(&self.driver);
         let mut all = Reclaimed::default();
         let bound = sweep.bound(self.driver.time());
         for row in self.driver.read_by_index(&accounts, &[&bound, &horizon]).await? {
@@ -301,14 +300,18 @@ impl Store {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sqlite::plans;
+    use crate::sqlite::{self, plans};
+    use tintype_system::clock::Clock;
 
     #[test]
     fn sweeps_read_no_tasks_that_they_do_not_look_for() {
+        let directory = tempfile::TempDir::new().expect("a directory");
+        let store = sqlite::open(&directory.path().join("tintype.db"), Clock::system()).expect("a database");
         let database = plans::empty();
         for sweep in [Sweep::Leases(Reclaim::Expired), Sweep::Beyond(1), Sweep::Unmatched("{}".into())] {
-            let (_, index) = sweep.sought(true);
-            let Statements { accounts, lost, .. } = sweep.statements(true);
+            let (_, hint) = sweep.sought(&store.driver);
+            let index = hint.strip_prefix("INDEXED BY ").expect("an index");
+            let Statements { accounts, lost, .. } = sweep.statements(&store.driver);
             for sql in [accounts, lost] {
                 let steps = plans::steps(&database, &sql);
                 assert!(steps.iter().any(|step| step.contains(index)), "{sweep:?}: {steps:?}");

@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 
 use bytes::Bytes;
 
-use super::driver::{Driver, List, Row, Store, Transaction, between_faults, from_row, on_sqlite};
+use super::driver::{Dialect, Driver, List, Row, Store, Transaction, between_faults, from_row, on_sqlite};
 use super::submit::Order;
 use super::{
     AttemptProgress, CompletedTask, Origin, Result, StartLimit, Submission, TaskFiles, TaskRecord, progress, sqlite,
@@ -160,7 +160,7 @@ impl Store {
              FROM tasks LEFT JOIN progress p ON p.task_id = id AND status = 'processing' AND p.lease_epoch =
                  (SELECT q.lease_epoch FROM queue q WHERE q.task_id = p.task_id AND q.lease_until IS NOT NULL)
              WHERE id = $1 AND account_id = $2 AND surface = $3 AND removed_at IS NULL",
-            self.driver.either("$4", "tintype_now($4)")
+            self.driver.time_in(4)
         );
         let time = self.driver.time();
         let polled = |row: &Row| Ok((task(row)?, progress::of_attempt(row)?));

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use super::driver::{Row, Store, with_store};
+use super::driver::{Dialect, Row, Store, with_store};
 use super::{Result, StoreError};
 use tintype_domain::files_marker::FilesMarker;
 use tintype_domain::model::{Id, TaskRef};
