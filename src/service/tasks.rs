@@ -105,6 +105,7 @@ impl Tasks {
     /// [`StoreError::Unknown`]: the task may exist and be charged. After any other error nothing was charged.
     pub async fn submit(
         &self,
+        right: Right,
         account_id: Id,
         origin: Origin,
         surface: Surface,
@@ -133,8 +134,8 @@ impl Tasks {
         let submitting = async move {
             let cost = request.cost();
             let mut hold = None;
-            let submission =
-                shared.store.submit_before(start, account_id, origin, surface, request, max_unfinished).await?;
+            let store = shared.store.with_right(right);
+            let submission = store.submit_before(start, account_id, origin, surface, request, max_unfinished).await?;
             if let Submission::Accepted(task) = &submission {
                 hold = call.and_then(|call| CallHold::of(&call, task.id, &shared));
                 shared.queued.send_replace(());

@@ -3,8 +3,8 @@
 
 use std::time::Duration;
 
+use super::Result;
 use super::driver::{Dialect, Parameter, Store, Transaction};
-use super::{Result, Right};
 use crate::failure::Done;
 use tintype_domain::model::Id;
 use tintype_system::clock::Timestamp;
@@ -61,8 +61,6 @@ pub struct Origin {
     pub call: Option<Call>,
     /// The engine that its model name maps to; `None` if any engine can make its images.
     pub engine: Option<String>,
-    /// The right to submit it, which is checked in the transaction; `None` skips the check.
-    pub right: Option<Right>,
 }
 
 impl From<Option<Id>> for Origin {

@@ -4,7 +4,7 @@ use tokio::try_join;
 
 use super::driver::{Parameter, Transaction, json};
 use super::ledger::{self, NewEntry};
-use super::{Origin, StartLimit, StoreError, Submission, budgets, calls};
+use super::{Origin, Right, StartLimit, StoreError, Submission, budgets, calls};
 use crate::failure::Done;
 use tintype_domain::budget::Allowance;
 use tintype_domain::ledger::{Debit, Part};
@@ -14,6 +14,7 @@ use tintype_domain::request::GenerateRequest;
 #[derive(Debug, Clone)]
 pub(crate) struct Order {
     pub(crate) account_id: Id,
+    pub(crate) right: Option<Right>,
     pub(crate) origin: Origin,
     pub(crate) surface: Surface,
     pub(crate) request: GenerateRequest,
@@ -39,7 +40,7 @@ impl Order {
     pub(crate) async fn submit(&self, tx: &Transaction<'_>, id: Id) -> Done<Submission> {
         if !ledger::lock(tx, self.account_id).await? {
             // One that was deleted takes the rights of its keys and people with it.
-            return Err(match self.origin.right {
+            return Err(match self.right {
                 Some(_) => StoreError::Revoked.into(),
                 None => StoreError::other("there is no such account").into(),
             });
@@ -81,7 +82,7 @@ impl Order {
     }
 
     async fn is_allowed(&self, tx: &Transaction<'_>) -> Done<bool> {
-        match &self.origin.right {
+        match &self.right {
             Some(right) => right.holds(tx, false).await,
             None => Ok(true),
         }

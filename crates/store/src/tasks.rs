@@ -113,8 +113,7 @@ impl Store {
         request: GenerateRequest,
         max_unfinished: u32,
     ) -> Result<Submission> {
-        let origin = Origin { right: origin.right.or(self.right), ..origin };
-        let order = Order { account_id, origin, surface, request, max_unfinished, start };
+        let order = Order { account_id, right: self.right, origin, surface, request, max_unfinished, start };
         match &self.driver {
             Driver::Sqlite(store) => {
                 let submit = move |writing: &mut sqlite::Writing| {

@@ -325,7 +325,7 @@ pub(in crate::http) async fn submit(
         (origin.call, origin.engine, request.settings) = (Some(call), engine, settings);
     }
     let required = request.cost();
-    let submission = api.tasks.submit(caller.account_id, origin, Surface::Api, request, arrived).await;
+    let submission = api.tasks.submit(caller.right(), caller.account_id, origin, Surface::Api, request, arrived).await;
     Ok((submitted::task(submission, required, caller)?, ignored))
 }
 

@@ -283,8 +283,9 @@ async fn task_of(
             caller.recheck().await?;
             arrived = api.shared.clock.elapsed();
         }
+        let (right, request) = (caller.right(), call.request.clone());
         let submission =
-            api.tasks.submit(caller.account_id, origin.clone(), Surface::Api, call.request.clone(), arrived).await;
+            api.tasks.submit(right, caller.account_id, origin.clone(), Surface::Api, request, arrived).await;
         looks += 1;
         if matches!(submission, Ok(Submission::Repeated)) && looks < MAX_LOOKS {
             continue;

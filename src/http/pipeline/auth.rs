@@ -78,7 +78,7 @@ impl Caller {
     }
 
     pub(in crate::http) fn origin(&self) -> Origin {
-        Origin { key_id: Some(self.key_id), right: Some(self.right()), ..Origin::default() }
+        Some(self.key_id).into()
     }
 
     /// Counts a use of the key in addition to the guard's.

@@ -306,9 +306,8 @@ pub async fn submit(State(studio): State<Arc<Studio>>, request: Request) -> Page
         Ok(FormRequest { request, engine, board }) => {
             let person = &visitor.session.person;
             let (account, cost) = (person.account_id, request.cost());
-            let right = Some(visitor.right());
-            let origin = Origin { person_id: Some(person.id), right, engine, ..Origin::default() };
-            match studio.tasks.submit(account, origin, Surface::Web, request, arrived).await {
+            let origin = Origin { person_id: Some(person.id), engine, ..Origin::default() };
+            match studio.tasks.submit(visitor.right(), account, origin, Surface::Web, request, arrived).await {
                 Ok(Submission::Accepted(task)) => {
                     if let Some(board) = board {
                         put(&visitor, task.id, board).await;

@@ -138,10 +138,8 @@ case!(a_store_with_the_right_of_an_operator_writes_only_while_that_holds, async 
 
 case!(a_task_is_submitted_only_while_the_right_of_its_caller_holds, async |fixture| {
     let submit = async |account, right| {
-        let origin = Origin { right: Some(right), ..Origin::default() };
-        let start = StartLimit::none();
-        let submitted = fixture.store.submit_before(start, account, origin, Surface::Api, images(1), UNLIMITED).await;
-        match submitted {
+        let store = fixture.store.with_right(right);
+        match store.submit(account, None, Surface::Api, images(1), UNLIMITED).await {
             Ok(Submission::Accepted(_)) => true,
             Err(StoreError::Revoked) => false,
             other => panic!("{other:?}"),
