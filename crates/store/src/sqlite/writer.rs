@@ -264,13 +264,10 @@ fn roll_back(connection: &Connection) {
     }
 }
 
-/// Runs `write` in a savepoint, which undoes it if it fails.
-fn in_savepoint<T, E: From<rusqlite::Error>>(
-    writing: &mut Writing,
-    write: impl FnOnce(&mut Writing) -> std::result::Result<T, E>,
-) -> std::result::Result<T, E> {
-    writing.connection.prepare_cached("SAVEPOINT one")?.execute([])?;
-    let outcome = write(writing);
+/// Runs `work` in a savepoint, which undoes it if it fails.
+fn in_savepoint(writing: &mut Writing, work: &mut Work) -> Result<Outcome> {
+    execute(&writing.connection, "SAVEPOINT one")?;
+    let outcome = work(writing);
     if writing.connection.is_autocommit() {
         return outcome;
     }
