@@ -31,30 +31,9 @@ impl StoreError {
 /// Failure to open a database; displays as a message for the operator.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
-    /// The database cannot be reached, read, written or created.
-    #[error("cannot open the {name}: {error}")]
-    Unusable {
-        /// The database and its file or host.
-        name: String,
-        /// Message of the database, the system or the network.
-        error: String,
-    },
-    /// A restore of this database did not finish, so an empty database must not take its place.
-    #[error("a restore of {path} did not finish: {advice}")]
-    Unrestored {
-        /// The file.
-        path: String,
-        /// Advice for the operator.
-        advice: String,
-    },
-    /// The copy could not be written.
-    #[error("cannot write {path}: {error}")]
-    Copy {
-        /// The copy.
-        path: String,
-        /// Message of SQLite.
-        error: String,
-    },
+    /// The database, or a copy of it, cannot be reached, read, written or created, or cannot hold what Tintype needs.
+    #[error("{0}")]
+    Unusable(String),
     /// The database contains tables of another program.
     #[error("the {0} is a database of another program: Tintype needs a database or a schema of its own")]
     Foreign(String),
@@ -80,23 +59,6 @@ pub enum OpenError {
         path: String,
         /// Description of the other database, without a password.
         to: String,
-    },
-    /// A pooler gives each transaction another session.
-    #[error(
-        "the {0} is behind a pooler that gives each transaction another session: set `pool_mode = session` for it in \
-         PgBouncer, or let --database name the server itself (Neon: the host without `-pooler`; Supabase: port 5432)"
-    )]
-    Pooled(String),
-    /// The database cannot hold all texts.
-    #[error(
-        "the {name} has the encoding {encoding}, which cannot hold every prompt: create one with \
-         `CREATE DATABASE … ENCODING 'UTF8' TEMPLATE template0`"
-    )]
-    Encoding {
-        /// The database and its host.
-        name: String,
-        /// The encoding.
-        encoding: String,
     },
     /// Another release wrote the database, and this one cannot use it.
     #[error("{0}")]

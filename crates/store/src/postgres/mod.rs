@@ -66,7 +66,7 @@ pub fn describe(url: &str) -> std::result::Result<String, String> {
 
 /// The database that `url` names, reached without a pooler that would share our sessions.
 async fn connect(url: &str, ca: Option<&Path>, clock: Clock) -> std::result::Result<Database, OpenError> {
-    let unusable = |error: String| OpenError::Unusable { name: "PostgreSQL database".into(), error };
+    let unusable = |error: String| OpenError::Unusable(format!("cannot open the PostgreSQL database: {error}"));
     let (config, trust) = connect::configuration(url).map_err(unusable)?;
     let tls = connect::tls(&config, &trust, ca).map_err(unusable)?;
     let database =

@@ -32,7 +32,7 @@ pub(super) async fn refuse(database: &Database) -> Result<(), OpenError> {
     };
     match database.within(LIMIT, can_serve).await {
         Some(Ok(true)) => Ok(()),
-        Some(Ok(false)) => Err(OpenError::Pooled(database.name())),
+        Some(Ok(false)) => Err(OpenError::Unusable(pooled(database))),
         Some(Err(failure)) => Err(unusable(database, failure)),
         None => {
             let error = format!("two sessions at the same time got no answer within {} s", LIMIT.as_secs());
@@ -41,12 +41,20 @@ pub(super) async fn refuse(database: &Database) -> Result<(), OpenError> {
     }
 }
 
+fn pooled(database: &Database) -> String {
+    format!(
+        "the {} is behind a pooler that gives each transaction another session: set `pool_mode = session` for it in \
+         PgBouncer, or let --database name the server itself (Neon: the host without `-pooler`; Supabase: port 5432)",
+        database.name()
+    )
+}
+
 /// Checks connections that are in use, in case a pooler was put before them. An unknown outcome is not a failure.
 pub(super) async fn check(database: &Database) -> Result<(), StoreError> {
     let (one, two) = (database.reader().await?, database.reader().await?);
     match database.within(LIMIT, have_sessions(&one, &two)).await {
         Some(Ok(true)) => Ok(()),
-        Some(Ok(false)) => Err(StoreError::other(OpenError::Pooled(database.name()).to_string())),
+        Some(Ok(false)) => Err(StoreError::other(pooled(database))),
         Some(Err(_)) | None => {
             // A statement may still run there.
             drop((Client::take(one), Client::take(two)));

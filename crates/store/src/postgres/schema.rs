@@ -56,8 +56,7 @@ pub(super) async fn is_current(database: &Database) -> Result<bool, OpenError> {
 pub(super) fn unusable(database: &Database, failure: Failure) -> OpenError {
     // Many managed services use their own certificate authority, whose certificate can be downloaded.
     let error = trust::explain(cause_of(failure.into()).to_string(), "--database-ca or sslrootcert");
-    let error = format!("{error}{}", advice(&error));
-    OpenError::Unusable { name: database.name(), error }
+    OpenError::Unusable(format!("cannot open the {}: {error}{}", database.name(), advice(&error)))
 }
 
 /// Advice about errors of the driver that name no cause: another server answers, or none behind a proxy.
@@ -98,7 +97,10 @@ async fn version(tx: &Transaction<'_>, name: &str) -> Result<Result<Option<i64>,
     }
     let encoding: String = row.try_get(2)?;
     if !is_ours && encoding != "UTF8" {
-        return Ok(Err(OpenError::Encoding { name: name.to_owned(), encoding }));
+        return Ok(Err(OpenError::Unusable(format!(
+            "the {name} has the encoding {encoding}, which cannot hold every prompt: create one with \
+             `CREATE DATABASE … ENCODING 'UTF8' TEMPLATE template0`"
+        ))));
     }
     if !is_ours {
         return Ok(Ok(None));

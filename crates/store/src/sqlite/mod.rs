@@ -195,8 +195,12 @@ fn check_restored(path: &Path) -> std::result::Result<(), OpenError> {
     if path.exists() || !unfinished.exists() {
         return Ok(());
     }
-    let advice = format!("remove {} and the result files beside it, and restore again", unfinished.display());
-    Err(OpenError::Unrestored { path: path.display().to_string(), advice })
+    // An empty database must not take its place.
+    Err(OpenError::Unusable(format!(
+        "a restore of {} did not finish: remove {} and the result files beside it, and restore again",
+        path.display(),
+        unfinished.display()
+    )))
 }
 
 /// The files that SQLite may keep beside a database.

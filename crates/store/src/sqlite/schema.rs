@@ -60,7 +60,7 @@ pub(super) fn unusable(path: &Path, error: impl Display) -> OpenError {
         }
         _ => "",
     });
-    OpenError::Unusable { name: name(path), error }
+    OpenError::Unusable(format!("cannot open the {}: {error}", name(path)))
 }
 
 /// Why nothing can be written to the file system of a database. SQLite does not say it.

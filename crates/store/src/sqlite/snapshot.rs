@@ -126,6 +126,6 @@ fn copy_into(connection: &Connection, copy: &Path) -> std::result::Result<(), Op
     connection
         .prepare("VACUUM INTO ?1")
         .and_then(|mut vacuum| vacuum.execute([PathText(copy)]))
-        .map_err(|error| OpenError::Copy { path: copy.display().to_string(), error: error.to_string() })
+        .map_err(|error| OpenError::Unusable(format!("cannot write {}: {error}", copy.display())))
         .map(drop)
 }

@@ -100,7 +100,7 @@ fn a_file_that_is_no_database_is_refused_and_not_changed() {
         let path = directory.path().join("tintype.db");
         fs::write(&path, text).expect("a file");
         let error = assert_refused(&path);
-        assert!(matches!(error, OpenError::Unusable { .. }), "{error}");
+        assert!(matches!(error, OpenError::Unusable(_)), "{error}");
         let said = error.to_string();
         assert!(said.contains("tintype.db") && said.contains("not a database"), "{error}");
     }
@@ -121,7 +121,7 @@ fn a_database_that_another_program_has_locked_is_reported() {
 fn a_file_in_a_directory_that_does_not_exist_is_refused() {
     let directory = TempDir::new().expect("a temporary directory");
     let error = open(&directory.path().join("missing").join("tintype.db")).expect_err("there is no such directory");
-    assert!(matches!(error, OpenError::Unusable { .. }), "{error}");
+    assert!(matches!(error, OpenError::Unusable(_)), "{error}");
 }
 
 #[tokio::test]
