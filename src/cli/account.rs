@@ -14,7 +14,7 @@ use tintype_config::{DataSettings, DatabaseUrl};
 use tintype_domain::model::{Account, Surface};
 use tintype_domain::names::{self, new_account_name};
 use tintype_domain::text::counted;
-use tintype_store::{AccountChange, Rank, Store};
+use tintype_store::{AccountChange, Store};
 use tintype_system::data_dir;
 use tintype_system::output;
 
@@ -124,7 +124,6 @@ async fn create(args: CreateArgs, data: &DataSettings) -> Outcome {
         data_dir::create(&data.data)?;
     }
     let store = open_or_create_store(data).await?;
-    let rank = if args.admin { Rank::Administrator } else { Rank::Ordinary };
     if let Some(skeleton) = names::confusable_skeleton(&args.name) {
         let known = store.list_accounts().await?;
         if let Some(known) =
@@ -133,7 +132,7 @@ async fn create(args: CreateArgs, data: &DataSettings) -> Outcome {
             return Err(Failure(format!("this name looks like the account {:?}", known.name)));
         }
     }
-    let Some(account) = store.create_account_as(&args.name, args.credits, rank).await? else {
+    let Some(account) = store.create_account_as(&args.name, args.credits, args.admin).await? else {
         return Err(Failure(format!("an account named {:?} already exists", args.name)));
     };
     show(args.json, &account, || {

@@ -21,7 +21,7 @@ use tintype_domain::passwords::{MAX_PASSWORD_BYTES, check_password};
 use tintype_domain::person::{Person, Role, person_name};
 use tintype_domain::text::MAX_NAME_CHARS;
 use tintype_domain::timestamp::Timestamp;
-use tintype_store::{FactorRemoval, PersonAdded, PersonChange, Store};
+use tintype_store::{PersonAdded, PersonChange, Store};
 use tintype_system::output;
 
 /// The path of sign-in links; the token follows.
@@ -263,7 +263,7 @@ async fn change(args: OnePersonArgs, change: PersonChange, store: &Store) -> Out
 
 async fn reset_factor(args: OnePersonArgs, store: &Store) -> Outcome {
     let person = find_person(store, &args.person).await?;
-    let removed = store.remove_factor(person.id, FactorRemoval::Reset).await?;
+    let removed = store.reset_factor(person.id).await?;
     let person = find_person(store, person.id.as_str()).await?;
     show_person(store, args.json, &person, || match removed {
         true => format!("{} signs in without two-factor authentication now; all sessions have ended.", person.name),

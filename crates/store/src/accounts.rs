@@ -23,15 +23,6 @@ pub enum CreditChange {
     NoAccount,
 }
 
-/// The rank of an account in the studio.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Rank {
-    /// Its people see its own tasks, keys and credits.
-    Ordinary,
-    /// Its owners manage all accounts.
-    Administrator,
-}
-
 /// A change to an account.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AccountChange {
@@ -71,13 +62,10 @@ pub(crate) async fn insert(tx: &Transaction<'_>, id: Id, name: &str, admin: &'st
     tx.find(&sql, &[&id, &name], |row| row.get("admin")).await
 }
 
-async fn create(tx: &Transaction<'_>, name: &str, credits: i64, rank: Rank) -> Done<Option<Account>> {
+async fn create(tx: &Transaction<'_>, name: &str, credits: i64, admin: bool) -> Done<Option<Account>> {
     check_opening(credits).map_err(StoreError::other)?;
     let id = tx.new_id();
-    let admin = match rank {
-        Rank::Administrator => "TRUE",
-        Rank::Ordinary => "NOT EXISTS (SELECT 1 FROM accounts)",
-    };
+    let admin = if admin { "TRUE" } else { "NOT EXISTS (SELECT 1 FROM accounts)" };
     let Some(admin) = insert(tx, id, name, admin).await? else { return Ok(None) };
     ledger::open(tx, id, credits, OPENING_NOTE).await?;
     let rank = if admin { " (admin)" } else { "" };
@@ -138,13 +126,14 @@ impl Store {
     /// Creates an account, granting it `credits` unless that is zero; `None` if another account has this name, or this
     /// text as its id. More than [`MAX_BALANCE`](tintype_domain::model::MAX_BALANCE) is an error.
     pub async fn create_account(&self, name: &str, credits: i64) -> Result<Option<Account>> {
-        self.create_account_as(name, credits, Rank::Ordinary).await
+        self.create_account_as(name, credits, false).await
     }
 
-    /// [`Store::create_account`] with a rank. The first account is an administrator in any case.
-    pub async fn create_account_as(&self, name: &str, credits: i64, rank: Rank) -> Result<Option<Account>> {
+    /// [`Store::create_account`], as an admin account or not: the owners of one manage all accounts in the studio. The
+    /// first account is one in any case.
+    pub async fn create_account_as(&self, name: &str, credits: i64, admin: bool) -> Result<Option<Account>> {
         let name = name.to_owned();
-        self.write(Effect::CreateAccount, async move |tx| create(tx, &name, credits, rank).await).await
+        self.write(Effect::CreateAccount, async move |tx| create(tx, &name, credits, admin).await).await
     }
 
     /// Creates the first account, which is an administrator, with its first key; does nothing if any account exists.
@@ -158,7 +147,7 @@ impl Store {
             if tx.query_opt("SELECT 1 FROM accounts LIMIT 1", &[]).await?.is_some() {
                 return Ok(None);
             }
-            let Some(account) = create(tx, &name, credits, Rank::Administrator).await? else {
+            let Some(account) = create(tx, &name, credits, true).await? else {
                 return Ok(None);
             };
             keys::create(tx, account.id, &key, None, true, None).await?;

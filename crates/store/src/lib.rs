@@ -56,7 +56,7 @@ mod uploads;
 mod values;
 mod workers;
 
-pub use self::accounts::{AccountChange, CreditChange, Rank};
+pub use self::accounts::{AccountChange, CreditChange};
 pub use self::audit::{Audit, Drift};
 pub use self::audit_log::{Action, Actor, AuditEntry, AuditedChange, Via};
 pub use self::calls::{Attachment, CALL_LIFE, Call, CallEnd, FOUND_UNCOUNTED_WITHIN, Origin};
@@ -74,8 +74,7 @@ pub use self::leases::{
     Reclaimed, Refused, Retry, StrikeRule,
 };
 pub use self::people::{
-    Candidate, Credential, DeleteSessions, EndSessions, FactorRemoval, NewSession, Newcomer, PersonAdded, PersonChange,
-    Proof, SignUp,
+    Candidate, Credential, DeleteSessions, NewSession, Newcomer, PersonAdded, PersonChange, Proof, SignUp,
 };
 pub use self::reports::{
     AccountSummary, DayUsage, EntryFilter, FoundPerson, Hour, StruckKey, StruckPerson, UsageBy, UsageFilter, UsageRow,

@@ -142,24 +142,6 @@ pub(super) fn with_id(name: &str, id: Id) -> String {
     format!("{}-{id}", name.chars().take(rest).collect::<String>())
 }
 
-/// The sessions to end.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum EndSessions {
-    /// The session with this id.
-    One(Id),
-    /// All sessions except the one with this id.
-    AllExcept(Id),
-}
-
-/// How a person loses a second factor.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum FactorRemoval {
-    /// The person turns it off. The session with this id continues.
-    Off(Id),
-    /// The operator removes it for a person who has lost the app. All sessions end.
-    Reset,
-}
-
 /// The links, invitations and sessions to delete.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DeleteSessions {
@@ -486,23 +468,20 @@ impl Store {
         self.statement(Effect::SignIn, sql, &[&id, &self.driver.now(), &expires_at]).await.map(drop)
     }
 
-    /// Ends one session of a person; or all but one, with the person's sign-in links and authentication requests to a
-    /// provider. Returns the number of sessions.
-    pub async fn end_sessions(&self, person_id: Id, which: EndSessions) -> Result<usize> {
+    /// Ends a session of a person. Returns whether there was one.
+    pub async fn end_session(&self, person_id: Id, id: Id) -> Result<bool> {
+        let sql = "DELETE FROM sessions WHERE person_id = $1 AND id = $2 RETURNING id";
+        Ok(!self.statement(Effect::SignOut, sql, &[&person_id, &id]).await?.is_empty())
+    }
+
+    /// Ends all sessions of a person except the one with the id `kept`, and the person's sign-in links and
+    /// authentication requests to a provider. Returns the number of sessions.
+    pub async fn end_other_sessions(&self, person_id: Id, kept: Id) -> Result<usize> {
         self.write(Effect::SignOut, async move |tx| {
-            let ended = match which {
-                EndSessions::One(id) => {
-                    let sql = "DELETE FROM sessions WHERE person_id = $1 AND id = $2";
-                    tx.execute(sql, &[&person_id, &id]).await?
-                }
-                EndSessions::AllExcept(id) => {
-                    // This also locks the person, which must come first.
-                    let sql = "UPDATE people SET sessions_ended_at = $2 WHERE id = $1";
-                    tx.execute(sql, &[&person_id, &tx.now()]).await?;
-                    second_factor::end_sessions(tx, person_id, Some(id)).await?
-                }
-            };
-            Ok(ended as usize)
+            // This also locks the person, which must come first.
+            let sql = "UPDATE people SET sessions_ended_at = $2 WHERE id = $1";
+            tx.execute(sql, &[&person_id, &tx.now()]).await?;
+            Ok(second_factor::end_sessions(tx, person_id, Some(kept)).await? as usize)
         })
         .await
     }

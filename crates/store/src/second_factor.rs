@@ -2,7 +2,7 @@
 
 use super::driver::{Parameter, Store, Transaction};
 use super::people::{PERSON, person};
-use super::{Action, FactorRemoval, Result, StoreError, audit_log};
+use super::{Action, Result, StoreError, audit_log};
 use crate::failure::Done;
 use tintype_domain::model::Id;
 use tintype_domain::person::TokenHash;
@@ -72,13 +72,18 @@ impl Store {
         .await
     }
 
-    /// Removes the second factor of a person with its recovery codes, and ends sessions and sign-in links. Returns
-    /// whether there was one.
-    pub async fn remove_factor(&self, person_id: Id, removal: FactorRemoval) -> Result<bool> {
-        let (action, kept) = match removal {
-            FactorRemoval::Off(kept) => (Action::RemoveFactor, Some(kept)),
-            FactorRemoval::Reset => (Action::ResetFactor, None),
-        };
+    /// Removes the second factor of a person who turns it off, with its recovery codes, and ends sign-in links and
+    /// sessions, except the session with the id `kept`. Returns whether there was one.
+    pub async fn remove_factor(&self, person_id: Id, kept: Id) -> Result<bool> {
+        self.end_factor(person_id, Action::RemoveFactor, Some(kept)).await
+    }
+
+    /// [`Store::remove_factor`] by the operator, for a person who has lost the app. All sessions end.
+    pub async fn reset_factor(&self, person_id: Id) -> Result<bool> {
+        self.end_factor(person_id, Action::ResetFactor, None).await
+    }
+
+    async fn end_factor(&self, person_id: Id, action: Action, kept: Option<Id>) -> Result<bool> {
         self.write(Effect::ChangePerson, async move |tx| {
             let sql = format!(
                 "UPDATE people SET factor_secret = NULL, factor_step = NULL, sessions_ended_at = $2

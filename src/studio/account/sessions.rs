@@ -14,7 +14,6 @@ use crate::studio::session::{Form, Visitor, with_session};
 use crate::studio::sign_in::confirmation::CONFIRMATION;
 use crate::studio::sign_in::{agent, delay_failure, password_refusal, take_slot};
 use tintype_domain::person::Session;
-use tintype_store::EndSessions;
 
 const SESSIONS: &str = "/studio/sessions";
 
@@ -114,7 +113,7 @@ pub async fn set_password(form: Form) -> PageResult {
 pub async fn end(Path(id): Path<String>, form: Form) -> PageResult {
     let id = id.parse()?;
     let person = form.visitor.person_id();
-    if form.visitor.store().end_sessions(person, EndSessions::One(id)).await? == 0 {
+    if !form.visitor.store().end_session(person, id).await? {
         return Err(PageError::not_found());
     }
     Ok(redirect(SESSIONS))
@@ -123,7 +122,7 @@ pub async fn end(Path(id): Path<String>, form: Form) -> PageResult {
 /// Ends all sessions of the person but this one.
 pub async fn end_others(form: Form) -> PageResult {
     let Session { id, person, .. } = &form.visitor.session;
-    form.visitor.store().end_sessions(person.id, EndSessions::AllExcept(*id)).await?;
+    form.visitor.store().end_other_sessions(person.id, *id).await?;
     Ok(redirect(SESSIONS))
 }
 

@@ -13,7 +13,7 @@ use crate::studio::session::{Fields, Visitor};
 use tintype_domain::key::{ApiKey, KeyState};
 use tintype_domain::model::{Account, ExpiringGrant, Id, LedgerEntry, MAX_BALANCE};
 use tintype_domain::text;
-use tintype_store::{AccountChange, AccountSummary, CreditChange, FactorRemoval, FoundPerson, KeyChange, PersonChange};
+use tintype_store::{AccountChange, AccountSummary, CreditChange, FoundPerson, KeyChange, PersonChange};
 use tintype_system::clock::Timestamp;
 
 const ACCOUNTS: &str = "/studio/operator/accounts";
@@ -199,7 +199,7 @@ pub async fn change_person(Path((id, word)): Path<(String, String)>, form: Opera
     let person = match action {
         AnyPersonAction::Lift => visitor.store().change_person(id, PersonChange::Lift).await?,
         AnyPersonAction::ResetFactor => {
-            visitor.store().remove_factor(id, FactorRemoval::Reset).await?;
+            visitor.store().reset_factor(id).await?;
             visitor.studio.shared.store.find_person(id.as_str()).await?.map(|found| found.person)
         }
     };

@@ -19,7 +19,6 @@ use crate::service::shares::{FairShares, Share};
 use tintype_domain::passwords::InvalidPassword;
 use tintype_domain::person::{Person, Token, person_name};
 use tintype_domain::source::Source;
-use tintype_store::EndSessions;
 
 pub(super) mod confirmation;
 mod joining;
@@ -173,7 +172,7 @@ struct SignedOutPage<'a> {
 /// forms lead elsewhere.
 pub async fn sign_out(headers: HeaderMap, WithoutSecondFactor(form): WithoutSecondFactor<Form>) -> PageResult {
     let Visitor { session, context, .. } = &form.visitor;
-    form.visitor.store().end_sessions(session.person.id, EndSessions::One(session.id)).await?;
+    form.visitor.store().end_session(session.person.id, session.id).await?;
     let studio = &form.visitor.studio;
     let end_session_url = match &studio.provider {
         Some(provider) if session.by_provider => provider.end_session_url(ID_TOKEN.read(&headers, context)).await,

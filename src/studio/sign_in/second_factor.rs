@@ -21,7 +21,6 @@ use tintype_domain::model::Id;
 use tintype_domain::person::{Person, Token};
 use tintype_domain::second_factor::{FactorSecret, RecoveryCodes};
 use tintype_domain::signed_tokens::Fact;
-use tintype_store::FactorRemoval;
 
 /// Width and height of the QR code, in pixels.
 const QR_SIZE: u32 = 220;
@@ -137,8 +136,8 @@ pub async fn turn_off(form: Form) -> PageResult {
     if let Some(refusal) = check_both(&visitor, &fields).await? {
         return Ok(refusal);
     }
-    let (person, removal) = (visitor.person_id(), FactorRemoval::Off(visitor.session.id));
-    visitor.store().remove_factor(person, removal).await?;
+    let person = visitor.person_id();
+    visitor.store().remove_factor(person, visitor.session.id).await?;
     tracing::info!(%person, "a person turned off the second factor");
     Ok(redirect(SECOND_FACTOR))
 }

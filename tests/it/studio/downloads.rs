@@ -9,7 +9,6 @@ use hyper::{Request, StatusCode};
 use serde_json::Value;
 use tintype::http::router;
 use tintype_domain::model::{Id, Status, Surface};
-use tintype_store::EndSessions;
 use tower_service::Service as _;
 use zip::{CompressionMethod, ZipArchive};
 
@@ -172,7 +171,7 @@ async fn downloads_end_with_the_session() {
     csv.next().await.expect("some entries").expect("text");
     let store = &service.shared.store;
     let session = store.list_sessions(ada.person.id).await.expect("a store").remove(0);
-    store.end_sessions(ada.person.id, EndSessions::One(session.id)).await.expect("a store");
+    store.end_session(ada.person.id, session.id).await.expect("a store");
     // One picture was read before.
     let pictures: Vec<_> = zip.collect().await;
     assert!(pictures.len() <= 3 && pictures.last().is_some_and(Result::is_err), "{}", pictures.len());

@@ -2,7 +2,6 @@
 
 use std::collections::VecDeque;
 
-use tintype_store::EndSessions;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
@@ -54,7 +53,7 @@ async fn a_stream_ends_with_its_session_and_others_go_on() {
     let (mut of_eve, mut of_bob) = (eve.open().await, bob.open().await);
     let store = &service.shared.store;
     let session = store.list_sessions(ada.person.id).await.expect("a store").pop().expect("a session");
-    store.end_sessions(ada.person.id, EndSessions::One(session.id)).await.expect("a store");
+    store.end_session(ada.person.id, session.id).await.expect("a store");
     store.change_account(eve.account, AccountChange::Disable).await.expect("a store");
     let running = Background::of(|stop| service.api.studio.clone().run(stop));
     // The last chunk.

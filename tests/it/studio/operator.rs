@@ -6,7 +6,7 @@ use hyper::StatusCode;
 use tintype::http::routes::ROUTES;
 use tintype_domain::model::Surface;
 use tintype_domain::person::Role;
-use tintype_store::{Action, KeyChange, Rank, WorkerReport};
+use tintype_store::{Action, KeyChange, WorkerReport};
 
 use super::{Visitor, path, text};
 use crate::person::violate;
@@ -61,7 +61,7 @@ async fn the_pages_of_operators_are_unknown_to_everybody_else() {
     let change = tintype_store::PersonChange::Role(Role::Member);
     service.shared.store.change_person(operator.person.id, change).await.expect("a store");
     assert_eq!(operator.get("/studio/operator").await.status, StatusCode::NOT_FOUND);
-    service.shared.store.create_account_as("second", 0, Rank::Administrator).await.expect("a store");
+    service.shared.store.create_account_as("second", 0, true).await.expect("a store");
     let second = service.visitor_as("second", "second", Role::Owner).await;
     second.page("/studio/operator").await;
 }

@@ -13,8 +13,8 @@ use tintype_domain::endpoint::AddedBy;
 use tintype_domain::model::{Id, Surface};
 use tintype_domain::person::{Role, Token};
 use tintype_store::{
-    AccountChange, Addition, EndSessions, KeyChange, NewInvitation, NewSession, NewSharedLink, NewUpload, PersonChange,
-    Rank, Target, UploadedPicture,
+    AccountChange, Addition, KeyChange, NewInvitation, NewSession, NewSharedLink, NewUpload, PersonChange, Target,
+    UploadedPicture,
 };
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
@@ -140,7 +140,7 @@ struct Scene {
 impl Scene {
     async fn of(service: &Service, name: &str) -> Self {
         let store = &service.shared.store;
-        store.create_account_as(name, 1_000, Rank::Administrator).await.expect("a store");
+        store.create_account_as(name, 1_000, true).await.expect("a store");
         let owner = service.visitor_as(name, name, Role::Owner).await;
         let colleague = service.person(name, &format!("{name}-colleague"), Role::Viewer).await;
         let (key, _) = service.new_key(owner.account, |_| {}).await;
@@ -275,7 +275,7 @@ async fn a_form_that_ends_after_its_sender_was_locked_out_changes_nothing() {
             "removed" => drop(store.remove_person(person).await.expect("a store")),
             "session" => {
                 for session in store.list_sessions(person).await.expect("a store") {
-                    store.end_sessions(person, EndSessions::One(session.id)).await.expect("a store");
+                    store.end_session(person, session.id).await.expect("a store");
                 }
             }
             "password" => {

@@ -7,7 +7,7 @@ use tintype::http::routes::{Access, ROUTES};
 use tintype::service::sign_in_attempts::CODE_ALLOWANCE;
 use tintype_domain::person::Role;
 use tintype_domain::second_factor::FactorSecret;
-use tintype_store::{Action, FactorRemoval, PersonChange};
+use tintype_store::{Action, PersonChange};
 
 use super::{Visitor, path, text};
 use crate::rigs::http::Answer;
@@ -228,7 +228,7 @@ async fn a_second_factor_that_is_turned_off_or_on_meanwhile_ends_the_sign_in() {
     let (service, ada) = Ada::start(&[]).await;
     let (store, id) = (&service.shared.store, ada.visitor.person.id);
     let form = service.show_password("ada").await;
-    store.remove_factor(id, FactorRemoval::Reset).await.expect("a store");
+    store.reset_factor(id).await.expect("a store");
     assert!(!is_signed_in(&form.send(&ada.code()).await), "the factor is gone");
     assert!(!is_signed_in(&form.send(&ada.recovery[0]).await), "and its recovery codes");
     // Somebody else's app does not open what the old one has begun.

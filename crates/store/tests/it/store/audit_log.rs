@@ -6,7 +6,7 @@ use tintype_domain::key::KeySecret;
 use tintype_domain::model::{FailureCause, Id, Surface};
 use tintype_domain::person::{Role, Token};
 use tintype_store::{
-    AccountChange, Action, Actor, AuditEntry, KeyChange, NewKey, PersonAdded, PersonChange, Rank, Result, Store, Via,
+    AccountChange, Action, Actor, AuditEntry, KeyChange, NewKey, PersonAdded, PersonChange, Result, Store, Via,
 };
 
 use super::fixture::{DAY, Fixture};
@@ -42,7 +42,7 @@ fn owned(actions: &[(Action, &str, &str)]) -> Vec<(Action, String, String)> {
 
 case!(changes_to_accounts_and_credits_are_recorded_with_their_actor, async |fixture| {
     let store = fixture.acting();
-    let Some(ada) = store.create_account_as("ada", 10, Rank::Administrator).await? else { panic!("a new name") };
+    let Some(ada) = store.create_account_as("ada", 10, true).await? else { panic!("a new name") };
     store.grant(ada.id, 5, Some("for being nice"), None).await?;
     store.take(ada.id, 2, "a mistake").await?;
     for change in [AccountChange::Disable, AccountChange::Enable, AccountChange::Delete] {

@@ -2,9 +2,7 @@
 
 use tintype_domain::model::Id;
 use tintype_domain::person::{MAX_PEOPLE, Person, Role, Session, Token, TokenHash};
-use tintype_store::{
-    AccountChange, DeleteSessions, EndSessions, NewSession, PersonAdded, PersonChange, Rank, Result, StoreError,
-};
+use tintype_store::{AccountChange, DeleteSessions, NewSession, PersonAdded, PersonChange, Result, StoreError};
 use tintype_system::clock::Timestamp;
 
 use super::fixture::{Fixture, HOUR, MILLISECOND};
@@ -197,11 +195,10 @@ case!(a_person_ends_one_session_or_all_others_and_those_of_nobody_else, async |f
     let (second, _) = fixture.session(&ada).await?;
     let (third, _) = fixture.session(&ada).await?;
     let (other, _) = fixture.session(&eve).await?;
-    let end = async |which| fixture.store.end_sessions(ada.id, which).await;
-    assert_eq!(end(EndSessions::One(other.id)).await?, 0);
-    assert_eq!(end(EndSessions::One(first.id)).await?, 1);
+    assert!(!fixture.store.end_session(ada.id, other.id).await?);
+    assert!(fixture.store.end_session(ada.id, first.id).await?);
     assert_eq!(fixture.store.find_session(first_hash).await?, None);
-    assert_eq!(end(EndSessions::AllExcept(third.id)).await?, 1);
+    assert_eq!(fixture.store.end_other_sessions(ada.id, third.id).await?, 1);
     assert_ne!(second.id, third.id);
     assert_eq!(fixture.store.list_sessions(ada.id).await?, [third]);
     assert_eq!(fixture.store.list_sessions(eve.id).await?, [other]);
@@ -236,7 +233,7 @@ case!(the_live_ones_of_many_sessions_are_found_at_once, async |fixture| {
     };
     assert_eq!(live().await?, [one, other, disabled]);
     assert_eq!(fixture.store.live_sessions(&[]).await?, [[0; 32]; 0]);
-    fixture.store.end_sessions(ada.id, EndSessions::One(first.id)).await?;
+    fixture.store.end_session(ada.id, first.id).await?;
     fixture.store.change_account(eve, AccountChange::Disable).await?;
     assert_eq!(live().await?, [other]);
     fixture.clock.set(fixture.in_an_hour());
@@ -277,7 +274,7 @@ case!(expired_links_and_sessions_are_deleted_and_no_others, async |fixture| {
 
 case!(the_first_account_is_an_administrator_and_others_only_by_rank, async |fixture| {
     let (first, second) = (fixture.account("first", 0).await?, fixture.account("second", 0).await?);
-    let Some(third) = fixture.store.create_account_as("third", 5, Rank::Administrator).await? else {
+    let Some(third) = fixture.store.create_account_as("third", 5, true).await? else {
         panic!("the name is free");
     };
     assert!(third.admin);

@@ -9,8 +9,8 @@ use tintype_domain::key::KeySecret;
 use tintype_domain::model::{FailureCause, Id, Surface};
 use tintype_domain::person::{Person, Role, Token, TokenHash};
 use tintype_store::{
-    AccountChange, DeleteSessions, EndSessions, KeyChange, NewKey, NewSession, NewUpload, Origin, PersonChange, Proof,
-    Result, Right, SessionRight, StartLimit, Store, StoreError, StrikeRule, Submission,
+    AccountChange, DeleteSessions, KeyChange, NewKey, NewSession, NewUpload, Origin, PersonChange, Proof, Result,
+    Right, SessionRight, StartLimit, Store, StoreError, StrikeRule, Submission,
 };
 use tintype_system::clock::Timestamp;
 
@@ -55,7 +55,7 @@ async fn lose(fixture: &Fixture, owner: &Owner, loss: &str) -> Result<()> {
         "demoted" => drop(store.change_person(id, PersonChange::Role(Role::Member)).await?),
         "signed out" => {
             let session = store.find_session(owner.session).await?.expect("a session");
-            store.end_sessions(id, EndSessions::One(session.id)).await?;
+            store.end_session(id, session.id).await?;
         }
         "password" => drop(store.change_person(id, PersonChange::Password("$argon2id$new".into())).await?),
         "disabled" => drop(store.change_account(owner.account, AccountChange::Disable).await?),
@@ -89,7 +89,7 @@ async fn writes(store: &Arc<Store>, account: Id, other: Id) -> usize {
         store.restore_tasks(account, &[other], None).await.map(drop),
         store.purge_tasks(account, &[other], None).await.map(drop),
         store.cancel(account, Surface::Web, other, None, "no").await.map(drop),
-        store.end_sessions(other, EndSessions::One(other)).await.map(drop),
+        store.end_session(other, other).await.map(drop),
         store.test_endpoint(other).await.map(drop),
         store.pause_queue().await.map(drop),
         store.resume_queue().await.map(drop),
@@ -227,9 +227,9 @@ case!(a_new_password_and_the_end_of_all_sessions_end_authentication_requests, as
     let first = fixture.store.now();
     fixture.clock.advance(MILLISECOND);
     let session = fixture.store.find_session(ada.session).await?.expect("a session");
-    fixture.store.end_sessions(ada.person.id, EndSessions::One(session.id)).await?;
+    fixture.store.end_session(ada.person.id, session.id).await?;
     assert!(begin(&ada, first).await?, "to sign out in one browser ends nothing else");
-    fixture.store.end_sessions(ada.person.id, EndSessions::AllExcept(session.id)).await?;
+    fixture.store.end_other_sessions(ada.person.id, session.id).await?;
     let second = fixture.store.now();
     assert!(!begin(&ada, first).await? && begin(&ada, second).await?);
     fixture.clock.advance(MILLISECOND);
@@ -252,7 +252,7 @@ case!(a_new_password_and_the_end_of_all_sessions_end_sign_in_links, async |fixtu
     };
     let (of_ada, of_eve) = (link(&ada).await?, link(&eve).await?);
     let session = fixture.store.find_session(ada.session).await?.expect("a session");
-    assert_eq!(fixture.store.end_sessions(ada.person.id, EndSessions::AllExcept(session.id)).await?, 0);
+    assert_eq!(fixture.store.end_other_sessions(ada.person.id, session.id).await?, 0);
     assert_eq!(fixture.store.find_link(of_ada).await?, None);
     let of_ada = link(&ada).await?;
     fixture.store.change_person(ada.person.id, PersonChange::Password("new".into())).await?;

@@ -6,7 +6,7 @@ use tintype_domain::identity::Identity;
 use tintype_domain::model::Id;
 use tintype_domain::person::{Session, Token, TokenHash};
 use tintype_domain::second_factor::{Factor, FactorCode, FactorSecret, NewFactor};
-use tintype_store::{AccountChange, Action, Actor, FactorRemoval, NewSession, PersonChange, Proof, Result, Via};
+use tintype_store::{AccountChange, Action, Actor, NewSession, PersonChange, Proof, Result, Via};
 
 use super::fixture::Fixture;
 
@@ -127,7 +127,7 @@ case!(a_password_is_not_enough_for_a_person_with_a_second_factor, async |fixture
         .await?;
     assert!(by_provider.expect("a session").by_provider && !ada.session.by_provider);
     // After a reset, the code of a sign-in that has begun before is worth nothing.
-    assert!(fixture.store.remove_factor(ada.id, FactorRemoval::Reset).await?);
+    assert!(fixture.store.reset_factor(ada.id).await?);
     assert!(!fixture.signs_in(&ada, with(ada.code(STEP + 3))).await?);
     assert!(!fixture.signs_in(&ada, with(FactorCode::Recovery(RECOVERY[0]))).await?);
     assert!(fixture.signs_in(&ada, Proof::Password(HASH.into())).await?);
@@ -159,8 +159,8 @@ case!(turning_a_second_factor_on_or_off_ends_other_sessions_and_links, async |fi
         let kept = ada.session.id;
         let changed = match change {
             "on" => store.add_factor(ada.id, ada.factor(), kept).await?,
-            "off" => store.remove_factor(ada.id, FactorRemoval::Off(kept)).await?,
-            _ => store.remove_factor(ada.id, FactorRemoval::Reset).await?,
+            "off" => store.remove_factor(ada.id, kept).await?,
+            _ => store.reset_factor(ada.id).await?,
         };
         assert!(changed, "{change}");
         assert_eq!(fixture.store.find_link(link).await?, None, "{change}");
@@ -172,7 +172,7 @@ case!(turning_a_second_factor_on_or_off_ends_other_sessions_and_links, async |fi
     }
     // Nothing to do, nothing recorded.
     let session = fixture.store.begin_session(ada.id, None, fixture.begins()).await?.expect("a session");
-    assert!(!store.remove_factor(ada.id, FactorRemoval::Reset).await?);
+    assert!(!store.reset_factor(ada.id).await?);
     assert!(!store.replace_recovery_codes(ada.id, vec![[3; 32]]).await?);
     assert!(store.add_factor(ada.id, ada.factor(), session.id).await?);
     assert!(!store.add_factor(ada.id, NewFactor { secret: FactorSecret::random(), ..ada.factor() }, session.id).await?);
