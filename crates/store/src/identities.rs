@@ -2,7 +2,7 @@
 
 use super::driver::{Store, Transaction};
 use super::people::{PERSON, person};
-use super::{Action, AuditedChange, Result};
+use super::{Action, AuditedChange, Result, people};
 use crate::failure::Done;
 use tintype_domain::identity::Identity;
 use tintype_domain::model::Id;
@@ -73,8 +73,7 @@ impl Store {
             if tx.execute(sql, &[&person_id, &issuer]).await? == 0 {
                 return Ok(false);
             }
-            let sql = format!("SELECT {PERSON} FROM people WHERE id = $1");
-            let Some(person) = tx.find(&sql, &[&person_id], person).await? else { return Ok(false) };
+            let Some(person) = people::find(tx, person_id).await? else { return Ok(false) };
             tx.audit(AuditedChange::of_person(Action::UnlinkIdentity, &person).with(issuer.as_str())).await?;
             Ok(true)
         })

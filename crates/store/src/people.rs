@@ -224,10 +224,18 @@ pub(crate) async fn create(
     }))
 }
 
+/// Locks a person until the commit; returns whether there is one.
+pub(crate) async fn lock(tx: &Transaction<'_>, id: Id) -> Done<bool> {
+    Ok(tx.lock("SELECT 1 FROM people WHERE id = $1", &[&id]).await?.is_some())
+}
+
+pub(crate) async fn find(tx: &Transaction<'_>, id: Id) -> Done<Option<Person>> {
+    tx.find(&format!("SELECT {PERSON} FROM people WHERE id = $1"), &[&id], person).await
+}
+
 async fn change(tx: &Transaction<'_>, id: Id, change: &PersonChange) -> Done<Option<Person>> {
-    tx.lock("SELECT 1 FROM people WHERE id = $1", &[&id]).await?;
-    let find = format!("SELECT {PERSON} FROM people WHERE id = $1");
-    let Some(before) = tx.find(&find, &[&id], person).await? else { return Ok(None) };
+    lock(tx, id).await?;
+    let Some(before) = find(tx, id).await? else { return Ok(None) };
     let mut has_strikes = false;
     let changed = match change {
         PersonChange::Role(role) => {
@@ -331,8 +339,7 @@ impl Store {
             let sql =
                 "INSERT INTO sign_in_links (hash, person_id, expires_at) SELECT $1, id, $3 FROM people WHERE id = $2";
             tx.execute(sql, &[&hash, &person_id, &expires_at]).await?;
-            let sql = format!("SELECT {PERSON} FROM people WHERE id = $1");
-            audit_log::of_person(tx, Action::MakeLink, tx.find(&sql, &[&person_id], person).await?).await
+            audit_log::of_person(tx, Action::MakeLink, find(tx, person_id).await?).await
         })
         .await
     }

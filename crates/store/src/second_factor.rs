@@ -1,7 +1,7 @@
 //! Second factors.
 
 use super::driver::{Parameter, Store, Transaction};
-use super::people::{PERSON, person};
+use super::people::{self, PERSON, person};
 use super::{Action, Result, StoreError, audit_log};
 use crate::failure::Done;
 use tintype_domain::model::Id;
@@ -11,7 +11,7 @@ use tintype_system::fault::Effect;
 
 /// Uses a code up; returns whether it worked. Locks the person first, as every change of a second factor does.
 pub(crate) async fn use_code(tx: &Transaction<'_>, person_id: Id, code: &FactorCode) -> Done<bool> {
-    tx.lock("SELECT 1 FROM people WHERE id = $1", &[&person_id]).await?;
+    people::lock(tx, person_id).await?;
     let used = match code {
         FactorCode::Step(secret, step) => {
             let sql = "UPDATE people SET factor_step = $3 WHERE id = $1 AND factor_secret = $2 AND factor_step < $3";

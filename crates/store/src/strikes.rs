@@ -2,7 +2,7 @@
 
 use super::driver::{Row, Transaction};
 use super::keys::{KEY, api_key};
-use super::people::{PERSON, person};
+use super::people::{self, PERSON, person};
 use super::{Action, Actor, AuditedChange, Refused, StrikeRule, audit_log, deliveries};
 use crate::failure::Done;
 use tintype_domain::event::{self, EventType};
@@ -69,7 +69,7 @@ async fn of_person(tx: &Transaction<'_>, task_id: Id, person_id: Id, rule: Strik
     let (strikes, column) = ("person_strikes", "person_id");
     let struck = Struck { id: person_id, table: "people", columns: PERSON, strikes, column, counts: "person_id = $1" };
     // The row lock makes concurrent strikes wait, so that they count this one too.
-    if tx.lock("SELECT 1 FROM people WHERE id = $1", &[&person_id]).await?.is_none() {
+    if !people::lock(tx, person_id).await? {
         return Ok(false);
     }
     let Some(row) = add(tx, task_id, &struck, rule).await? else { return Ok(false) };
