@@ -1,6 +1,5 @@
 //! The search in the gallery, and its index of words.
 
-use rusqlite::Connection;
 use rusqlite::types::FromSqlError;
 
 use super::SqliteStore;
@@ -40,49 +39,6 @@ fn source(filter: &GalleryFilter, has_words: bool) -> &'static str {
 fn matching(words: &[SearchTerm]) -> String {
     let term = |one: &SearchTerm| format!("\"{}\"{}", one.term, if one.is_beginning { "*" } else { "" });
     words.iter().map(term).collect::<Vec<_>>().join(" AND ")
-}
-
-/// The ids of up to `limit` matching tasks among the first [`SCAN`] of the source, and the id before which the next
-/// page begins.
-fn search(
-    connection: &Connection,
-    account_id: Id,
-    filter: &GalleryFilter,
-    words: &[SearchTerm],
-    before: Option<Id>,
-    limit: u32,
-) -> rusqlite::Result<(Vec<Id>, Option<Id>)> {
-    let sql = format!("SELECT t.id, {FITS} FROM {}", source(filter, !words.is_empty()));
-    let parameters: [&dyn Parameter; 12] = [
-        &account_id,
-        &filter.from.map_or_else(String::new, |from| Id::floor(from).to_string()),
-        &upper(before),
-        &filter.state,
-        &filter.image_to_image,
-        &filter.aspect_ratio,
-        &filter.starred_by,
-        &filter.board,
-        &(!words.is_empty()).then(|| matching(words)),
-        &filter.from.map_or(0, |from| Id::floor(from).rank()),
-        &before.map_or(i64::MAX, Id::rank_after),
-        &filter.person,
-    ];
-    let mut statement = prepare(connection, &sql, values(&parameters))?;
-    let mut rows = statement.raw_query();
-    let (mut found, mut seen, mut last, mut older) = (Vec::new(), 0, None, None);
-    while let Some(row) = rows.next()? {
-        if found.len() == limit as usize || seen == SCAN {
-            older = last;
-            break;
-        }
-        seen += 1;
-        let id = row.get_ref(0)?.as_str()?.parse().map_err(FromSqlError::other)?;
-        last = Some(id);
-        if row.get(1)? {
-            found.push(id);
-        }
-    }
-    Ok((found, older))
 }
 
 /// Terms that one commit adds to the word index or overwrites there, not counting its last task's. Each takes the only
@@ -146,6 +102,8 @@ pub(crate) async fn index_prompts(tx: &Transaction<'_>) -> Done<usize> {
 }
 
 impl SqliteStore {
+    /// The ids of up to `limit` matching tasks among the first [`SCAN`] of the source, and the id before which the next
+    /// page begins.
     pub(crate) async fn search(
         &self,
         account_id: Id,
@@ -154,6 +112,38 @@ impl SqliteStore {
         before: Option<Id>,
         limit: u32,
     ) -> Result<(Vec<Id>, Option<Id>)> {
-        self.read(|connection| search(connection, account_id, filter, words, before, limit))
+        let sql = format!("SELECT t.id, {FITS} FROM {}", source(filter, !words.is_empty()));
+        let parameters: [&dyn Parameter; 12] = [
+            &account_id,
+            &filter.from.map_or_else(String::new, |from| Id::floor(from).to_string()),
+            &upper(before),
+            &filter.state,
+            &filter.image_to_image,
+            &filter.aspect_ratio,
+            &filter.starred_by,
+            &filter.board,
+            &(!words.is_empty()).then(|| matching(words)),
+            &filter.from.map_or(0, |from| Id::floor(from).rank()),
+            &before.map_or(i64::MAX, Id::rank_after),
+            &filter.person,
+        ];
+        self.read(|connection| {
+            let mut statement = prepare(connection, &sql, values(&parameters))?;
+            let mut rows = statement.raw_query();
+            let (mut found, mut seen, mut last, mut older) = (Vec::new(), 0, None, None);
+            while let Some(row) = rows.next()? {
+                if found.len() == limit as usize || seen == SCAN {
+                    older = last;
+                    break;
+                }
+                seen += 1;
+                let id = row.get_ref(0)?.as_str()?.parse().map_err(FromSqlError::other)?;
+                last = Some(id);
+                if row.get(1)? {
+                    found.push(id);
+                }
+            }
+            Ok((found, older))
+        })
     }
 }
