@@ -124,7 +124,7 @@ async fn everything(store: &Store) -> (Vec<String>, Vec<LedgerEntry>, Vec<Task>,
     nouns.push(format!("{:?}", store.usage_by(UsageBy::Key, UsageFilter::default()).await.expect("a store")));
     nouns.extend(store.list_keys(None).await.expect("a store").iter().map(|key| format!("{key:?}")));
     let struck = store.struck_people(10).await.expect("a store");
-    assert!(struck.len() == 1 && struck[0].person.suspension.is_some() && struck[0].strikes == 1, "{struck:?}");
+    assert!(struck.len() == 1 && struck[0].who.suspension.is_some() && struck[0].strikes == 1, "{struck:?}");
     nouns.push(format!("{struck:?}"));
     let tasks = store.recent_tasks(None, 1_000).await.expect("a store");
     for task in &tasks {

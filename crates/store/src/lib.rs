@@ -77,7 +77,7 @@ pub use self::people::{
     Candidate, Credential, DeleteSessions, NewSession, Newcomer, PersonAdded, PersonChange, Proof, SignUp,
 };
 pub use self::reports::{
-    AccountSummary, DayUsage, EntryFilter, FoundPerson, Hour, StruckKey, StruckPerson, UsageBy, UsageFilter, UsageRow,
+    AccountSummary, DayUsage, EntryFilter, FoundPerson, Hour, Struck, UsageBy, UsageFilter, UsageRow,
 };
 pub use self::rights::{Right, SessionRight};
 pub use self::schema::{FIRST_VERSION, Schema};

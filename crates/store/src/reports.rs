@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::Result;
 use super::accounts::{ACCOUNT, account, entry};
-use super::driver::{Dialect, Parameter, Store, from_row, of_account};
+use super::driver::{Dialect, Parameter, Row, Store, from_row, of_account};
 use super::keys::{KEY, api_key};
 use super::people::{PERSON, person};
 use super::tasks::cause;
@@ -205,26 +205,15 @@ fn mean(total: Duration, count: u64) -> Option<Duration> {
     (count > 0).then(|| total / u32::try_from(count).unwrap_or(u32::MAX))
 }
 
-/// A key with strikes, or suspended for them.
+/// A key or a person with strikes, or suspended for them.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct StruckKey {
-    /// The key.
-    pub key: ApiKey,
-    /// The name of its account.
-    pub account: String,
-    /// Its strikes, including strikes of the keys that it was rotated from and to. Strikes that are too old to count
-    /// are removed at the next one.
-    pub strikes: u64,
-}
-
-/// A person with strikes, or suspended for them.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct StruckPerson {
-    /// The person.
-    pub person: Person,
+pub struct Struck<T> {
+    /// The key or the person.
+    pub who: T,
     /// The name of the account.
     pub account: String,
-    /// The strikes. Strikes that are too old to count are removed at the next one.
+    /// The strikes; of a key also those of the keys that it was rotated from and to. Strikes that are too old to count
+    /// are removed at the next one.
     pub strikes: u64,
 }
 
@@ -264,9 +253,9 @@ from_row! { fn summary(row) -> AccountSummary { account: account(row)?, suspende
 
 from_row! { fn found(row) -> FoundPerson { person: person(row)?, account } }
 
-from_row! { fn struck_key(row) -> StruckKey { key: api_key(row)?, account, strikes } }
-
-from_row! { fn struck_person(row) -> StruckPerson { person: person(row)?, account, strikes } }
+fn struck<T>(row: &Row, who: T) -> Result<Struck<T>> {
+    Ok(Struck { who, account: row.get("account")?, strikes: row.get("strikes")? })
+}
 
 from_row! { fn usage_row(row) -> UsageRow {
     day: row.get::<Option<i64>>("day")?.map(midnight), account_id, key_id, person_id, surface, tasks, charged, refunded,
@@ -373,7 +362,7 @@ impl Store {
     }
 
     /// Keys with strikes or a suspension that are not revoked, the latest suspension first.
-    pub async fn struck_keys(&self, limit: u32) -> Result<Vec<StruckKey>> {
+    pub async fn struck_keys(&self, limit: u32) -> Result<Vec<Struck<ApiKey>>> {
         let sql = format!(
             "SELECT {KEY}, (SELECT name FROM accounts a WHERE a.id = account_id) AS account,
                  (SELECT count(*) FROM strikes s JOIN api_keys k ON k.id = s.key_id
@@ -383,11 +372,11 @@ impl Store {
                   OR first_id IN (SELECT k.first_id FROM strikes s JOIN api_keys k ON k.id = s.key_id))
              ORDER BY suspended_at DESC NULLS LAST, id DESC LIMIT $1"
         );
-        self.driver.list(&sql, &[&limit], struck_key).await
+        self.driver.list(&sql, &[&limit], |row| struck(row, api_key(row)?)).await
     }
 
     /// People with strikes or a suspension, the latest suspension first.
-    pub async fn struck_people(&self, limit: u32) -> Result<Vec<StruckPerson>> {
+    pub async fn struck_people(&self, limit: u32) -> Result<Vec<Struck<Person>>> {
         let sql = format!(
             "SELECT {PERSON}, a.name AS account,
                  (SELECT count(*) FROM person_strikes s WHERE s.person_id = people.id) AS strikes
@@ -395,6 +384,6 @@ impl Store {
              WHERE people.suspended_at IS NOT NULL OR people.id IN (SELECT person_id FROM person_strikes)
              ORDER BY people.suspended_at DESC NULLS LAST, people.id DESC LIMIT $1"
         );
-        self.driver.list(&sql, &[&limit], struck_person).await
+        self.driver.list(&sql, &[&limit], |row| struck(row, person(row)?)).await
     }
 }

@@ -5,7 +5,9 @@ use askama::Template;
 use super::Operator;
 use crate::studio::error::PageResult;
 use crate::studio::page::{Frame, html};
-use tintype_store::{StruckKey, StruckPerson};
+use tintype_domain::key::ApiKey;
+use tintype_domain::person::Person;
+use tintype_store::Struck;
 
 /// Most keys and most people on the page.
 const MAX_ROWS: u32 = 200;
@@ -14,8 +16,8 @@ const MAX_ROWS: u32 = 200;
 #[template(path = "operator/strikes.html")]
 struct StrikesPage<'a> {
     frame: Frame<'a>,
-    keys: Vec<StruckKey>,
-    people: Vec<StruckPerson>,
+    keys: Vec<Struck<ApiKey>>,
+    people: Vec<Struck<Person>>,
 }
 
 /// The page.
