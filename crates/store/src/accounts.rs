@@ -3,7 +3,7 @@
 use super::driver::{Store, Transaction, from_row};
 use super::ledger::{self, NewEntry};
 use super::{Action, AuditedChange, EntryFilter, NewKey, Result, StoreError, keys};
-use crate::failure::Done;
+use crate::failure::DbResult;
 use crate::postgres::LOCK;
 use tintype_domain::ledger::{OPENING_NOTE, check_opening, check_positive};
 use tintype_domain::model::{Account, EntryKind, Id, LedgerEntry, TaskId};
@@ -53,7 +53,7 @@ from_row! { pub(crate) fn entry(row) -> LedgerEntry {
 
 /// Adds an account without credits, unless its name is taken. Returns whether it is an administrator, as the condition
 /// `admin` says.
-pub(crate) async fn insert(tx: &Transaction<'_>, id: Id, name: &str, admin: &'static str) -> Done<Option<bool>> {
+pub(crate) async fn insert(tx: &Transaction<'_>, id: Id, name: &str, admin: &'static str) -> DbResult<Option<bool>> {
     // The unique name decides between concurrent creations. A name never equals the id of another account.
     let sql = format!(
         "INSERT INTO accounts (id, name, admin) SELECT $1, $2, {admin}
@@ -62,7 +62,7 @@ pub(crate) async fn insert(tx: &Transaction<'_>, id: Id, name: &str, admin: &'st
     tx.find(&sql, &[&id, &name], |row| row.get("admin")).await
 }
 
-async fn create(tx: &Transaction<'_>, name: &str, credits: i64, admin: bool) -> Done<Option<Account>> {
+async fn create(tx: &Transaction<'_>, name: &str, credits: i64, admin: bool) -> DbResult<Option<Account>> {
     check_opening(credits).map_err(StoreError::other)?;
     let id = tx.new_id();
     let admin = if admin { "TRUE" } else { "NOT EXISTS (SELECT 1 FROM accounts)" };
@@ -84,14 +84,14 @@ const DELETIONS: [&str; 5] = [
 ];
 
 /// Disables an account that is locked, unless it is disabled already.
-async fn disable(tx: &Transaction<'_>, id: Id) -> Done {
+async fn disable(tx: &Transaction<'_>, id: Id) -> DbResult {
     let sql = "UPDATE accounts SET disabled_at = $2 WHERE id = $1 AND disabled_at IS NULL";
     tx.execute(sql, &[&id, &tx.now()]).await.map(drop)
 }
 
 /// Enables a disabled account that is locked. Its events were held meanwhile, so that time does not count as time for
 /// which its endpoints failed.
-async fn enable(tx: &Transaction<'_>, id: Id) -> Done {
+async fn enable(tx: &Transaction<'_>, id: Id) -> DbResult {
     let sql = "UPDATE accounts SET disabled_at = NULL WHERE id = $1 AND disabled_at IS NOT NULL";
     if tx.execute(sql, &[&id]).await? > 0 {
         let failing = "UPDATE endpoints SET failing_since = $2 WHERE account_id = $1 AND failing_since IS NOT NULL";
@@ -102,7 +102,7 @@ async fn enable(tx: &Transaction<'_>, id: Id) -> Done {
 
 /// Deletes a locked account with its people, boards, stars and endpoints, removes its uploads and revokes its keys,
 /// unless it has unfinished tasks.
-async fn delete(tx: &Transaction<'_>, id: Id) -> Done {
+async fn delete(tx: &Transaction<'_>, id: Id) -> DbResult {
     let now = tx.now();
     // Without the horizon of PostgreSQL, which is only an estimate.
     if tx.query_opt("SELECT 1 FROM queue WHERE account_id = $1 LIMIT 1", &[&id]).await?.is_some() {

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use super::driver::{Store, Transaction, from_row, of_account};
 use super::tasks::upper;
 use super::{Result, Right};
-use crate::failure::Done;
+use crate::failure::DbResult;
 use tintype_domain::endpoint::Endpoint;
 use tintype_domain::key::ApiKey;
 use tintype_domain::model::Id;
@@ -226,7 +226,7 @@ impl AuditedChange {
 }
 
 /// Adds an entry, in the transaction of the change.
-pub(crate) async fn record(tx: &Transaction<'_>, actor: &Actor, audited: &AuditedChange) -> Done {
+pub(crate) async fn record(tx: &Transaction<'_>, actor: &Actor, audited: &AuditedChange) -> DbResult {
     let sql = "INSERT INTO audit_log (id, actor, person_id, via, source, action, account_id, subject, detail)
         VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)";
     let Actor { name, person_id, via, source } = actor;
@@ -235,7 +235,7 @@ pub(crate) async fn record(tx: &Transaction<'_>, actor: &Actor, audited: &Audite
 }
 
 /// Records a change to a person, if it was made. Returns whether it was.
-pub(crate) async fn of_person(tx: &Transaction<'_>, action: Action, changed: Option<Person>) -> Done<bool> {
+pub(crate) async fn of_person(tx: &Transaction<'_>, action: Action, changed: Option<Person>) -> DbResult<bool> {
     if let Some(person) = &changed {
         tx.audit(AuditedChange::of_person(action, person)).await?;
     }

@@ -2,7 +2,7 @@
 
 use super::Result;
 use super::driver::{Parameter, Row, Store, Transaction};
-use crate::failure::Done;
+use crate::failure::DbResult;
 use tintype_domain::budget::{Allowance, Budget, Period};
 use tintype_domain::model::Id;
 use tintype_system::clock::Timestamp;
@@ -42,14 +42,14 @@ fn found(row: Option<&Row>, at: Timestamp) -> Result<Option<Allowance>> {
 }
 
 /// The use of the budget of a key in the period that contains `at`.
-pub(crate) async fn allowance_within(tx: &Transaction<'_>, key_id: Id, at: Timestamp) -> Done<Option<Allowance>> {
+pub(crate) async fn allowance_within(tx: &Transaction<'_>, key_id: Id, at: Timestamp) -> DbResult<Option<Allowance>> {
     Ok(found(tx.query_opt(ALLOWANCE, &parameters(&key_id, &bounds(at))).await?.as_ref(), at)?)
 }
 
 /// Sets the budget of a key and of those that it was rotated from and to, unless an owner may not replace the present
 /// one. Returns whether it did. Locks keys in the same order as other statements. A rotation locks the first of these
 /// keys, too, so it cannot add one meanwhile.
-pub(crate) async fn set(tx: &Transaction<'_>, key_id: Id, budget: Option<Budget>, by_operator: bool) -> Done<bool> {
+pub(crate) async fn set(tx: &Transaction<'_>, key_id: Id, budget: Option<Budget>, by_operator: bool) -> DbResult<bool> {
     let line = "first_id = (SELECT first_id FROM api_keys WHERE id = $1)";
     // After the lock, the second statement sees a key that a rotation has added before.
     tx.lock(&format!("SELECT 1 FROM api_keys WHERE {line} ORDER BY id"), &[&key_id]).await?;

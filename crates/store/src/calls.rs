@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::Result;
 use super::driver::{Dialect, Parameter, Store, Transaction};
-use crate::failure::Done;
+use crate::failure::DbResult;
 use tintype_domain::model::Id;
 use tintype_system::clock::Timestamp;
 use tintype_system::fault::Effect;
@@ -97,7 +97,7 @@ const UNDELIVERED: &str = "digest = $2 AND idempotency IS NULL AND delivered_at 
     AND attempt < $3 AND task_id >= $4 AND ($5 OR holder IS NULL)";
 
 /// Whether a call would find the task of another one.
-pub(crate) async fn exists(tx: &Transaction<'_>, key_id: Id, call: &Call) -> Done<bool> {
+pub(crate) async fn exists(tx: &Transaction<'_>, key_id: Id, call: &Call) -> DbResult<bool> {
     let found = match call.idempotency {
         Some(idempotency) => {
             let sql = format!("SELECT 1 FROM calls WHERE key_id = {LINE} AND idempotency = $2");
@@ -113,7 +113,7 @@ pub(crate) async fn exists(tx: &Transaction<'_>, key_id: Id, call: &Call) -> Don
 }
 
 /// Records the call that created a task.
-pub(crate) async fn record(tx: &Transaction<'_>, task_id: Id, key_id: Id, call: &Call) -> Done {
+pub(crate) async fn record(tx: &Transaction<'_>, task_id: Id, key_id: Id, call: &Call) -> DbResult {
     let sql = "INSERT INTO calls (task_id, key_id, digest, idempotency, attempt, holder)
         SELECT $2, first_id, $3, $4, $5, $6 FROM api_keys WHERE id = $1";
     let Call { digest, idempotency, attempt, holder, counted: _, wants_previews: _ } = call;

@@ -11,7 +11,7 @@ use super::driver::{Dialect, Driver, List, Row, Store, Transaction, from_row};
 use super::endpoints::{self, ENDPOINT, endpoint};
 use super::tasks::{TASK, task, upper};
 use super::{Action, Actor, AuditedChange, Result, StoreError, audit_log};
-use crate::failure::Done;
+use crate::failure::DbResult;
 use tintype_domain::endpoint::{Delivery, DisabledFor, Endpoint, SigningSecret, Trouble};
 use tintype_domain::event::{self, Event, EventType};
 use tintype_domain::model::{Id, Surface, Task};
@@ -112,7 +112,7 @@ pub(super) async fn queue_event(
     kind: EventType,
     data: &str,
     happened_at: Timestamp,
-) -> Done {
+) -> DbResult {
     let event_id = tx.new_id();
     write(tx, account_id, &NewEvent { kind, event_id, data: Some(data), happened_at, due_at: happened_at }).await
 }
@@ -125,7 +125,7 @@ pub(super) async fn queue_task_event(
     kind: EventType,
     task_id: Id,
     ended_at: Timestamp,
-) -> Done {
+) -> DbResult {
     if surface == Surface::Web {
         return Ok(());
     }
@@ -144,7 +144,7 @@ struct NewEvent<'a> {
 
 /// Writes a delivery to each endpoint of an account that subscribes to a type of events. It comes last in a
 /// transaction, when all other locks are held.
-async fn write(tx: &Transaction<'_>, account_id: Id, event: &NewEvent<'_>) -> Done {
+async fn write(tx: &Transaction<'_>, account_id: Id, event: &NewEvent<'_>) -> DbResult {
     // One that someone removes at the same time is passed over.
     let subscribed = format!(
         "SELECT id FROM endpoints WHERE account_id = $1 AND disabled_at IS NULL
@@ -158,7 +158,7 @@ async fn write(tx: &Transaction<'_>, account_id: Id, event: &NewEvent<'_>) -> Do
     Ok(())
 }
 
-async fn add(tx: &Transaction<'_>, endpoint_id: Id, event: &NewEvent<'_>) -> Done<Id> {
+async fn add(tx: &Transaction<'_>, endpoint_id: Id, event: &NewEvent<'_>) -> DbResult<Id> {
     let (id, NewEvent { kind, event_id, data, happened_at, due_at }) = (tx.new_id(), event);
     let sql = "INSERT INTO deliveries (id, endpoint_id, event_id, type, data, happened_at, next_attempt_at)
         VALUES ($1, $2, $3, $4, $5, $6, $7)";
@@ -173,12 +173,12 @@ from_row! { fn delivery(row) -> Delivery {
 } }
 
 /// Locks an endpoint, unless it is disabled; `false` if it is or does not exist.
-async fn lock_enabled(tx: &Transaction<'_>, id: Id) -> Done<bool> {
+async fn lock_enabled(tx: &Transaction<'_>, id: Id) -> DbResult<bool> {
     Ok(tx.lock("SELECT 1 FROM endpoints WHERE id = $1 AND disabled_at IS NULL", &[&id]).await?.is_some())
 }
 
 /// Makes a delivery due at once, or adds one like it that is. Returns the delivery that is sent.
-async fn send_at_once(tx: &Transaction<'_>, id: Id) -> Done<Option<Id>> {
+async fn send_at_once(tx: &Transaction<'_>, id: Id) -> DbResult<Option<Id>> {
     let sql = "UPDATE deliveries SET next_attempt_at = $2 WHERE id = $1 AND next_attempt_at IS NOT NULL";
     if tx.execute(sql, &[&id, &AT_ONCE]).await? > 0 {
         return Ok(Some(id));
@@ -304,7 +304,7 @@ fn claim(tx: &Transaction<'_>) -> String {
 }
 
 /// Records the success of an attempt, which ends the troubles of its endpoint.
-async fn delivered(tx: &Transaction<'_>, id: Id, attempt: u32, status: u16) -> Done<AttemptWrite> {
+async fn delivered(tx: &Transaction<'_>, id: Id, attempt: u32, status: u16) -> DbResult<AttemptWrite> {
     let troubled = "SELECT id FROM endpoints WHERE id = (SELECT endpoint_id FROM deliveries WHERE id = $1)
         AND (failing_since IS NOT NULL OR resume_at IS NOT NULL)";
     let troubled = tx.lock(troubled, &[&id]).await?;
@@ -320,7 +320,7 @@ async fn delivered(tx: &Transaction<'_>, id: Id, attempt: u32, status: u16) -> D
     Ok(AttemptWrite::Done)
 }
 
-async fn failed(tx: &Transaction<'_>, id: Id, attempt: u32, failure: AttemptFailure) -> Done<AttemptWrite> {
+async fn failed(tx: &Transaction<'_>, id: Id, attempt: u32, failure: AttemptFailure) -> DbResult<AttemptWrite> {
     let of = "SELECT id FROM endpoints WHERE id = (SELECT endpoint_id FROM deliveries WHERE id = $1)";
     let Some(row) = tx.lock(of, &[&id]).await? else { return Ok(AttemptWrite::Lost) };
     let (endpoint_id, now): (Id, _) = (row.get("id")?, tx.now());
@@ -355,7 +355,7 @@ async fn failed(tx: &Transaction<'_>, id: Id, attempt: u32, failure: AttemptFail
 }
 
 /// Deletes up to [`BATCH`] old deliveries, and returns their number. Skips locked ones.
-async fn delete(tx: &Transaction<'_>, cutoff: Timestamp) -> Done<usize> {
+async fn delete(tx: &Transaction<'_>, cutoff: Timestamp) -> DbResult<usize> {
     let old = format!(
         "SELECT id FROM deliveries WHERE id < $1 ORDER BY id LIMIT $2 {}",
         tx.locking("FOR UPDATE SKIP LOCKED")
@@ -365,7 +365,7 @@ async fn delete(tx: &Transaction<'_>, cutoff: Timestamp) -> Done<usize> {
 }
 
 /// Abandons the oldest of more than `most` deliveries that wait for an endpoint, up to [`BATCH`].
-async fn trim_backlog(tx: &Transaction<'_>, endpoint_id: Id, most: i64) -> Done<usize> {
+async fn trim_backlog(tx: &Transaction<'_>, endpoint_id: Id, most: i64) -> DbResult<usize> {
     if tx.lock("SELECT id FROM endpoints WHERE id = $1", &[&endpoint_id]).await?.is_none() {
         return Ok(0);
     }

@@ -17,7 +17,7 @@ use tokio::sync::Semaphore;
 use super::postgres::{self, PostgresStore};
 use super::sqlite::{self, SqliteStore};
 use super::{Actor, Audit, AuditedChange, Cause, Result, Right, StoreError, audit_log};
-use crate::failure::{Done, may_repeat};
+use crate::failure::{DbResult, may_repeat};
 use crate::rights::require;
 pub(crate) use crate::values::{Column, List, Parameter, json, references, values};
 use tintype_domain::model::Id;
@@ -152,7 +152,7 @@ impl Transaction<'_> {
     }
 
     /// Records a change in the audit log, if someone acts.
-    pub(crate) async fn audit(&self, change: AuditedChange) -> Done {
+    pub(crate) async fn audit(&self, change: AuditedChange) -> DbResult {
         match self.actor() {
             Some(actor) => audit_log::record(self, actor, &change).await,
             None => Ok(()),
@@ -160,7 +160,7 @@ impl Transaction<'_> {
     }
 
     /// Runs a statement and returns its rows.
-    pub(crate) async fn query(&self, sql: &str, parameters: &[&dyn Parameter]) -> Done<Vec<Row>> {
+    pub(crate) async fn query(&self, sql: &str, parameters: &[&dyn Parameter]) -> DbResult<Vec<Row>> {
         match self {
             Self::Sqlite(writing, _) => Ok(query(&writing.locked().connection, sql, values(parameters))?),
             Self::Postgres(_, tx, _) => Ok(tx.query(sql, parameters).await?),
@@ -168,7 +168,7 @@ impl Transaction<'_> {
     }
 
     /// The first row of [`Transaction::query`], if any.
-    pub(crate) async fn query_opt(&self, sql: &str, parameters: &[&dyn Parameter]) -> Done<Option<Row>> {
+    pub(crate) async fn query_opt(&self, sql: &str, parameters: &[&dyn Parameter]) -> DbResult<Option<Row>> {
         Ok(self.query(sql, parameters).await?.into_iter().next())
     }
 
@@ -178,7 +178,7 @@ impl Transaction<'_> {
         sql: &str,
         parameters: &[&dyn Parameter],
         of_row: impl FnOnce(&Row) -> Result<T>,
-    ) -> Done<Option<T>> {
+    ) -> DbResult<Option<T>> {
         Ok(self.query_opt(sql, parameters).await?.as_ref().map(of_row).transpose()?)
     }
 
@@ -188,18 +188,18 @@ impl Transaction<'_> {
         sql: &str,
         parameters: &[&dyn Parameter],
         of_row: impl Fn(&Row) -> Result<T>,
-    ) -> Done<Vec<T>> {
+    ) -> DbResult<Vec<T>> {
         Ok(self.query(sql, parameters).await?.iter().map(of_row).collect::<Result<_>>()?)
     }
 
     /// [`Transaction::query_opt`] of a `SELECT`, which also keeps other transactions from changing the rows until this
     /// one has ended. SQLite has one writer at a time anyway.
-    pub(crate) async fn lock(&self, sql: &str, parameters: &[&dyn Parameter]) -> Done<Option<Row>> {
+    pub(crate) async fn lock(&self, sql: &str, parameters: &[&dyn Parameter]) -> DbResult<Option<Row>> {
         self.query_opt(&format!("{sql} {}", self.locking("FOR NO KEY UPDATE")), parameters).await
     }
 
     /// Runs a statement and returns the number of rows that it changed.
-    pub(crate) async fn execute(&self, sql: &str, parameters: &[&dyn Parameter]) -> Done<u64> {
+    pub(crate) async fn execute(&self, sql: &str, parameters: &[&dyn Parameter]) -> DbResult<u64> {
         match self {
             Self::Sqlite(writing, _) => {
                 Ok(prepare(&writing.locked().connection, sql, values(parameters))?.raw_execute()? as u64)
@@ -285,7 +285,7 @@ pub(crate) fn poll_once<T>(work: impl Future<Output = T>) -> T {
 /// Does a part of a write to SQLite in its transaction.
 pub(crate) fn on_sqlite<T>(
     writing: &mut sqlite::Writing,
-    work: impl AsyncFnOnce(&Transaction<'_>) -> Done<T>,
+    work: impl AsyncFnOnce(&Transaction<'_>) -> DbResult<T>,
 ) -> Result<T> {
     Ok(poll_once(work(&Transaction::Sqlite(Mutex::new(writing), None)))?)
 }
@@ -484,7 +484,7 @@ impl Store {
     pub(crate) async fn write<T, W>(&self, effect: impl Into<Option<Effect>>, mut work: W) -> Result<T>
     where
         T: Send + 'static,
-        W: AsyncFnMut(&Transaction<'_>) -> Done<T> + Send + 'static,
+        W: AsyncFnMut(&Transaction<'_>) -> DbResult<T> + Send + 'static,
     {
         match &self.driver {
             Driver::Sqlite(store) => {

@@ -14,7 +14,7 @@ use super::{
     Cancellation, LONGEST_DELAY, Lease, LeaseWrite, MAX_LOST_LEASES, Reclaimed, Refused, Result, StoreError,
     StrikeRule, deliveries, strikes,
 };
-use crate::failure::Done;
+use crate::failure::DbResult;
 use tintype_domain::event::EventType;
 use tintype_domain::ledger::{STOPS_WITHIN, Stops};
 use tintype_domain::model::{CREDITS_PER_IMAGE, EntryKind, FailureCause, Id, Surface, TaskFailure, TaskRef};
@@ -64,18 +64,18 @@ from_row! { fn queue_row(row) -> QueueRow {
 } }
 
 /// Locks the row of the queue that meets a condition.
-async fn find(tx: &Transaction<'_>, condition: &str, parameters: &[&dyn Parameter]) -> Done<Option<QueueRow>> {
+async fn find(tx: &Transaction<'_>, condition: &str, parameters: &[&dyn Parameter]) -> DbResult<Option<QueueRow>> {
     tx.find(&select_queue_rows("", condition, tx.locking("FOR UPDATE OF q")), parameters, queue_row).await
 }
 
 impl QueueRow {
     /// Takes the task out of the queue.
-    async fn leave_queue(&self, tx: &Transaction<'_>) -> Done<u64> {
+    async fn leave_queue(&self, tx: &Transaction<'_>) -> DbResult<u64> {
         tx.execute("DELETE FROM queue WHERE task_id = $1", &[&self.task_id]).await
     }
 
     /// Ends the task as `set` says, which has the parameters $4 and $5; returns the time of its end.
-    async fn end(&self, tx: &Transaction<'_>, set: &str, parameters: [&dyn Parameter; 2]) -> Done<Timestamp> {
+    async fn end(&self, tx: &Transaction<'_>, set: &str, parameters: [&dyn Parameter; 2]) -> DbResult<Timestamp> {
         let [first, second] = parameters;
         let sql = format!(
             "UPDATE tasks SET {set}, updated_at = {}(updated_at, $2), claimed_at = $3 WHERE id = $1
@@ -88,7 +88,7 @@ impl QueueRow {
     }
 
     /// Fails and refunds the task; `None` if its row is damaged.
-    async fn fail(&self, tx: &Transaction<'_>, failure: &TaskFailure) -> Done<Option<TaskRef>> {
+    async fn fail(&self, tx: &Transaction<'_>, failure: &TaskFailure) -> DbResult<Option<TaskRef>> {
         let Self { task_id, account_id, taken, .. } = self;
         let Some((surface, n)) = self.task else { return Ok(None) };
         // After the task, as everywhere, so that transactions never wait in a circle.
@@ -111,9 +111,9 @@ impl QueueRow {
 }
 
 /// Whether the account, which is locked, may stop a task that a worker holds and that cost so much.
-async fn may_stop(tx: &Transaction<'_>, account_id: Id, cost: i64) -> Done<bool> {
+async fn may_stop(tx: &Transaction<'_>, account_id: Id, cost: i64) -> DbResult<bool> {
     let since = tx.now().saturating_sub(STOPS_WITHIN);
-    let sum = async |sql: &str, parameters: &[&dyn Parameter]| -> Done<i64> {
+    let sum = async |sql: &str, parameters: &[&dyn Parameter]| -> DbResult<i64> {
         Ok(tx.find(sql, parameters, |row| row.get("sum")).await?.unwrap_or(0))
     };
     let returned = format!(
@@ -162,14 +162,14 @@ impl FailOrRequeue {
         tx: &Transaction<'_>,
         condition: &str,
         parameters: &[&dyn Parameter],
-    ) -> Done<Reclaimed> {
+    ) -> DbResult<Reclaimed> {
         let rows = tx.query(&select_queue_rows("", condition, tx.locking("FOR UPDATE OF q")), parameters).await?;
         self.apply_to_rows(tx, &rows).await
     }
 
     /// Fails or requeues the tasks of one account in these rows of [`select_queue_rows`]. A row whose task is missing
     /// is skipped; any other damage is an error.
-    pub(super) async fn apply_to_rows(&self, tx: &Transaction<'_>, rows: &[Row]) -> Done<Reclaimed> {
+    pub(super) async fn apply_to_rows(&self, tx: &Transaction<'_>, rows: &[Row]) -> DbResult<Reclaimed> {
         let lost = rows.iter().map(queue_row).collect::<Result<Vec<_>>>()?;
         let (queued, last): (Vec<_>, Vec<_>) = lost.into_iter().partition(|lost| lost.lost_leases + 1 < self.most);
         let mut reclaimed = Reclaimed { queued: queued.len(), failed: Vec::new() };

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::driver::{Parameter, Store, Transaction, from_row, of_account};
 use super::{Action, Addition, AuditedChange, Result, ledger};
-use crate::failure::Done;
+use crate::failure::DbResult;
 use tintype_domain::endpoint::{AddedBy, DisabledFor, Endpoint, EndpointUrl, SigningSecret};
 use tintype_domain::event::Subscription;
 use tintype_domain::model::Id;
@@ -48,14 +48,14 @@ from_row! { pub(super) fn endpoint(row) -> Endpoint {
     id, account_id, url, events, added_by, failing_since, disabled_at, disabled_for,
 } }
 
-pub(super) async fn find(tx: &Transaction<'_>, id: Id) -> Done<Option<Endpoint>> {
+pub(super) async fn find(tx: &Transaction<'_>, id: Id) -> DbResult<Option<Endpoint>> {
     let sql = format!("SELECT {ENDPOINT} FROM endpoints WHERE id = $1");
     tx.find(&sql, &[&id], endpoint).await
 }
 
 /// Enables a disabled endpoint. On PostgreSQL, an event whose commit began before the endpoint was disabled and ended
 /// afterwards was still written for it: it is abandoned now.
-async fn enable(tx: &Transaction<'_>, id: Id) -> Done {
+async fn enable(tx: &Transaction<'_>, id: Id) -> DbResult {
     let sql = "UPDATE endpoints SET disabled_at = NULL, disabled_for = NULL, failing_since = NULL, resume_at = NULL
         WHERE id = $1 AND disabled_at IS NOT NULL";
     if tx.execute(sql, &[&id]).await? > 0 {
@@ -65,7 +65,7 @@ async fn enable(tx: &Transaction<'_>, id: Id) -> Done {
 }
 
 /// Disables an endpoint, and abandons its waiting deliveries.
-pub(super) async fn disable(tx: &Transaction<'_>, id: Id, reason: DisabledFor) -> Done {
+pub(super) async fn disable(tx: &Transaction<'_>, id: Id, reason: DisabledFor) -> DbResult {
     let sql = "UPDATE endpoints SET disabled_at = $2, disabled_for = $3 WHERE id = $1 AND disabled_at IS NULL";
     if tx.execute(sql, &[&id, &tx.now(), &reason]).await? > 0 {
         abandon_deliveries(tx, id).await?;
@@ -75,7 +75,7 @@ pub(super) async fn disable(tx: &Transaction<'_>, id: Id, reason: DisabledFor) -
 
 /// Abandons the waiting deliveries of an endpoint locked by this transaction: a separate statement sees everything that
 /// was written before the lock.
-async fn abandon_deliveries(tx: &Transaction<'_>, id: Id) -> Done {
+async fn abandon_deliveries(tx: &Transaction<'_>, id: Id) -> DbResult {
     let sql = "UPDATE deliveries SET next_attempt_at = NULL WHERE endpoint_id = $1 AND next_attempt_at IS NOT NULL";
     tx.execute(sql, &[&id]).await?;
     Ok(())

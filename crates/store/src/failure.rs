@@ -12,7 +12,7 @@ const ATTEMPTS: u32 = 4;
 
 /// Why a statement has no result.
 #[derive(Debug)]
-pub(crate) enum Failure {
+pub(crate) enum DbError {
     /// The server rolled it back.
     Refused(StoreError),
     /// The server rolled it back because of another transaction, which held a lock for too long.
@@ -27,7 +27,7 @@ pub(crate) enum Failure {
 }
 
 /// The result of a part of a transaction.
-pub(crate) type Done<T = ()> = Result<T, Failure>;
+pub(crate) type DbResult<T = ()> = Result<T, DbError>;
 
 /// The cause of an error, without its outcome.
 pub(crate) fn cause_of(error: StoreError) -> Cause {
@@ -37,29 +37,29 @@ pub(crate) fn cause_of(error: StoreError) -> Cause {
     }
 }
 
-impl From<Failure> for StoreError {
-    fn from(failure: Failure) -> Self {
+impl From<DbError> for StoreError {
+    fn from(failure: DbError) -> Self {
         match failure {
-            Failure::Unknown(error) => Self::Unknown(cause_of(error)),
-            Failure::Refused(error) | Failure::Busy(error) | Failure::Deadlock(error) | Failure::Broken(error) => error,
+            DbError::Unknown(error) => Self::Unknown(cause_of(error)),
+            DbError::Refused(error) | DbError::Busy(error) | DbError::Deadlock(error) | DbError::Broken(error) => error,
         }
     }
 }
 
-impl From<StoreError> for Failure {
+impl From<StoreError> for DbError {
     fn from(error: StoreError) -> Self {
         Self::Refused(error)
     }
 }
 
-impl From<rusqlite::Error> for Failure {
+impl From<rusqlite::Error> for DbError {
     /// SQLite undoes a statement that fails.
     fn from(error: rusqlite::Error) -> Self {
         Self::Refused(error.into())
     }
 }
 
-impl From<tokio_postgres::Error> for Failure {
+impl From<tokio_postgres::Error> for DbError {
     /// Only an error of the server proves that the statement was rolled back; after any other the outcome is unknown.
     fn from(error: tokio_postgres::Error) -> Self {
         let refused = error.as_db_error().is_some_and(|server| server.parsed_severity() == Some(Severity::Error));
@@ -97,13 +97,13 @@ impl From<tokio_postgres::Error> for StoreError {
 
 /// Whether to repeat a write, after this number of attempts: the server aborts one side of a deadlock, and the other
 /// continues.
-pub(crate) fn may_repeat<T>(attempts: u32, outcome: &Done<T>) -> bool {
-    let Err(Failure::Deadlock(error)) = outcome else { return false };
+pub(crate) fn may_repeat<T>(attempts: u32, outcome: &DbResult<T>) -> bool {
+    let Err(DbError::Deadlock(error)) = outcome else { return false };
     tracing::debug!(%error, attempts, "a write ended in a deadlock");
     attempts < ATTEMPTS
 }
 
-impl Failure {
+impl DbError {
     /// This failure as one of a statement that had no effect, which another connection can repeat.
     pub(crate) fn without_effect(self) -> Self {
         match self {

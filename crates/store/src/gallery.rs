@@ -1,7 +1,7 @@
 //! The gallery: the tasks of the studio, searched, marked, put on boards and deleted. The API sees none of it.
 
 use super::driver::{Dialect, Driver, List, Parameter, Row, Store, Transaction, from_row, with_store};
-use super::failure::Done;
+use super::failure::DbResult;
 use super::retention::ERASED;
 use super::tasks::{completed, record, record_columns, upper};
 use super::{Action, AuditedChange, CompletedTask, Result, TaskRecord, ledger};
@@ -129,7 +129,12 @@ from_row! { fn board(row) -> Board { id, name, owner: row.get("person_id")?, ima
 const SEEN: &str = "id = $1 AND account_id = $2 AND (person_id IS NULL OR person_id = $3)";
 
 /// Locks the account of a board that a person sees, and returns the board's name and owner.
-async fn seen(tx: &Transaction<'_>, account_id: Id, person_id: Id, board: Id) -> Done<Option<(String, Option<Id>)>> {
+async fn seen(
+    tx: &Transaction<'_>,
+    account_id: Id,
+    person_id: Id,
+    board: Id,
+) -> DbResult<Option<(String, Option<Id>)>> {
     if !ledger::lock(tx, account_id).await? {
         return Ok(None);
     }
@@ -146,7 +151,7 @@ async fn refusal(
     owner: Option<Id>,
     (own, name): (Id, &str),
     most: Option<u32>,
-) -> Done<Option<BoardWrite>> {
+) -> DbResult<Option<BoardWrite>> {
     let of_owner = "FROM boards WHERE account_id = $1 AND person_id IS NOT DISTINCT FROM $2";
     let taken = format!("SELECT 1 {of_owner} AND name = $3 AND id <> $4");
     if tx.query_opt(&taken, &[&account_id, &owner, &name, &own]).await?.is_some() {
@@ -158,7 +163,7 @@ async fn refusal(
 }
 
 /// Locks the tasks that are in the bin, only the author's if there is one.
-async fn in_bin(tx: &Transaction<'_>, account_id: Id, tasks: &[Id], author: Option<Id>) -> Done<Vec<Id>> {
+async fn in_bin(tx: &Transaction<'_>, account_id: Id, tasks: &[Id], author: Option<Id>) -> DbResult<Vec<Id>> {
     let sql = format!(
         "SELECT d.task_id FROM deletions d CROSS JOIN tasks t WHERE t.id = d.task_id AND d.task_id {}
          AND d.account_id = $2 AND (CAST($3 AS text) IS NULL OR t.person_id = $3) AND NOT d.erased AND NOT d.is_final
@@ -170,14 +175,14 @@ async fn in_bin(tx: &Transaction<'_>, account_id: Id, tasks: &[Id], author: Opti
 }
 
 /// Deletes the rows of these tasks from a table.
-pub(super) async fn delete_of(tx: &Transaction<'_>, table: &str, tasks: &[Id]) -> Done {
+pub(super) async fn delete_of(tx: &Transaction<'_>, table: &str, tasks: &[Id]) -> DbResult {
     tx.execute(&format!("DELETE FROM {table} WHERE task_id {}", tx.in_list(1)), &[&List(tasks)]).await?;
     Ok(())
 }
 
 /// Takes tasks out of the search that still have their prompts. Returns them; SQLite takes fewer if their prompts are
 /// long.
-pub(super) async fn unsearch<'a>(tx: &Transaction<'_>, tasks: &'a [Id]) -> Done<&'a [Id]> {
+pub(super) async fn unsearch<'a>(tx: &Transaction<'_>, tasks: &'a [Id]) -> DbResult<&'a [Id]> {
     let gone = match tx {
         Transaction::Sqlite(..) => super::sqlite::overwrite_words(tx, tasks).await?,
         Transaction::Postgres(..) => tasks,
@@ -191,7 +196,7 @@ pub(super) async fn unsearch<'a>(tx: &Transaction<'_>, tasks: &'a [Id]) -> Done<
 }
 
 /// Deletes what the gallery keeps of tasks, except their deletion, like [`unsearch`].
-pub(super) async fn forget<'a>(tx: &Transaction<'_>, tasks: &'a [Id]) -> Done<&'a [Id]> {
+pub(super) async fn forget<'a>(tx: &Transaction<'_>, tasks: &'a [Id]) -> DbResult<&'a [Id]> {
     let gone = unsearch(tx, tasks).await?;
     for table in ["failed_prompts", "stars", "board_tasks", "shared_links"] {
         delete_of(tx, table, gone).await?;

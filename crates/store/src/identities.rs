@@ -3,7 +3,7 @@
 use super::driver::{Store, Transaction};
 use super::people::{PERSON, person};
 use super::{Action, AuditedChange, Result, people};
-use crate::failure::Done;
+use crate::failure::DbResult;
 use tintype_domain::identity::Identity;
 use tintype_domain::model::Id;
 use tintype_domain::person::Person;
@@ -21,12 +21,12 @@ fn find() -> String {
 pub(crate) async fn with_identity(
     tx: &Transaction<'_>,
     Identity { issuer, subject }: &Identity,
-) -> Done<Option<Person>> {
+) -> DbResult<Option<Person>> {
     tx.find(&find(), &[issuer, subject], person).await
 }
 
 /// Gives a new person an identity.
-pub(crate) async fn identify(tx: &Transaction<'_>, person_id: Id, Identity { issuer, subject }: &Identity) -> Done {
+pub(crate) async fn identify(tx: &Transaction<'_>, person_id: Id, Identity { issuer, subject }: &Identity) -> DbResult {
     let sql = "INSERT INTO person_identities (issuer, subject, person_id) VALUES ($1, $2, $3)";
     tx.execute(sql, &[issuer, subject, &person_id]).await?;
     Ok(())

@@ -8,7 +8,7 @@ use super::driver::{Dialect, Parameter, Row, Store, Transaction, from_row, json,
 use super::people::suspension;
 use super::strikes::{OF_LINE, lock_line};
 use super::{Action, Addition, AuditedChange, Result, ledger};
-use crate::failure::Done;
+use crate::failure::DbResult;
 use tintype_domain::budget::Budget;
 use tintype_domain::key::{ApiKey, KeyHash, KeySecret};
 use tintype_domain::model::Id;
@@ -88,7 +88,7 @@ fn rate(row: &Row, column: &str) -> Result<Option<u32>> {
 }
 
 /// Locks an account and counts its keys. Returns why none can be added, if so.
-async fn refusal(tx: &Transaction<'_>, account_id: Id, most: Option<u32>) -> Done<Option<Addition<ApiKey>>> {
+async fn refusal(tx: &Transaction<'_>, account_id: Id, most: Option<u32>) -> DbResult<Option<Addition<ApiKey>>> {
     if !ledger::lock(tx, account_id).await? {
         return Ok(Some(Addition::NotPossible));
     }
@@ -107,7 +107,7 @@ pub(crate) async fn create(
     made_by: Option<Id>,
     by_operator: bool,
     most: Option<u32>,
-) -> Done<Addition<ApiKey>> {
+) -> DbResult<Addition<ApiKey>> {
     if let Some(refusal) = refusal(tx, account_id, most).await? {
         return Ok(refusal);
     }
@@ -151,7 +151,7 @@ async fn rotate(
     (hash, hint): (&KeyHash, &str),
     overlap: Duration,
     most: Option<u32>,
-) -> Done<Addition<ApiKey>> {
+) -> DbResult<Addition<ApiKey>> {
     // Accounts are locked before keys.
     let sql = "SELECT account_id FROM api_keys WHERE id = $1 AND revoked_at IS NULL";
     let Some(row) = tx.query_opt(sql, &[&id]).await? else { return Ok(Addition::NotPossible) };
@@ -182,7 +182,7 @@ async fn rotate(
 }
 
 /// Changes a key, and records that if it makes a difference.
-async fn change(tx: &Transaction<'_>, id: Id, change: KeyChange, by_operator: bool) -> Done<Option<ApiKey>> {
+async fn change(tx: &Transaction<'_>, id: Id, change: KeyChange, by_operator: bool) -> DbResult<Option<ApiKey>> {
     let (set, action) = match change {
         KeyChange::Budget(_) => ("", Some(Action::ChangeBudget)),
         KeyChange::Enable => ("disabled = FALSE, suspended_at = NULL, suspended_for = NULL", Some(Action::EnableKey)),

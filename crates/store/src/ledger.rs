@@ -7,7 +7,7 @@ use tokio::try_join;
 
 use super::driver::{Dialect, List, Parameter, Store, Transaction, from_row};
 use super::{Result, StoreError, deliveries};
-use crate::failure::Done;
+use crate::failure::DbResult;
 use tintype_domain::event::{self, EventType};
 use tintype_domain::ledger::{self, Debit, Grant, Holding, Lapse, Part, REFUND_LIFE, Refund, Returned};
 use tintype_domain::model::{EntryKind, ExpiringGrant, Id};
@@ -36,13 +36,13 @@ impl NewEntry<'_> {
 /// Locks an account until the commit, so that no other transaction charges or refunds it, or adds anything of which
 /// there is a limit; `false` if the account does not exist or is deleted. Only the statements after this one
 /// see all that was committed before the lock.
-pub(crate) async fn lock(tx: &Transaction<'_>, account_id: Id) -> Done<bool> {
+pub(crate) async fn lock(tx: &Transaction<'_>, account_id: Id) -> DbResult<bool> {
     let sql = "SELECT 1 FROM accounts WHERE id = $1 AND deleted_at IS NULL";
     Ok(tx.lock(sql, &[&account_id]).await?.is_some())
 }
 
 /// [`lock`], also of a deleted account.
-pub(crate) async fn lock_any(tx: &Transaction<'_>, account_id: Id) -> Done {
+pub(crate) async fn lock_any(tx: &Transaction<'_>, account_id: Id) -> DbResult {
     tx.lock("SELECT 1 FROM accounts WHERE id = $1", &[&account_id]).await.map(drop)
 }
 
@@ -73,7 +73,7 @@ const GRANTS: &str = "
     WHERE account_id = $1 AND lapsed IS NULL AND remaining > 0 ORDER BY expires_at, entry_id";
 
 /// The credits of an account that is locked, and its unfinished tasks, counted up to `most`.
-pub(crate) async fn holding(tx: &Transaction<'_>, account_id: Id, most: u32) -> Done<Holding> {
+pub(crate) async fn holding(tx: &Transaction<'_>, account_id: Id, most: u32) -> DbResult<Holding> {
     let account = async {
         match tx {
             Transaction::Sqlite(..) => tx.query_opt(ACCOUNT_ON_SQLITE, &[&account_id, &most]).await,
@@ -109,7 +109,7 @@ pub(crate) async fn record(
     account_id: Id,
     balance: i64,
     now: Timestamp,
-) -> Done<i64> {
+) -> DbResult<i64> {
     let NewEntry { kind, amount, task_id, key_id, grant_id, note } = entry;
     let sql = "INSERT INTO ledger (account_id, kind, amount, balance, created_at, task_id, note, key_id, grant_id)
         VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9) RETURNING id";
@@ -119,7 +119,7 @@ pub(crate) async fn record(
 }
 
 /// Grants a new account its first credits, if any.
-pub(crate) async fn open(tx: &Transaction<'_>, account_id: Id, credits: i64, note: &str) -> Done {
+pub(crate) async fn open(tx: &Transaction<'_>, account_id: Id, credits: i64, note: &str) -> DbResult {
     if credits != 0 {
         let opening = NewEntry { note: Some(note), ..NewEntry::new(EntryKind::Grant, credits) };
         record(tx, &opening, account_id, credits, tx.now()).await?;
@@ -134,14 +134,14 @@ pub(crate) async fn debit(
     debit: &Debit,
     entry: &NewEntry<'_>,
     now: Timestamp,
-) -> Done {
+) -> DbResult {
     let spent: Vec<Part> = debit.parts.iter().map(|part| Part { credits: -part.credits, ..*part }).collect();
     let spend = add_to_grants(tx, &spent);
     let (_, ()) = try_join!(biased; record(tx, entry, account_id, debit.balance, now), spend)?;
     queue_low_credits_event(tx, account_id, debit.low, debit.balance, now).await
 }
 
-async fn add_to_grants(tx: &Transaction<'_>, parts: &[Part]) -> Done {
+async fn add_to_grants(tx: &Transaction<'_>, parts: &[Part]) -> DbResult {
     let sql = "UPDATE expiring_grants SET remaining = remaining + $2 WHERE entry_id = $1";
     for Part { grant, credits } in parts {
         tx.execute(sql, &[grant, credits]).await?;
@@ -156,14 +156,14 @@ pub(crate) async fn add_grant(
     account_id: Id,
     amount: i64,
     expires_at: Timestamp,
-) -> Done {
+) -> DbResult {
     let sql = "INSERT INTO expiring_grants (entry_id, account_id, amount, expires_at, remaining)
         VALUES ($1, $2, $3, $4, $3)";
     tx.execute(sql, &[&entry_id, &account_id, &amount, &expires_at]).await.map(drop)
 }
 
 /// The key that was charged for the task, which also gets the refund.
-pub(crate) async fn charged_key(tx: &Transaction<'_>, task_id: Id) -> Done<Option<Id>> {
+pub(crate) async fn charged_key(tx: &Transaction<'_>, task_id: Id) -> DbResult<Option<Id>> {
     let sql = "SELECT key_id FROM ledger WHERE task_id = $1 AND kind = 'charge'";
     Ok(tx.find(sql, &[&task_id], |row| row.get("key_id")).await?.flatten())
 }
@@ -176,7 +176,7 @@ pub(crate) async fn refund(
     entry: &NewEntry<'_>,
     taken: Option<&str>,
     now: Timestamp,
-) -> Done {
+) -> DbResult {
     let balance = account.refund(entry.amount).map_err(StoreError::other)?;
     let entry_id = record(tx, entry, account_id, balance, now).await?;
     if let Some((taken, task_id)) = taken.zip(entry.task_id) {
@@ -203,7 +203,7 @@ async fn give_back(
     task_id: Id,
     taken: &str,
     now: Timestamp,
-) -> Done {
+) -> DbResult {
     // As the submit has written it, unless the row is damaged.
     let invalid = |error| StoreError::other(format!("queue.taken: {error}"));
     let parts: Vec<(i64, i64)> = serde_json::from_str(taken).map_err(invalid)?;
@@ -214,7 +214,7 @@ async fn give_back(
         let part = Part { grant, credits };
         Ok(Returned { part, is_live: row.get("is_live")?, is_extension: row.get("is_extension")? })
     });
-    let Refund { returned, extended, expired } = ledger::give_back(&returned.collect::<Done<Vec<_>>>()?);
+    let Refund { returned, extended, expired } = ledger::give_back(&returned.collect::<DbResult<Vec<_>>>()?);
     add_to_grants(tx, &returned).await?;
     if extended > 0 {
         add_grant(tx, entry_id, account_id, extended, now.saturating_add(REFUND_LIFE)).await?;
@@ -237,7 +237,7 @@ async fn queue_low_credits_event(
     low: Option<i64>,
     balance: i64,
     now: Timestamp,
-) -> Done {
+) -> DbResult {
     let Some(threshold) = low else { return Ok(()) };
     let data = event::of_low_credits(balance, threshold).to_string();
     deliveries::queue_event(tx, account_id, EventType::CreditsLow, &data, now).await
@@ -250,7 +250,7 @@ pub(crate) async fn end_grants(
     account_id: Id,
     grants: Vec<Grant>,
     now: Timestamp,
-) -> Done<usize> {
+) -> DbResult<usize> {
     let account = Holding { grants, ..holding(tx, account_id, 0).await? };
     let lapses = account.lapse(now);
     for Lapse { part, balance, low } in &lapses {

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::driver::{Dialect, List, Parameter, Row, Store, Transaction, from_row, of_account};
 use super::{Action, AuditedChange, Result, audit_log, ledger, second_factor};
-use crate::failure::Done;
+use crate::failure::DbResult;
 use tintype_domain::identity::Identity;
 use tintype_domain::key::Suspension;
 use tintype_domain::model::Id;
@@ -187,7 +187,7 @@ from_row! { fn session(row) -> Session {
 /// The condition for a session with the hash $1 that has not ended at the time $2.
 pub(crate) const LIVE: &str = "s.hash = $1 AND s.expires_at > $2";
 
-async fn begun_session(tx: &Transaction<'_>, new: &NewSession) -> Done<Option<Session>> {
+async fn begun_session(tx: &Transaction<'_>, new: &NewSession) -> DbResult<Option<Session>> {
     tx.find(&sessions(LIVE), &[&new.hash, &tx.now()], session).await
 }
 
@@ -200,7 +200,7 @@ pub(crate) async fn create(
     name: &str,
     role: Role,
     password: Option<&str>,
-) -> Done<PersonAdded> {
+) -> DbResult<PersonAdded> {
     // People added at the same time wait for each other, and the next statement counts them.
     tx.lock("SELECT 1 FROM accounts WHERE id = $1", &[&account_id]).await?;
     let sql = "INSERT INTO people (id, account_id, name, role, password)
@@ -225,15 +225,15 @@ pub(crate) async fn create(
 }
 
 /// Locks a person until the commit; returns whether there is one.
-pub(crate) async fn lock(tx: &Transaction<'_>, id: Id) -> Done<bool> {
+pub(crate) async fn lock(tx: &Transaction<'_>, id: Id) -> DbResult<bool> {
     Ok(tx.lock("SELECT 1 FROM people WHERE id = $1", &[&id]).await?.is_some())
 }
 
-pub(crate) async fn find(tx: &Transaction<'_>, id: Id) -> Done<Option<Person>> {
+pub(crate) async fn find(tx: &Transaction<'_>, id: Id) -> DbResult<Option<Person>> {
     tx.find(&format!("SELECT {PERSON} FROM people WHERE id = $1"), &[&id], person).await
 }
 
-async fn change(tx: &Transaction<'_>, id: Id, change: &PersonChange) -> Done<Option<Person>> {
+async fn change(tx: &Transaction<'_>, id: Id, change: &PersonChange) -> DbResult<Option<Person>> {
     lock(tx, id).await?;
     let Some(before) = find(tx, id).await? else { return Ok(None) };
     let mut has_strikes = false;

@@ -9,7 +9,7 @@ use tintype_engine::Stage;
 
 use super::driver::{Dialect, List, Row, Store, Transaction, from_row, json};
 use super::{AttemptProgress, FoundPreview, Lease, Result, SoughtPreview, Unfinished};
-use crate::failure::Done;
+use crate::failure::DbResult;
 use tintype_domain::model::{Id, Surface};
 use tintype_system::fault::Effect;
 
@@ -18,7 +18,7 @@ use tintype_system::fault::Effect;
 const HELD: &str = "$2 = (SELECT q.lease_epoch FROM queue q WHERE q.task_id = $1 AND q.lease_until IS NOT NULL)";
 
 /// Deletes the progress and the previews of attempts that have ended, except rows that a worker is writing.
-pub(super) async fn forget_ended(tx: &Transaction<'_>) -> Done {
+pub(super) async fn forget_ended(tx: &Transaction<'_>) -> DbResult {
     for table in ["progress", "previews"] {
         let ended = format!(
             "SELECT p.task_id FROM {table} p WHERE p.lease_epoch IS DISTINCT FROM (

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::driver::{Dialect, List, Parameter, Store, Transaction, with_store};
-use super::failure::Done;
+use super::failure::DbResult;
 use super::gallery::{delete_of, forget, unsearch};
 use super::{Audit, LONGEST_PAUSE, Result};
 use tintype_domain::model::Id;
@@ -34,7 +34,7 @@ fn batch(tx: &Transaction<'_>) -> i64 {
 }
 
 /// Removes some tasks of an account. Returns their number, and whether more may be due.
-async fn remove(tx: &Transaction<'_>, account_id: Id, cutoff: Timestamp) -> Done<(usize, bool)> {
+async fn remove(tx: &Transaction<'_>, account_id: Id, cutoff: Timestamp) -> DbResult<(usize, bool)> {
     let due = format!(
         "{} {}",
         tx.either(REMOVABLE_ON_SQLITE, REMOVABLE_ON_POSTGRES),
@@ -56,7 +56,7 @@ pub(super) const KEEP_FAILED_PROMPT: &str = "INSERT INTO failed_prompts (task_id
     FROM tasks WHERE id = $1";
 
 /// Erases some of an account's prompts, up to the prompt of the task `latest`; returns their number.
-async fn erase(tx: &Transaction<'_>, account_id: Id, latest: Id) -> Done<usize> {
+async fn erase(tx: &Transaction<'_>, account_id: Id, latest: Id) -> DbResult<usize> {
     let due = format!(
         "SELECT task_id FROM failed_prompts WHERE account_id = $1 AND task_id <= $2
          ORDER BY account_id, task_id LIMIT $3 {}",

@@ -8,7 +8,7 @@ use super::driver::{Dialect, Transaction};
 use super::keys::{KEY, api_key};
 use super::people::{LIVE, person, sessions};
 use crate::StoreError;
-use crate::failure::Done;
+use crate::failure::DbResult;
 use tintype_domain::key::KeyHash;
 use tintype_domain::person::{Role, TokenHash};
 
@@ -36,7 +36,7 @@ pub struct SessionRight {
 }
 
 /// Fails with [`StoreError::Revoked`] if a write needs a right that no longer holds.
-pub(crate) async fn require(tx: &Transaction<'_>, right: Option<Right>) -> Done {
+pub(crate) async fn require(tx: &Transaction<'_>, right: Option<Right>) -> DbResult {
     match right {
         Some(right) if !right.holds(tx, true).await? => Err(StoreError::Revoked.into()),
         _ => Ok(()),
@@ -46,7 +46,7 @@ pub(crate) async fn require(tx: &Transaction<'_>, right: Option<Right>) -> Done 
 impl Right {
     /// Whether it holds now. With `is_kept`, it cannot be revoked before this transaction ends. A transaction that has
     /// already locked an account must not ask for that, because keys and people are locked before accounts.
-    pub(crate) async fn holds(&self, tx: &Transaction<'_>, is_kept: bool) -> Done<bool> {
+    pub(crate) async fn holds(&self, tx: &Transaction<'_>, is_kept: bool) -> DbResult<bool> {
         let locking = |clause| if is_kept { tx.locking(clause) } else { "" };
         let now = tx.now();
         match self {

@@ -3,14 +3,14 @@
 use super::driver::{Parameter, Store, Transaction};
 use super::people::{self, PERSON, person};
 use super::{Action, Result, StoreError, audit_log};
-use crate::failure::Done;
+use crate::failure::DbResult;
 use tintype_domain::model::Id;
 use tintype_domain::person::TokenHash;
 use tintype_domain::second_factor::{Factor, FactorCode, FactorSecret, NewFactor};
 use tintype_system::fault::Effect;
 
 /// Uses a code up; returns whether it worked. Locks the person first, as every change of a second factor does.
-pub(crate) async fn use_code(tx: &Transaction<'_>, person_id: Id, code: &FactorCode) -> Done<bool> {
+pub(crate) async fn use_code(tx: &Transaction<'_>, person_id: Id, code: &FactorCode) -> DbResult<bool> {
     people::lock(tx, person_id).await?;
     let used = match code {
         FactorCode::Step(secret, step) => {
@@ -25,7 +25,7 @@ pub(crate) async fn use_code(tx: &Transaction<'_>, person_id: Id, code: &FactorC
     Ok(used > 0)
 }
 
-async fn insert_codes(tx: &Transaction<'_>, person_id: Id, codes: &[TokenHash]) -> Done {
+async fn insert_codes(tx: &Transaction<'_>, person_id: Id, codes: &[TokenHash]) -> DbResult {
     for hash in codes {
         let sql = "INSERT INTO recovery_codes (person_id, hash) VALUES ($1, $2)";
         tx.execute(sql, &[&person_id, &hash]).await?;
@@ -35,7 +35,7 @@ async fn insert_codes(tx: &Transaction<'_>, person_id: Id, codes: &[TokenHash]) 
 
 /// Ends sessions and links after the lock on the person, so that no session of a sign-in in progress is missed. Returns
 /// the number of sessions.
-pub(crate) async fn end_sessions(tx: &Transaction<'_>, person_id: Id, kept: Option<Id>) -> Done<u64> {
+pub(crate) async fn end_sessions(tx: &Transaction<'_>, person_id: Id, kept: Option<Id>) -> DbResult<u64> {
     tx.execute("DELETE FROM sign_in_links WHERE person_id = $1", &[&person_id]).await?;
     let sql = "DELETE FROM sessions WHERE person_id = $1 AND id IS DISTINCT FROM $2";
     tx.execute(sql, &[&person_id, &kept]).await

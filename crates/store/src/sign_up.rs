@@ -7,7 +7,7 @@ use super::{
     Action, Actor, AuditedChange, Credential, Newcomer, PersonAdded, Result, SignUp, StoreError, accounts, audit_log,
     ledger,
 };
-use crate::failure::Done;
+use crate::failure::DbResult;
 use tintype_domain::identity::Identity;
 use tintype_domain::ledger::check_opening;
 use tintype_domain::model::Id;
@@ -21,7 +21,7 @@ const COUNT: &str = "
     ON CONFLICT (source, day) DO UPDATE SET count = sign_ups.count + 1 WHERE sign_ups.count < $3";
 
 /// Waits for any other sign-up with the same identity in progress, in any process.
-async fn wait(tx: &Transaction<'_>, Identity { issuer, subject }: &Identity) -> Done {
+async fn wait(tx: &Transaction<'_>, Identity { issuer, subject }: &Identity) -> DbResult {
     if let Transaction::Postgres(..) = tx {
         let wait = "SELECT pg_advisory_xact_lock(hashtextextended($1 || ' ' || $2, 0))";
         tx.query(wait, &[issuer, subject]).await?;

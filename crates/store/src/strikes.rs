@@ -4,7 +4,7 @@ use super::driver::{Row, Transaction};
 use super::keys::{KEY, api_key};
 use super::people::{self, PERSON, person};
 use super::{Action, Actor, AuditedChange, Refused, StrikeRule, audit_log, deliveries};
-use crate::failure::Done;
+use crate::failure::DbResult;
 use tintype_domain::event::{self, EventType};
 use tintype_domain::model::Id;
 
@@ -33,7 +33,7 @@ pub(crate) async fn strike(
     key_id: Option<Id>,
     mut person_id: Option<Id>,
     rule: StrikeRule,
-) -> Done<Refused> {
+) -> DbResult<Refused> {
     let mut refused = Refused::default();
     if let Some(key_id) = key_id {
         refused.suspended_key = of_key(tx, task_id, key_id, rule).await?.then_some(key_id);
@@ -47,7 +47,7 @@ pub(crate) async fn strike(
 }
 
 /// Adds a strike to the key of a task; returns whether that suspends the key, which the audit log records.
-async fn of_key(tx: &Transaction<'_>, task_id: Id, key_id: Id, rule: StrikeRule) -> Done<bool> {
+async fn of_key(tx: &Transaction<'_>, task_id: Id, key_id: Id, rule: StrikeRule) -> DbResult<bool> {
     let (strikes, column) = ("strikes", "key_id");
     let struck = Struck { id: key_id, table: "api_keys", columns: KEY, strikes, column, counts: OF_LINE };
     // Concurrent strikes of the line wait for each other, so that each counts the others.
@@ -65,7 +65,7 @@ async fn of_key(tx: &Transaction<'_>, task_id: Id, key_id: Id, rule: StrikeRule)
 
 /// Adds a strike to a person, if there still is one; returns whether that suspends the person, which the audit log
 /// records.
-async fn of_person(tx: &Transaction<'_>, task_id: Id, person_id: Id, rule: StrikeRule) -> Done<bool> {
+async fn of_person(tx: &Transaction<'_>, task_id: Id, person_id: Id, rule: StrikeRule) -> DbResult<bool> {
     let (strikes, column) = ("person_strikes", "person_id");
     let struck = Struck { id: person_id, table: "people", columns: PERSON, strikes, column, counts: "person_id = $1" };
     // The row lock makes concurrent strikes wait, so that they count this one too.
@@ -79,13 +79,13 @@ async fn of_person(tx: &Transaction<'_>, task_id: Id, person_id: Id, rule: Strik
 }
 
 /// Locks a key and the first one of its line, as a rotation does; returns nothing if there is no such key.
-pub(crate) async fn lock_line(tx: &Transaction<'_>, key_id: Id) -> Done<Option<Row>> {
+pub(crate) async fn lock_line(tx: &Transaction<'_>, key_id: Id) -> DbResult<Option<Row>> {
     let line = "SELECT 1 FROM api_keys WHERE id IN ($1, (SELECT first_id FROM api_keys WHERE id = $1)) ORDER BY id";
     tx.lock(line, &[&key_id]).await
 }
 
 /// Adds a strike to a row that is locked; returns its columns if that suspends it.
-async fn add(tx: &Transaction<'_>, task_id: Id, struck: &Struck<'_>, rule: StrikeRule) -> Done<Option<Row>> {
+async fn add(tx: &Transaction<'_>, task_id: Id, struck: &Struck<'_>, rule: StrikeRule) -> DbResult<Option<Row>> {
     let Struck { id, table, columns, strikes, column, counts } = struck;
     let now = tx.now();
     let old = format!("DELETE FROM {strikes} WHERE {counts} AND created_at <= $2");

@@ -5,7 +5,7 @@ use tokio::try_join;
 use super::driver::{Parameter, Transaction, json};
 use super::ledger::{self, NewEntry};
 use super::{Origin, Right, StartLimit, StoreError, Submission, budgets, calls};
-use crate::failure::Done;
+use crate::failure::DbResult;
 use tintype_domain::budget::Allowance;
 use tintype_domain::ledger::{Debit, Part};
 use tintype_domain::model::{EntryKind, Id, Status, Surface, Task};
@@ -37,7 +37,7 @@ impl Order {
     }
 
     /// Charges and queues the task, unless a rule refuses that.
-    pub(crate) async fn submit(&self, tx: &Transaction<'_>, id: Id) -> Done<Submission> {
+    pub(crate) async fn submit(&self, tx: &Transaction<'_>, id: Id) -> DbResult<Submission> {
         if !ledger::lock(tx, self.account_id).await? {
             // One that was deleted takes the rights of its keys and people with it.
             return Err(match self.right {
@@ -66,7 +66,7 @@ impl Order {
     }
 
     /// The key's budget use in the period that the task will count towards.
-    async fn budget(&self, tx: &Transaction<'_>, id: Id) -> Done<Option<Allowance>> {
+    async fn budget(&self, tx: &Transaction<'_>, id: Id) -> DbResult<Option<Allowance>> {
         match self.origin.key_id {
             Some(key_id) => budgets::allowance_within(tx, key_id, id.timestamp()).await,
             None => Ok(None),
@@ -74,21 +74,21 @@ impl Order {
     }
 
     /// Whether its call repeats one that has made a task.
-    async fn repeats(&self, tx: &Transaction<'_>) -> Done<bool> {
+    async fn repeats(&self, tx: &Transaction<'_>) -> DbResult<bool> {
         match self.origin.key_id.zip(self.origin.call).filter(|(_, call)| call.may_repeat()) {
             Some((key_id, call)) => calls::exists(tx, key_id, &call).await,
             None => Ok(false),
         }
     }
 
-    async fn is_allowed(&self, tx: &Transaction<'_>) -> Done<bool> {
+    async fn is_allowed(&self, tx: &Transaction<'_>) -> DbResult<bool> {
         match &self.right {
             Some(right) => right.holds(tx, false).await,
             None => Ok(true),
         }
     }
 
-    async fn write(&self, tx: &Transaction<'_>, id: Id, debit: &Debit) -> Done<Submission> {
+    async fn write(&self, tx: &Transaction<'_>, id: Id, debit: &Debit) -> DbResult<Submission> {
         let (origin, cost, task) = (&self.origin, self.request.cost(), self.task(id));
         let charge = NewEntry { task_id: Some(id), key_id: origin.key_id, ..NewEntry::new(EntryKind::Charge, -cost) };
         let call = async {
@@ -109,7 +109,7 @@ impl Order {
         Ok(Submission::Accepted(task))
     }
 
-    async fn insert(&self, tx: &Transaction<'_>, task: &Task) -> Done<u64> {
+    async fn insert(&self, tx: &Transaction<'_>, task: &Task) -> DbResult<u64> {
         let sql = "INSERT INTO tasks (id, account_id, surface, image_to_image, updated_at, n, aspect_ratio,
             reference_images, prompt, request_id, settings, person_id)
             VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)";
@@ -133,7 +133,7 @@ impl Order {
     }
 
     /// Queues the task with the parts of grants that it took, as JSON pairs of grant and credits; NULL if it took none.
-    async fn queue(&self, tx: &Transaction<'_>, id: Id, parts: &[Part]) -> Done<u64> {
+    async fn queue(&self, tx: &Transaction<'_>, id: Id, parts: &[Part]) -> DbResult<u64> {
         let sql = "INSERT INTO queue (task_id, account_id, key_id, person_id, reference_count, taken, wants_previews,
             engine) VALUES ($1, $2, $3, $4, $5, $6, $7, $8)";
         let Origin { key_id, person_id, call, engine, .. } = &self.origin;

@@ -8,7 +8,7 @@ use super::MAX_LOST_LEASES;
 use super::driver::{Dialect, Parameter, Row, Store, Transaction, between_faults};
 use super::endings::{FailOrRequeue, select_queue_rows};
 use super::{LONGEST_LEASE, Reclaim, Reclaimed, Result, StoreError, ledger, progress};
-use crate::failure::{Done, Failure};
+use crate::failure::{DbResult, DbError};
 use crate::values::Value;
 use tintype_domain::model::{FailureCause, Id, TaskRef};
 use tintype_system::clock::Timestamp;
@@ -102,33 +102,37 @@ enum Part<T> {
 
 /// Runs the part of a sweep for one account or task. If rows are damaged, or locked for too long, only this part is
 /// undone.
-async fn part_of_sweep<T>(tx: &Transaction<'_>, id: String, part: impl Future<Output = Done<T>>) -> Done<Part<T>> {
+async fn part_of_sweep<T>(
+    tx: &Transaction<'_>,
+    id: String,
+    part: impl Future<Output = DbResult<T>>,
+) -> DbResult<Part<T>> {
     tx.execute("SAVEPOINT part", &[]).await?;
     let undone = match part.await {
         Ok(done) => {
             tx.execute("RELEASE part", &[]).await?;
             return Ok(Part::Done(done));
         }
-        Err(failure @ (Failure::Broken(_) | Failure::Unknown(_) | Failure::Refused(StoreError::Full(_)))) => {
+        Err(failure @ (DbError::Broken(_) | DbError::Unknown(_) | DbError::Refused(StoreError::Full(_)))) => {
             return Err(failure);
         }
-        Err(Failure::Busy(error) | Failure::Deadlock(error)) => {
+        Err(DbError::Busy(error) | DbError::Deadlock(error)) => {
             tracing::warn!(%id, %error, "another transaction locks an account or a task; the next sweep tries again");
             Part::Locked
         }
-        Err(Failure::Refused(error)) => {
+        Err(DbError::Refused(error)) => {
             tracing::error!(%id, %error, "could not sweep an account or a task; see `tintype credits audit`");
             Part::Damaged
         }
     };
     // Fails if SQLite has rolled back everything.
-    tx.execute("ROLLBACK TO part", &[]).await.map_err(|failure| Failure::Broken(failure.into()))?;
+    tx.execute("ROLLBACK TO part", &[]).await.map_err(|failure| DbError::Broken(failure.into()))?;
     tx.execute("RELEASE part", &[]).await?;
     Ok(undone)
 }
 
 /// Limits how long this transaction waits for the locks of others: while one account waits, all others of the sweep do.
-async fn limit_lock_waits(tx: &Transaction<'_>) -> Done {
+async fn limit_lock_waits(tx: &Transaction<'_>) -> DbResult {
     match tx {
         Transaction::Sqlite(..) => Ok(()),
         Transaction::Postgres(..) => tx.query("SELECT set_config('lock_timeout', '500ms', true)", &[]).await.map(drop),
@@ -153,7 +157,7 @@ struct SomeTasks {
 
 impl SomeTasks {
     /// Fails or requeues them. Returns how many were found, too, or 0 if the account has to wait for the next sweep.
-    async fn apply(&self, tx: &Transaction<'_>) -> Done<(usize, Reclaimed)> {
+    async fn apply(&self, tx: &Transaction<'_>) -> DbResult<(usize, Reclaimed)> {
         limit_lock_waits(tx).await?;
         let parameters: [&dyn Parameter; 3] = [&self.bound, &self.horizon, &self.account_id];
         let rows = match part_of_sweep(tx, self.account_id.to_string(), tx.query(&self.lost, &parameters)).await? {
@@ -175,7 +179,7 @@ impl SomeTasks {
 }
 
 /// Ends the grants of an account that have expired.
-async fn end_grants(tx: &Transaction<'_>, account_id: Id, now: Timestamp) -> Done<usize> {
+async fn end_grants(tx: &Transaction<'_>, account_id: Id, now: Timestamp) -> DbResult<usize> {
     let expired = "SELECT entry_id, remaining, expires_at FROM expiring_grants
         WHERE account_id = $1 AND lapsed IS NULL AND expires_at <= $2 ORDER BY expires_at, entry_id";
     let grants = tx.list(expired, &[&account_id, &now], ledger::grant).await?;

@@ -16,7 +16,7 @@ use tokio_util::task::AbortOnDropHandle;
 use super::connect::{BY_INDEX, describe, session};
 use super::hosts::{EncryptedConnection, Hosts};
 use crate::driver::{self, Parameter, Row, references, rows, values};
-use crate::failure::{Done, Failure};
+use crate::failure::{DbError, DbResult};
 use crate::rights::{Right, require};
 use crate::{Actor, Result, StoreError};
 use tintype_domain::model::{Id, IdSource};
@@ -165,12 +165,12 @@ impl Database {
     }
 
     /// Runs one writing statement in a separate transaction.
-    pub(crate) async fn write(&self, sql: &str, parameters: &[&dyn Parameter]) -> Done<Vec<Row>> {
+    pub(crate) async fn write(&self, sql: &str, parameters: &[&dyn Parameter]) -> DbResult<Vec<Row>> {
         Box::pin(self.query(&self.writers, sql, Some(parameters), |failure| failure)).await.map(|(_, rows)| rows)
     }
 
     pub(crate) async fn read(&self, sql: &str, parameters: &[&dyn Parameter]) -> Result<Vec<Row>> {
-        Ok(Box::pin(self.query(&self.readers, sql, Some(parameters), Failure::without_effect)).await?.1)
+        Ok(Box::pin(self.query(&self.readers, sql, Some(parameters), DbError::without_effect)).await?.1)
     }
 
     /// Runs one statement, or several without parameters; `of_statement` judges the failure. Repeats it on another
@@ -181,13 +181,13 @@ impl Database {
         pool: &Pool,
         sql: &str,
         parameters: Option<&[&dyn Parameter]>,
-        of_statement: fn(Failure) -> Failure,
-    ) -> Done<(PooledConnection, Vec<Row>)> {
+        of_statement: fn(DbError) -> DbError,
+    ) -> DbResult<(PooledConnection, Vec<Row>)> {
         let started = self.clock.elapsed();
         // All connections of the pool may be broken; the one after them is new.
         let mut others = MAX_CONNECTIONS + 1;
         loop {
-            let client = self.client(pool).await.map_err(Failure::Broken)?;
+            let client = self.client(pool).await.map_err(DbError::Broken)?;
             let mut connection = PooledConnection { client: Some(client), is_idle: true };
             let client = connection.start();
             let query = async {
@@ -200,13 +200,13 @@ impl Database {
                     return Ok(done.map(|()| Vec::new())?);
                 };
                 let prepared = client.prepare_cached(sql).await;
-                let statement = prepared.map_err(|error| Failure::from(error).without_effect())?;
+                let statement = prepared.map_err(|error| DbError::from(error).without_effect())?;
                 Ok(rows(client.query(&statement, &references(&values(parameters))).await?))
             };
             let outcome = self.answered(ANSWER_TIMEOUT, query).await.map_err(of_statement);
             let outcome = connection.end(outcome);
             let is_early = self.clock.elapsed().saturating_sub(started) < PATIENCE;
-            if others == 0 || !is_early || !matches!(outcome, Err(Failure::Broken(_))) {
+            if others == 0 || !is_early || !matches!(outcome, Err(DbError::Broken(_))) {
                 return outcome.map(|rows| (connection, rows));
             }
             others -= 1;
@@ -219,47 +219,47 @@ impl Database {
         &self,
         right: Option<Right>,
         actor: Option<&Actor>,
-        work: impl AsyncFnOnce(&driver::Transaction<'_>) -> Done<T>,
-    ) -> Done<T> {
-        let (mut connection, _) = Box::pin(self.query(&self.writers, BEGIN, None, Failure::without_effect)).await?;
+        work: impl AsyncFnOnce(&driver::Transaction<'_>) -> DbResult<T>,
+    ) -> DbResult<T> {
+        let (mut connection, _) = Box::pin(self.query(&self.writers, BEGIN, None, DbError::without_effect)).await?;
         let tx = driver::Transaction::Postgres(self, Transaction(connection.start()), actor);
         let work = async {
             require(&tx, right).await?;
             work(&tx).await
         };
         let done = Box::pin(self.answered(TRANSACTION_TIMEOUT, work)).await;
-        match done.map_err(Failure::without_effect) {
+        match done.map_err(DbError::without_effect) {
             Ok(done) => Box::pin(self.commit(connection)).await.map(|()| done),
             Err(failure) => Err(Box::pin(self.roll_back(connection, failure)).await),
         }
     }
 
-    async fn commit(&self, mut connection: PooledConnection) -> Done {
+    async fn commit(&self, mut connection: PooledConnection) -> DbResult {
         let client = connection.start();
         let outcome = self.answered(ANSWER_TIMEOUT, async { Ok(client.batch_execute("COMMIT").await?) }).await;
         connection.end(outcome)
     }
 
     /// Ends a transaction that failed. Returns why.
-    async fn roll_back(&self, mut connection: PooledConnection, failure: Failure) -> Failure {
-        if matches!(failure, Failure::Broken(_)) {
+    async fn roll_back(&self, mut connection: PooledConnection, failure: DbError) -> DbError {
+        if matches!(failure, DbError::Broken(_)) {
             return failure;
         }
         let client = connection.start();
         let outcome = self.answered(ANSWER_TIMEOUT, async { Ok(client.batch_execute("ROLLBACK").await?) }).await;
         // The server rolls back when it loses the connection.
-        match connection.end(outcome.map_err(|error| Failure::Broken(error.into()))) {
+        match connection.end(outcome.map_err(|error| DbError::Broken(error.into()))) {
             Ok(()) => failure,
             // The first error says what happened.
-            Err(_) => Failure::Broken(failure.into()),
+            Err(_) => DbError::Broken(failure.into()),
         }
     }
 
     /// Awaits the response to `work`, for at most `limit`.
-    async fn answered<T>(&self, limit: Duration, work: impl Future<Output = Done<T>>) -> Done<T> {
+    async fn answered<T>(&self, limit: Duration, work: impl Future<Output = DbResult<T>>) -> DbResult<T> {
         let silent = || StoreError::other(format!("the server did not respond for {} s", limit.as_secs()));
-        let done = self.within(limit, work).await.unwrap_or_else(|| Err(Failure::Unknown(silent())));
-        if let Err(Failure::Refused(StoreError::Full(_))) = done {
+        let done = self.within(limit, work).await.unwrap_or_else(|| Err(DbError::Unknown(silent())));
+        if let Err(DbError::Refused(StoreError::Full(_))) = done {
             *self.full_at.locked() = Some(self.clock.elapsed());
         }
         done
@@ -338,8 +338,8 @@ impl PooledConnection {
         self.client.as_mut().expect("it is there until the end")
     }
 
-    fn end<T>(&mut self, outcome: Done<T>) -> Done<T> {
-        self.is_idle = !matches!(outcome, Err(Failure::Broken(_) | Failure::Unknown(_)));
+    fn end<T>(&mut self, outcome: DbResult<T>) -> DbResult<T> {
+        self.is_idle = !matches!(outcome, Err(DbError::Broken(_) | DbError::Unknown(_)));
         outcome
     }
 }

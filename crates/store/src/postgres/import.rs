@@ -4,7 +4,7 @@ use rusqlite::types::Value;
 use tokio_postgres::Transaction;
 
 use super::PostgresStore;
-use crate::failure::Failure;
+use crate::failure::DbError;
 use crate::sqlite::SqliteStore;
 use crate::{Audit, Result, StoreError, audit, driver};
 use tintype_domain::text::hex;
@@ -42,7 +42,7 @@ impl PostgresStore {
         };
         // Anything else is rolled back.
         if matches!(outcome, Import::Done(_)) {
-            tx.commit().await.map_err(|error| StoreError::from(Failure::Unknown(error.into())))?;
+            tx.commit().await.map_err(|error| StoreError::from(DbError::Unknown(error.into())))?;
         }
         Ok(outcome)
     }

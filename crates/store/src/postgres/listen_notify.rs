@@ -18,7 +18,7 @@ use tokio_util::task::AbortOnDropHandle;
 
 use super::connection::Database;
 use crate::driver::Transaction;
-use crate::failure::Done;
+use crate::failure::DbResult;
 use crate::{EndingsElsewhere, Result, StoreError};
 use tintype_domain::model::Id;
 
@@ -230,7 +230,7 @@ async fn in_time<T>(database: &Database, work: impl Future<Output = Result<T>>) 
 
 /// Notifies all processes with the commit that a task has ended: the process of an operator's command ends too soon to
 /// do so later.
-pub(crate) async fn notify_ending(tx: &Transaction<'_>, task_id: Id) -> Done {
+pub(crate) async fn notify_ending(tx: &Transaction<'_>, task_id: Id) -> DbResult {
     tx.execute(&format!("SELECT pg_notify({CHANNEL}, $1)"), &[&format!("- {task_id}")]).await?;
     Ok(())
 }

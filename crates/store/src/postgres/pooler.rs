@@ -10,7 +10,7 @@ use tokio_postgres::SimpleQueryMessage;
 
 use super::connection::Database;
 use super::schema::unusable;
-use crate::failure::Done;
+use crate::failure::DbResult;
 use crate::{OpenError, StoreError};
 
 /// Time limit for both sessions' answers. A pooler may have only one connection, and make the second client wait.
@@ -64,7 +64,7 @@ pub(super) async fn check(database: &Database) -> Result<(), StoreError> {
 }
 
 /// Fails on servers before PostgreSQL 14, and on servers that claim to be such a version, like CockroachDB.
-async fn refuse_old(client: &Client) -> Done<()> {
+async fn refuse_old(client: &Client) -> DbResult<()> {
     let (number, name) = row(client, "SELECT current_setting('server_version_num'), version()").await?;
     if number.and_then(|number| number.parse().ok()).is_some_and(|number: u32| number < OLDEST) {
         let error = format!("Tintype needs PostgreSQL 14 or later; this server is {}", name.unwrap_or_default());
@@ -74,7 +74,7 @@ async fn refuse_old(client: &Client) -> Done<()> {
 }
 
 /// Whether each connection keeps its session.
-async fn have_sessions(one: &Client, two: &Client) -> Done<bool> {
+async fn have_sessions(one: &Client, two: &Client) -> DbResult<bool> {
     // In this order, poolers that take the newest free session, the oldest one, or the only one all show themselves.
     let (first, second) = (mark(one).await?, mark(two).await?);
     let (second_again, first_again) = (look(two).await?, look(one).await?);
@@ -82,19 +82,19 @@ async fn have_sessions(one: &Client, two: &Client) -> Done<bool> {
 }
 
 /// Marks the session. The setting means nothing to the server, and so none to the next client of a shared session.
-async fn mark(client: &Client) -> Done<Seen> {
+async fn mark(client: &Client) -> DbResult<Seen> {
     let mark: u64 = rand::random();
     client.simple_query(&format!("SET tintype.session = '{mark:x}'")).await.map_err(StoreError::from)?;
     let (_, process) = look(client).await?;
     Ok((Some(format!("{mark:x}")), process))
 }
 
-async fn look(client: &Client) -> Done<Seen> {
+async fn look(client: &Client) -> DbResult<Seen> {
     row(client, "SELECT current_setting('tintype.session', true), pg_backend_pid()").await
 }
 
 /// The two columns of the row that `sql` selects.
-async fn row(client: &Client, sql: &str) -> Done<(Option<String>, Option<String>)> {
+async fn row(client: &Client, sql: &str) -> DbResult<(Option<String>, Option<String>)> {
     let answer = client.simple_query(sql).await.map_err(StoreError::from)?;
     let row = answer.iter().find_map(|message| match message {
         SimpleQueryMessage::Row(row) => Some(row),

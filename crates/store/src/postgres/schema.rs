@@ -6,7 +6,7 @@ use tintype_outbound::trust;
 use tokio_postgres::Transaction;
 
 use super::connection::Database;
-use crate::failure::{Done, Failure, cause_of};
+use crate::failure::{DbError, DbResult, cause_of};
 use crate::schema::schema;
 use crate::{OpenError, Schema};
 
@@ -28,7 +28,7 @@ pub(super) async fn migrate(database: &Database, schema: &Schema) -> Result<(), 
             Err(failure) => failure,
         };
         let waited = database.clock.elapsed().saturating_sub(started);
-        if !matches!(failure, Failure::Busy(_) | Failure::Deadlock(_))
+        if !matches!(failure, DbError::Busy(_) | DbError::Deadlock(_))
             || waited > PATIENCE
             || database.clock.is_manual()
         {
@@ -46,14 +46,14 @@ pub(super) async fn is_current(database: &Database) -> Result<bool, OpenError> {
         let tx = client.transaction().await?;
         Ok(version(&tx, &database.name()).await?)
     };
-    let found: Done<_> = found.await;
+    let found: DbResult<_> = found.await;
     match found.map_err(|failure| unusable(database, failure))?? {
         Some(found) => Ok(SCHEMA.pending(found, &database.name())?.is_empty()),
         None => Ok(false),
     }
 }
 
-pub(super) fn unusable(database: &Database, failure: Failure) -> OpenError {
+pub(super) fn unusable(database: &Database, failure: DbError) -> OpenError {
     // Many managed services use their own certificate authority, whose certificate can be downloaded.
     let error = trust::explain(cause_of(failure.into()).to_string(), "--database-ca or sslrootcert");
     OpenError::Unusable(format!("cannot open the {}: {error}{}", database.name(), advice(&error)))
@@ -73,7 +73,7 @@ fn advice(error: &str) -> &'static str {
 }
 
 /// The inner error is about a database that is not migrated and stays as it is.
-async fn attempt(database: &Database, schema: &Schema) -> Done<Result<(), OpenError>> {
+async fn attempt(database: &Database, schema: &Schema) -> DbResult<Result<(), OpenError>> {
     let mut client = database.reader().await?;
     let tx = client.transaction().await?;
     let outcome = steps(&tx, &database.name(), schema).await?;

@@ -11,7 +11,7 @@ use tokio::sync::{Mutex as Gate, OwnedMutexGuard};
 
 use super::PostgresStore;
 use crate::driver::Transaction;
-use crate::failure::{Done, Failure, cause_of};
+use crate::failure::{DbError, DbResult, cause_of};
 use crate::submit::Order;
 use crate::{Cause, Result, StoreError, Submission, ledger};
 use tintype_domain::model::Id;
@@ -43,7 +43,7 @@ impl PostgresStore {
             match self.send(order, id).await {
                 Ok(submission) => return Ok(submission),
                 // Another process charges or refunds the account.
-                Err(Failure::Busy(error) | Failure::Deadlock(error)) => {
+                Err(DbError::Busy(error) | DbError::Deadlock(error)) => {
                     tracing::debug!(%error, "an account is locked; retrying its submit")
                 }
                 Err(failure) => break failure,
@@ -51,7 +51,7 @@ impl PostgresStore {
         };
         drop(place);
         match failure {
-            Failure::Unknown(error) => self.resolve_unknown(order, id, error).await,
+            DbError::Unknown(error) => self.resolve_unknown(order, id, error).await,
             failure => Err(failure.into()),
         }
     }
@@ -69,13 +69,13 @@ impl PostgresStore {
         Some(place)
     }
 
-    async fn send(&self, order: &Order, id: Id) -> Done<Submission> {
+    async fn send(&self, order: &Order, id: Id) -> DbResult<Submission> {
         let passed = self.faults.pass(Point::before(Effect::Commit)).await;
-        passed.map_err(|error| Failure::Refused(error.into()))?;
+        passed.map_err(|error| DbError::Refused(error.into()))?;
         let submit = async |tx: &Transaction<'_>| order.submit(tx, id).await;
         let submission = self.database.transaction(None, None, submit).await?;
         let passed = self.faults.pass(Point::after(Effect::Commit)).await;
-        passed.map_err(|error| Failure::Unknown(error.into()))?;
+        passed.map_err(|error| DbError::Unknown(error.into()))?;
         Ok(submission)
     }
 

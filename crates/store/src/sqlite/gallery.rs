@@ -4,7 +4,7 @@ use rusqlite::types::FromSqlError;
 
 use super::SqliteStore;
 use crate::driver::{Parameter, Transaction, prepare, values};
-use crate::failure::Done;
+use crate::failure::DbResult;
 use crate::gallery::{FITS, GALLERY_BATCH, SCAN};
 use crate::tasks::upper;
 use crate::{GalleryFilter, Result};
@@ -47,7 +47,7 @@ const TERMS_AT_A_TIME: usize = 2_000;
 
 /// Overwrites the words of tasks in the index, which needs the words to find them. Returns the tasks, or only the first
 /// ones if they have many words.
-pub(crate) async fn overwrite_words<'a>(tx: &Transaction<'_>, tasks: &'a [Id]) -> Done<&'a [Id]> {
+pub(crate) async fn overwrite_words<'a>(tx: &Transaction<'_>, tasks: &'a [Id]) -> DbResult<&'a [Id]> {
     let (mut overwritten, mut done) = (0, 0);
     for task in tasks {
         if overwritten >= TERMS_AT_A_TIME {
@@ -67,7 +67,7 @@ pub(crate) async fn overwrite_words<'a>(tx: &Transaction<'_>, tasks: &'a [Id]) -
 }
 
 /// The first number from `first` on that no task has in the index.
-async fn free_number(tx: &Transaction<'_>, first: i64) -> Done<i64> {
+async fn free_number(tx: &Transaction<'_>, first: i64) -> DbResult<i64> {
     let mut number = first;
     while tx.query_opt("SELECT 1 FROM prompts WHERE number = $1", &[&number]).await?.is_some() {
         number += 1;
@@ -77,7 +77,7 @@ async fn free_number(tx: &Transaction<'_>, first: i64) -> Done<i64> {
 
 /// Indexes the oldest tasks first, so that those that share a rank have numbers in the order of their ids; only some of
 /// them if they have many words.
-pub(crate) async fn index_prompts(tx: &Transaction<'_>) -> Done<usize> {
+pub(crate) async fn index_prompts(tx: &Transaction<'_>) -> DbResult<usize> {
     let due = "SELECT t.id, t.account_id, t.prompt FROM unindexed u CROSS JOIN tasks t ON t.id = u.task_id
         ORDER BY u.task_id LIMIT $1";
     let due = tx.query(due, &[&GALLERY_BATCH]).await?;

@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::SqliteStore;
 use super::writer::Writing;
 use crate::driver::{Row, Transaction, on_sqlite};
-use crate::failure::Done;
+use crate::failure::DbResult;
 use crate::tasks::REQUEST;
 use crate::{Claim, EndingsElsewhere, LONGEST_DELAY, Result, StoreError, queue};
 use tintype_domain::model::Id;
@@ -31,7 +31,7 @@ async fn claim(
     lease: Duration,
     scope: &Scope,
     last_served: &mut String,
-) -> Done<Vec<Claim>> {
+) -> DbResult<Vec<Claim>> {
     let now = tx.now();
     let mut claims = Vec::new();
     if tx.query_opt("SELECT 1 FROM queue_pause", &[]).await?.is_some() {
@@ -67,7 +67,7 @@ async fn claim(
 }
 
 /// The oldest claimable task of the next account after `account` that has such a task within `scope`.
-async fn next_waiting(tx: &Transaction<'_>, mut account: String, scope: &Scope) -> Done<Option<(Id, Id)>> {
+async fn next_waiting(tx: &Transaction<'_>, mut account: String, scope: &Scope) -> DbResult<Option<(Id, Id)>> {
     let sql = "SELECT account_id, task_id FROM queue INDEXED BY queue_waiting
         WHERE lease_until IS NULL AND engine = $4 AND account_id > $1 AND reference_count <= $3
         AND (ready_at <= $2 OR ready_at > $5)
