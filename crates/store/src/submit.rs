@@ -12,7 +12,7 @@ use tintype_domain::model::{EntryKind, Id, Status, Surface, Task};
 use tintype_domain::request::GenerateRequest;
 
 #[derive(Debug, Clone)]
-pub(crate) struct Order {
+pub(crate) struct PendingSubmit {
     pub(crate) account_id: Id,
     pub(crate) right: Option<Right>,
     pub(crate) origin: Origin,
@@ -23,7 +23,7 @@ pub(crate) struct Order {
     pub(crate) start: StartLimit,
 }
 
-impl Order {
+impl PendingSubmit {
     /// The task that it makes.
     pub(crate) fn task(&self, id: Id) -> Task {
         Task {

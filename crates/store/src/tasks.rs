@@ -5,7 +5,7 @@ use std::cmp::Reverse;
 use bytes::Bytes;
 
 use super::driver::{Dialect, Driver, List, Row, Store, Transaction, between_faults, from_row, on_sqlite};
-use super::submit::Order;
+use super::submit::PendingSubmit;
 use super::{
     AttemptProgress, CompletedTask, Origin, Result, StartLimit, Submission, TaskFiles, TaskRecord, progress, sqlite,
 };
@@ -113,19 +113,19 @@ impl Store {
         request: GenerateRequest,
         max_unfinished: u32,
     ) -> Result<Submission> {
-        let order = Order { account_id, right: self.right, origin, surface, request, max_unfinished, start };
+        let pending = PendingSubmit { account_id, right: self.right, origin, surface, request, max_unfinished, start };
         match &self.driver {
             Driver::Sqlite(store) => {
                 let submit = move |writing: &mut sqlite::Writing| {
-                    if order.start.is_over(writing.clock.elapsed()) {
+                    if pending.start.is_over(writing.clock.elapsed()) {
                         return Ok(Submission::NotStarted);
                     }
-                    on_sqlite(writing, async |tx: &Transaction<'_>| order.submit(tx, tx.new_id()).await)
+                    on_sqlite(writing, async |tx: &Transaction<'_>| pending.submit(tx, tx.new_id()).await)
                 };
                 store.write(Effect::Submit, submit).await
             }
             Driver::Postgres(store) => {
-                let submission = between_faults(&store.faults, Effect::Submit, store.submit(order)).await?;
+                let submission = between_faults(&store.faults, Effect::Submit, store.submit(pending)).await?;
                 if matches!(submission, Submission::Accepted(_)) {
                     store.notifier.shared.queued_here.notify_one();
                 }

@@ -14,7 +14,7 @@ use tokio_util::task::AbortOnDropHandle;
 use self::claim::ServedLast;
 pub(crate) use self::connection::{Database, Transaction};
 use self::listen_notify::Notifier;
-use self::submit::Gates;
+use self::submit::Turns;
 use super::driver::Driver;
 use super::{OpenError, Schema, Store};
 use tintype_system::clock::Clock;
@@ -46,7 +46,7 @@ pub(crate) struct PostgresStore {
     pub(crate) notifier: Notifier,
     _upkeep: AbortOnDropHandle<()>,
     /// The accounts with a submit in progress.
-    gates: Gates,
+    turns: Turns,
     /// The accounts that the last claims of this process ended with.
     served_last: ServedLast,
     /// Held while a report is read.
@@ -97,7 +97,7 @@ pub async fn open_with(
     let ahead_ms = once.map_err(|error| schema::unusable(&database, error.into()))?;
     let upkeep = tokio::spawn(upkeep::keep(database.clone(), ahead_ms));
     let store = PostgresStore {
-        gates: Gates::default(),
+        turns: Turns::default(),
         served_last: ServedLast::default(),
         reports: Arc::new(Semaphore::new(MAX_REPORTS)),
         notifier: Notifier::start(database.clone()),

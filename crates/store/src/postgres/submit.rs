@@ -7,12 +7,12 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use tokio::sync::{Mutex as Gate, OwnedMutexGuard};
+use tokio::sync::{Mutex as Turn, OwnedMutexGuard};
 
 use super::PostgresStore;
 use crate::driver::Transaction;
 use crate::failure::{DbError, DbResult, cause_of};
-use crate::submit::Order;
+use crate::submit::PendingSubmit;
 use crate::{Cause, Result, StoreError, Submission, ledger};
 use tintype_domain::model::Id;
 use tintype_system::fault::{Effect, Point};
@@ -22,25 +22,25 @@ use tintype_system::locked::Locked as _;
 const PATIENCE: Duration = Duration::from_secs(20);
 const PAUSE: Duration = Duration::from_millis(200);
 
-/// A gate for each account with a submit in progress.
-pub(super) type Gates = Mutex<HashMap<Id, Arc<Gate<()>>>>;
+/// A lock for each account with a submit in progress.
+pub(super) type Turns = Mutex<HashMap<Id, Arc<Turn<()>>>>;
 
 impl PostgresStore {
-    /// Submits a task. Once it has a place, it runs to its end although its caller may hang up.
-    pub(crate) async fn submit(self: &Arc<Self>, order: Order) -> Result<Submission> {
-        let Some(place) = self.place(&order).await else { return Ok(Submission::NotStarted) };
+    /// Submits a task. Once it has its turn, it runs to its end although its caller may hang up.
+    pub(crate) async fn submit(self: &Arc<Self>, pending: PendingSubmit) -> Result<Submission> {
+        let Some(turn) = self.acquire_turn(&pending).await else { return Ok(Submission::NotStarted) };
         let store = self.clone();
-        let submitted = tokio::spawn(async move { store.run(&order, place).await }).await;
+        let submitted = tokio::spawn(async move { store.run(&pending, turn).await }).await;
         submitted.unwrap_or_else(|panic| Err(StoreError::Unknown(Cause::new(format!("a submit panicked: {panic}")))))
     }
 
-    async fn run(&self, order: &Order, place: SubmitTurn) -> Result<Submission> {
+    async fn run(&self, pending: &PendingSubmit, turn: SubmitTurn) -> Result<Submission> {
         let id = self.database.new_id();
         let failure = loop {
-            if order.start.is_over(self.database.clock.elapsed()) {
+            if pending.start.is_over(self.database.clock.elapsed()) {
                 return Ok(Submission::NotStarted);
             }
-            match self.send(order, id).await {
+            match self.send(pending, id).await {
                 Ok(submission) => return Ok(submission),
                 // Another process charges or refunds the account.
                 Err(DbError::Busy(error) | DbError::Deadlock(error)) => {
@@ -49,30 +49,30 @@ impl PostgresStore {
                 Err(failure) => break failure,
             }
         };
-        drop(place);
+        drop(turn);
         match failure {
-            DbError::Unknown(error) => self.resolve_unknown(order, id, error).await,
+            DbError::Unknown(error) => self.resolve_unknown(pending, id, error).await,
             failure => Err(failure.into()),
         }
     }
 
     /// Waits for the submits of the account that came before; `None` if this one must not start any more.
-    async fn place(self: &Arc<Self>, order: &Order) -> Option<SubmitTurn> {
-        let gate = self.gates.locked().entry(order.account_id).or_default().clone();
-        let mut place = SubmitTurn { store: self.clone(), account_id: order.account_id, guard: None };
-        let limit = order.start.deadline.saturating_sub(self.database.clock.elapsed());
+    async fn acquire_turn(self: &Arc<Self>, pending: &PendingSubmit) -> Option<SubmitTurn> {
+        let lock = self.turns.locked().entry(pending.account_id).or_default().clone();
+        let mut turn = SubmitTurn { store: self.clone(), account_id: pending.account_id, guard: None };
+        let limit = pending.start.deadline.saturating_sub(self.database.clock.elapsed());
         let guard = tokio::select! {
-            guard = self.database.within(limit, gate.lock_owned()) => guard?,
-            () = order.start.hung_up.cancelled() => return None,
+            guard = self.database.within(limit, lock.lock_owned()) => guard?,
+            () = pending.start.hung_up.cancelled() => return None,
         };
-        place.guard = Some(guard);
-        Some(place)
+        turn.guard = Some(guard);
+        Some(turn)
     }
 
-    async fn send(&self, order: &Order, id: Id) -> DbResult<Submission> {
+    async fn send(&self, pending: &PendingSubmit, id: Id) -> DbResult<Submission> {
         let passed = self.faults.pass(Point::before(Effect::Commit)).await;
         passed.map_err(|error| DbError::Refused(error.into()))?;
-        let submit = async |tx: &Transaction<'_>| order.submit(tx, id).await;
+        let submit = async |tx: &Transaction<'_>| pending.submit(tx, id).await;
         let submission = self.database.transaction(None, None, submit).await?;
         let passed = self.faults.pass(Point::after(Effect::Commit)).await;
         passed.map_err(|error| DbError::Unknown(error.into()))?;
@@ -81,10 +81,10 @@ impl PostgresStore {
 
     /// Finds out whether a submit took effect if its answer was lost. It locked the account before it wrote anything,
     /// so a transaction that locks the account later either sees its task, or the task will never exist.
-    async fn resolve_unknown(&self, order: &Order, id: Id, error: StoreError) -> Result<Submission> {
+    async fn resolve_unknown(&self, pending: &PendingSubmit, id: Id, error: StoreError) -> Result<Submission> {
         tracing::warn!(task = %id, %error, "the response to a submit was lost; checking whether its task exists");
         let look = async |tx: &Transaction<'_>| {
-            ledger::lock_any(tx, order.account_id).await?;
+            ledger::lock_any(tx, pending.account_id).await?;
             Ok(tx.query_opt("SELECT 1 FROM tasks WHERE id = $1", &[&id]).await?.is_some())
         };
         let found = async {
@@ -99,7 +99,7 @@ impl PostgresStore {
             }
         };
         match self.database.within(PATIENCE, found).await {
-            Some(true) => Ok(Submission::Accepted(order.task(id))),
+            Some(true) => Ok(Submission::Accepted(pending.task(id))),
             Some(false) => Err(error),
             None => Err(StoreError::Unknown(cause_of(error))),
         }
@@ -117,10 +117,10 @@ struct SubmitTurn {
 impl Drop for SubmitTurn {
     fn drop(&mut self) {
         drop(self.guard.take());
-        let mut gates = self.store.gates.locked();
-        // No other submit holds the gate or waits for it.
-        if gates.get(&self.account_id).is_some_and(|gate| Arc::strong_count(gate) == 1) {
-            gates.remove(&self.account_id);
+        let mut turns = self.store.turns.locked();
+        // No other submit has the turn or waits for it.
+        if turns.get(&self.account_id).is_some_and(|lock| Arc::strong_count(lock) == 1) {
+            turns.remove(&self.account_id);
         }
     }
 }
