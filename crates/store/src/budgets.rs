@@ -50,9 +50,9 @@ pub(crate) async fn allowance_within(tx: &Transaction<'_>, key_id: Id, at: Times
 /// one. Returns whether it did. Locks keys in the same order as other statements. A rotation locks the first of these
 /// keys, too, so it cannot add one meanwhile.
 pub(crate) async fn set(tx: &Transaction<'_>, key_id: Id, budget: Option<Budget>, by_operator: bool) -> DbResult<bool> {
-    let line = "first_id = (SELECT first_id FROM api_keys WHERE id = $1)";
+    let keys = "first_id = (SELECT first_id FROM api_keys WHERE id = $1)";
     // After the lock, the second statement sees a key that a rotation has added before.
-    tx.lock(&format!("SELECT 1 FROM api_keys WHERE {line} ORDER BY id"), &[&key_id]).await?;
+    tx.lock(&format!("SELECT 1 FROM api_keys WHERE {keys} ORDER BY id"), &[&key_id]).await?;
     let present = "SELECT budget, budget_period FROM api_keys WHERE id = $1";
     let Some(present) = tx.query_opt(present, &[&key_id]).await? else { return Ok(false) };
     if !by_operator && !Budget::may_replace(self::budget(&present)?, budget) {
@@ -60,7 +60,7 @@ pub(crate) async fn set(tx: &Transaction<'_>, key_id: Id, budget: Option<Budget>
     }
     let set = format!(
         "UPDATE api_keys SET budget = $2, budget_period = $3,
-             operator_budget = CASE WHEN $4 THEN CAST($2 AS bigint) IS NOT NULL ELSE operator_budget END WHERE {line}"
+             operator_budget = CASE WHEN $4 THEN CAST($2 AS bigint) IS NOT NULL ELSE operator_budget END WHERE {keys}"
     );
     let (credits, period) = budget.map(|budget| (budget.credits, budget.period)).unzip();
     Ok(tx.execute(&set, &[&key_id, &credits, &period, &by_operator]).await? > 0)

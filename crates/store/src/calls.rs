@@ -89,8 +89,8 @@ pub enum CallEnd {
     HungUp,
 }
 
-/// The key at the beginning of the line of the key $1: the keys that it was rotated from and to find its calls, too.
-const LINE: &str = "(SELECT first_id FROM api_keys WHERE id = $1)";
+/// The first key that the key $1 was rotated from: calls belong to it, so that rotated keys find them, too.
+const FIRST_KEY: &str = "(SELECT first_id FROM api_keys WHERE id = $1)";
 
 /// The condition for tasks of fewer attempts than $3 that a call without an idempotency key finds.
 const UNDELIVERED: &str = "digest = $2 AND idempotency IS NULL AND delivered_at IS NULL
@@ -100,11 +100,11 @@ const UNDELIVERED: &str = "digest = $2 AND idempotency IS NULL AND delivered_at 
 pub(crate) async fn exists(tx: &Transaction<'_>, key_id: Id, call: &Call) -> DbResult<bool> {
     let found = match call.idempotency {
         Some(idempotency) => {
-            let sql = format!("SELECT 1 FROM calls WHERE key_id = {LINE} AND idempotency = $2");
+            let sql = format!("SELECT 1 FROM calls WHERE key_id = {FIRST_KEY} AND idempotency = $2");
             tx.query_opt(&sql, &[&key_id, &idempotency]).await?
         }
         None => {
-            let sql = format!("SELECT 1 FROM calls WHERE key_id = {LINE} AND {UNDELIVERED} LIMIT 1");
+            let sql = format!("SELECT 1 FROM calls WHERE key_id = {FIRST_KEY} AND {UNDELIVERED} LIMIT 1");
             let (attempts, since) = call.reach(tx.now());
             tx.query_opt(&sql, &[&key_id, &call.digest, &attempts, &since, &call.counted]).await?
         }
@@ -129,7 +129,7 @@ impl Store {
     /// The call of a client that does not count attaches only to a task that no call holds.
     pub async fn attach_call(&self, key_id: Id, call: Call) -> Result<Attachment> {
         if let Some(idempotency) = call.idempotency {
-            let sql = format!("SELECT task_id, digest FROM calls WHERE key_id = {LINE} AND idempotency = $2");
+            let sql = format!("SELECT task_id, digest FROM calls WHERE key_id = {FIRST_KEY} AND idempotency = $2");
             let found = self.driver.read_one(&sql, &[&key_id, &idempotency]).await?;
             let Some(row) = found else { return Ok(Attachment::None) };
             let same = row.get::<Vec<u8>>("digest")? == call.digest;
@@ -139,7 +139,7 @@ impl Store {
         // may have changed before the lock.
         let sql = format!(
             "WITH free AS MATERIALIZED (
-                 SELECT task_id AS id FROM calls WHERE key_id = {LINE} AND {UNDELIVERED}
+                 SELECT task_id AS id FROM calls WHERE key_id = {FIRST_KEY} AND {UNDELIVERED}
                  ORDER BY holder IS NOT NULL, task_id LIMIT 1 {}
              )
              UPDATE calls SET attempt = $6, holder = $7 FROM free

@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::budgets::{self, budget};
 use super::driver::{Dialect, Parameter, Row, Store, Transaction, from_row, json, of_account};
 use super::people::suspension;
-use super::strikes::{OF_LINE, lock_line};
+use super::strikes::{OF_ROTATED_KEYS, lock_rotated_keys};
 use super::{Action, Addition, AuditedChange, Result, ledger};
 use crate::failure::DbResult;
 use tintype_domain::budget::Budget;
@@ -141,7 +141,7 @@ pub(crate) async fn create(
 
 /// The expiry of a key that replaces `old`. A key that was rotated before has only the end of its overlap left; the key
 /// that replaced it then has the expiry that was set.
-const EXPIRY_OF_LINE: &str = "(SELECT CASE WHEN count(*) = count(k.expires_at) THEN max(k.expires_at) END
+const LATEST_EXPIRY: &str = "(SELECT CASE WHEN count(*) = count(k.expires_at) THEN max(k.expires_at) END
     FROM api_keys k WHERE k.first_id = old.first_id)";
 
 /// Ends the key `id` after `overlap` and adds one with the same settings.
@@ -158,15 +158,15 @@ async fn rotate(
     if let Some(refusal) = refusal(tx, row.get("account_id")?, most).await? {
         return Ok(refusal);
     }
-    // The key's lock makes concurrent strikes wait, and the lock of the first key in its line makes budget changes
+    // The key's lock makes concurrent strikes wait, and the lock of the first key makes budget changes
     // wait. The next statement sees everything that was committed before.
-    lock_line(tx, id).await?;
+    lock_rotated_keys(tx, id).await?;
     let sql = format!(
         "INSERT INTO api_keys
              (id, first_id, account_id, hash, name, hint, submit_rate, read_rate, budget, budget_period,
               operator_budget, expires_at, disabled, suspended_at, suspended_for, made_by)
          SELECT $1, first_id, account_id, $3, name, $4, submit_rate, read_rate, budget, budget_period, operator_budget,
-             {EXPIRY_OF_LINE}, disabled, suspended_at, suspended_for, made_by
+             {LATEST_EXPIRY}, disabled, suspended_at, suspended_for, made_by
          FROM api_keys old WHERE id = $2 AND revoked_at IS NULL RETURNING {KEY}"
     );
     let new_id = tx.new_id();
@@ -195,7 +195,7 @@ async fn change(tx: &Transaction<'_>, id: Id, change: KeyChange, by_operator: bo
     };
     let find = format!("SELECT {KEY} FROM api_keys WHERE id = $1");
     if !matches!(change, KeyChange::Budget(_)) {
-        lock_line(tx, id).await?;
+        lock_rotated_keys(tx, id).await?;
     }
     let before = tx.find(&find, &[&id], api_key).await?;
     let changed = match change {
@@ -209,11 +209,12 @@ async fn change(tx: &Transaction<'_>, id: Id, change: KeyChange, by_operator: bo
     };
     let mut differs = before != changed;
     if matches!(change, KeyChange::Enable | KeyChange::Lift) {
-        // After locking the line, so that no concurrent strike is missed. Its maker's strikes are cleared, too.
-        let of_maker =
-            format!("DELETE FROM person_strikes WHERE task_id IN (SELECT task_id FROM strikes WHERE {OF_LINE})");
+        // After locking the keys, so that no concurrent strike is missed. Its maker's strikes are cleared, too.
+        let of_maker = format!(
+            "DELETE FROM person_strikes WHERE task_id IN (SELECT task_id FROM strikes WHERE {OF_ROTATED_KEYS})"
+        );
         tx.execute(&of_maker, &[&id]).await?;
-        differs |= tx.execute(&format!("DELETE FROM strikes WHERE {OF_LINE}"), &[&id]).await? > 0;
+        differs |= tx.execute(&format!("DELETE FROM strikes WHERE {OF_ROTATED_KEYS}"), &[&id]).await? > 0;
     }
     if let Some((key, action)) = changed.as_ref().zip(action).filter(|_| differs) {
         let detail = match change {

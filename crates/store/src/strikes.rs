@@ -8,9 +8,9 @@ use crate::failure::DbResult;
 use tintype_domain::event::{self, EventType};
 use tintype_domain::model::Id;
 
-/// The condition for the strikes of the *line* of the key $1: this key and those that it was rotated from and to. An
-/// old key works beside the new one for a while, and its strikes count for both.
-pub(crate) const OF_LINE: &str =
+/// The condition for the strikes of the key $1 and of those that it was rotated from and to. An old key
+/// works beside the new one for a while, and its strikes count for both.
+pub(crate) const OF_ROTATED_KEYS: &str =
     "key_id IN (SELECT id FROM api_keys WHERE first_id = (SELECT first_id FROM api_keys WHERE id = $1))";
 
 /// A key or a person that gets a strike.
@@ -49,9 +49,9 @@ pub(crate) async fn strike(
 /// Adds a strike to the key of a task; returns whether that suspends the key, which the audit log records.
 async fn of_key(tx: &Transaction<'_>, task_id: Id, key_id: Id, rule: StrikeRule) -> DbResult<bool> {
     let (strikes, column) = ("strikes", "key_id");
-    let struck = Struck { id: key_id, table: "api_keys", columns: KEY, strikes, column, counts: OF_LINE };
-    // Concurrent strikes of the line wait for each other, so that each counts the others.
-    if lock_line(tx, key_id).await?.is_none() {
+    let struck = Struck { id: key_id, table: "api_keys", columns: KEY, strikes, column, counts: OF_ROTATED_KEYS };
+    // Concurrent strikes of rotated keys wait for each other, so that each counts the others.
+    if lock_rotated_keys(tx, key_id).await?.is_none() {
         return Ok(false);
     }
     let Some(row) = add(tx, task_id, &struck, rule).await? else { return Ok(false) };
@@ -78,10 +78,10 @@ async fn of_person(tx: &Transaction<'_>, task_id: Id, person_id: Id, rule: Strik
     Ok(true)
 }
 
-/// Locks a key and the first one of its line, as a rotation does; returns nothing if there is no such key.
-pub(crate) async fn lock_line(tx: &Transaction<'_>, key_id: Id) -> DbResult<Option<Row>> {
-    let line = "SELECT 1 FROM api_keys WHERE id IN ($1, (SELECT first_id FROM api_keys WHERE id = $1)) ORDER BY id";
-    tx.lock(line, &[&key_id]).await
+/// Locks a key and the first one that it was rotated from, as a rotation does; returns nothing if there is no such key.
+pub(crate) async fn lock_rotated_keys(tx: &Transaction<'_>, key_id: Id) -> DbResult<Option<Row>> {
+    let keys = "SELECT 1 FROM api_keys WHERE id IN ($1, (SELECT first_id FROM api_keys WHERE id = $1)) ORDER BY id";
+    tx.lock(keys, &[&key_id]).await
 }
 
 /// Adds a strike to a row that is locked; returns its columns if that suspends it.
