@@ -66,7 +66,7 @@ async fn name(
 ) -> Result<Option<String>, StoreError> {
     match reference {
         StoredReference::Upload(id) => {
-            let upload = shared.store.held_upload(claim.account_id, claim.surface, id).await?;
+            let upload = shared.store.find_upload_even_removed(claim.account_id, claim.surface, id).await?;
             Ok(upload.map(|upload| upload.picture.name))
         }
         StoredReference::Result { task, number } => {

@@ -79,7 +79,7 @@ impl Caller {
                 continue;
             };
             let upload = upload.parse().expect("an id");
-            let held = store.held_upload(self.account.id, Surface::Api, upload).await.expect("a store");
+            let held = store.find_upload_even_removed(self.account.id, Surface::Api, upload).await.expect("a store");
             widths.push(held.expect("an upload").picture.width.to_string());
         }
         widths

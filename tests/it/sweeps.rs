@@ -121,7 +121,10 @@ async fn a_process_that_died_during_a_sweep_holds_its_day_until_the_claim_ends()
     service.clock.advance(ORPHAN_AGE * 2);
     let orphan = left_behind(&service, task).await;
     let days = service.shared.files.days().await.expect("a list");
-    assert_eq!(service.shared.store.take_sweep(&days, FILE_SWEEP_LEASE).await.expect("a store").as_ref(), days.first());
+    assert_eq!(
+        service.shared.store.claim_sweep(&days, FILE_SWEEP_LEASE).await.expect("a store").as_ref(),
+        days.first()
+    );
     assert_eq!(service.sweeper.sweep_orphans_in_turn().await, 0, "another process holds the claim");
     service.clock.advance(FILE_SWEEP_LEASE);
     assert_eq!(service.sweeper.sweep_orphans_in_turn().await, 1);

@@ -108,7 +108,7 @@ pub const GALLERY_BATCH: u32 = 256;
 const INDEX_COMMITS: usize = 8;
 
 /// A page of up to `limit` of these ids, and the id before which the next page begins, or `unseen` if there are fewer.
-pub(super) fn cut(mut found: Vec<Id>, unseen: Option<Id>, limit: u32) -> (Vec<Id>, Option<Id>) {
+pub(super) fn paginate(mut found: Vec<Id>, unseen: Option<Id>, limit: u32) -> (Vec<Id>, Option<Id>) {
     if found.len() <= limit as usize {
         return (found, unseen);
     }
@@ -182,7 +182,7 @@ pub(super) async fn delete_of(tx: &Transaction<'_>, table: &str, tasks: &[Id]) -
 
 /// Takes tasks out of the search that still have their prompts. Returns them; SQLite takes fewer if their prompts are
 /// long.
-pub(super) async fn unsearch<'a>(tx: &Transaction<'_>, tasks: &'a [Id]) -> DbResult<&'a [Id]> {
+pub(super) async fn remove_from_index<'a>(tx: &Transaction<'_>, tasks: &'a [Id]) -> DbResult<&'a [Id]> {
     let gone = match tx {
         Transaction::Sqlite(..) => super::sqlite::overwrite_words(tx, tasks).await?,
         Transaction::Postgres(..) => tasks,
@@ -195,9 +195,9 @@ pub(super) async fn unsearch<'a>(tx: &Transaction<'_>, tasks: &'a [Id]) -> DbRes
     Ok(gone)
 }
 
-/// Deletes what the gallery keeps of tasks, except their deletion, like [`unsearch`].
+/// Deletes what the gallery keeps of tasks, except their deletion, like [`remove_from_index`].
 pub(super) async fn forget<'a>(tx: &Transaction<'_>, tasks: &'a [Id]) -> DbResult<&'a [Id]> {
-    let gone = unsearch(tx, tasks).await?;
+    let gone = remove_from_index(tx, tasks).await?;
     for table in ["failed_prompts", "stars", "board_tasks", "shared_links"] {
         delete_of(tx, table, gone).await?;
     }
@@ -454,7 +454,7 @@ impl Store {
         let seen: Vec<(Id, bool)> = self.driver.list(sql, &[&account_id, &author, &upper(before), &most], seen).await?;
         let last = seen.last().map(|(id, _)| *id).filter(|_| seen.len() == most as usize);
         let found = seen.into_iter().filter_map(|(id, fits)| fits.then_some(id)).collect();
-        page(&self.driver, cut(found, last, limit)).await
+        page(&self.driver, paginate(found, last, limit)).await
     }
 
     /// Restores tasks from the bin; with an `author`, only this person's. Returns them. Erased tasks cannot be

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::driver::{Dialect, List, Parameter, Store, Transaction, with_store};
 use super::failure::DbResult;
-use super::gallery::{delete_of, forget, unsearch};
+use super::gallery::{delete_of, forget, remove_from_index};
 use super::{Audit, LONGEST_PAUSE, Result};
 use tintype_domain::model::Id;
 use tintype_system::clock::Timestamp;
@@ -63,7 +63,7 @@ async fn erase(tx: &Transaction<'_>, account_id: Id, latest: Id) -> DbResult<usi
         tx.locking("FOR UPDATE SKIP LOCKED")
     );
     let due: Vec<Id> = tx.list(&due, &[&account_id, &latest, &batch(tx)], |row| row.get("task_id")).await?;
-    let erased = unsearch(tx, &due).await?;
+    let erased = remove_from_index(tx, &due).await?;
     let blank = format!("UPDATE tasks SET {ERASED} WHERE id {}", tx.in_list(1));
     tx.execute(&blank, &[&List(erased)]).await?;
     delete_of(tx, "failed_prompts", erased).await?;
@@ -123,7 +123,7 @@ impl Store {
 
     /// Claims the first due one of `sweeps`, by the database's time; `None` if none is due. Postpones it by `hold`, so
     /// that no other process claims it. A sweep that was never claimed is due.
-    pub async fn take_sweep(&self, sweeps: &[String], hold: Duration) -> Result<Option<String>> {
+    pub async fn claim_sweep(&self, sweeps: &[String], hold: Duration) -> Result<Option<String>> {
         let wanted = self.driver.either(
             "(SELECT value AS name, key AS place FROM json_each($1)) wanted",
             "unnest(CAST($1 AS text[])) WITH ORDINALITY AS wanted (name, place)",

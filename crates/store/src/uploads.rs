@@ -102,7 +102,7 @@ impl Store {
     }
 
     /// The finished upload of this account and surface, even if it was removed.
-    pub async fn held_upload(&self, account_id: Id, surface: Surface, id: Id) -> Result<Option<Upload>> {
+    pub async fn find_upload_even_removed(&self, account_id: Id, surface: Surface, id: Id) -> Result<Option<Upload>> {
         let sql = format!(
             "SELECT {COLUMNS} FROM uploads WHERE id = $1 AND account_id = $2 AND surface = $3 AND name IS NOT NULL"
         );
@@ -111,7 +111,7 @@ impl Store {
 
     /// The finished upload of this account and surface, unless it was removed.
     pub async fn find_upload(&self, account_id: Id, surface: Surface, id: Id) -> Result<Option<Upload>> {
-        Ok(self.held_upload(account_id, surface, id).await?.filter(|upload| upload.removed_at.is_none()))
+        Ok(self.find_upload_even_removed(account_id, surface, id).await?.filter(|upload| upload.removed_at.is_none()))
     }
 
     /// The finished uploads of an account on one surface, newest first, older than the upload `before`.

@@ -74,7 +74,7 @@ impl Sweeper {
         // Without the lock this process claims no day, so that another process can. It sweeps each day once, even if a day
         // is due again before the last day is swept.
         while self.lock_for_removal().is_some()
-            && let Some(day) = self.take_sweep(&days).await
+            && let Some(day) = self.claim_sweep(&days).await
         {
             days.retain(|other| *other != day);
             let sweep = self.sweep_files(std::iter::once(day.clone()), FileRule::orphans(self.shared.store.now()));
@@ -89,8 +89,8 @@ impl Sweeper {
         removed
     }
 
-    pub(super) async fn take_sweep(&self, sweeps: &[String]) -> Option<String> {
-        match self.shared.store.take_sweep(sweeps, FILE_SWEEP_LEASE).await {
+    pub(super) async fn claim_sweep(&self, sweeps: &[String]) -> Option<String> {
+        match self.shared.store.claim_sweep(sweeps, FILE_SWEEP_LEASE).await {
             // On a full disk no sweep can be claimed, but a single process needs no claim, and removing files frees
             // space.
             Err(StoreError::Full(_)) if !self.shared.store.is_shared() => sweeps.first().cloned(),

@@ -244,7 +244,7 @@ impl Sweeper {
     pub async fn remove_old_in_turn(&self) {
         let Some(retention) = self.retention else { return };
         self.shared.removed_before.advance(self.shared.store.now().saturating_sub(retention));
-        if self.take_sweep(&[REMOVALS.to_owned()]).await.is_some() {
+        if self.claim_sweep(&[REMOVALS.to_owned()]).await.is_some() {
             self.renewing_claim(REMOVALS, self.remove_old()).await;
             self.postpone_sweep(REMOVALS, REMOVE_EVERY - SWEEP_SLACK).await;
         }

@@ -451,8 +451,8 @@ async fn an_unfinished_task_holds_its_upload_and_then_nothing_is_left_of_it() {
         service.clock.advance(2 * HOUR);
         assert_eq!(service.sweeper.sweep_uploads().await, 1, "a task needs the second one");
         assert!(!service.stored().await.iter().any(|name| name.contains(first.as_str())), "nor is its thumbnail left");
-        assert_eq!(store.held_upload(ada.account, Surface::Web, first).await.expect("a store"), None);
-        assert!(store.held_upload(ada.account, Surface::Web, second).await.expect("a store").is_some());
+        assert_eq!(store.find_upload_even_removed(ada.account, Surface::Web, first).await.expect("a store"), None);
+        assert!(store.find_upload_even_removed(ada.account, Surface::Web, second).await.expect("a store").is_some());
         store.fail_unleased(waiting, FailureCause::Operator, "The operator ended it.").await.expect("a store");
         assert_eq!(service.sweeper.sweep_uploads().await, 1);
         let old = ada.uploaded().await;

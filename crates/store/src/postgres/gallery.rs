@@ -2,7 +2,7 @@
 
 use super::PostgresStore;
 use crate::driver::{List, Parameter, between_faults};
-use crate::gallery::{FITS, GALLERY_BATCH, SCAN, cut};
+use crate::gallery::{FITS, GALLERY_BATCH, SCAN, paginate};
 use crate::tasks::upper;
 use crate::{GalleryFilter, Result};
 use tintype_domain::model::Id;
@@ -130,7 +130,7 @@ impl PostgresStore {
                 (found, all) = (rows[0].get("ids")?, true);
             }
         }
-        Ok(cut(found, last.filter(|_| !all), limit))
+        Ok(paginate(found, last.filter(|_| !all), limit))
     }
 
     pub(crate) async fn index_prompts(&self) -> Result<usize> {

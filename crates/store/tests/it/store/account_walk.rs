@@ -207,7 +207,7 @@ async fn uploads(store: &Store, account: Id) -> Result<()> {
     let upload = store.begin_upload(NewUpload::of(account, Surface::Web), 9).await?.expect("there is room");
     store.finish_upload(upload, UploadedPicture { name: "boat.png".into(), width: 1, height: 1 }).await?;
     store.count_uploads(account).await?;
-    store.held_upload(account, Surface::Web, upload).await?;
+    store.find_upload_even_removed(account, Surface::Web, upload).await?;
     store.list_uploads(account, Surface::Web, None, 9).await?;
     store.list_uploads(account, Surface::Web, Some(upload), 9).await?;
     store.remove_upload(account, Surface::Web, upload, Some(account)).await?;

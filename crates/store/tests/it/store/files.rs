@@ -53,16 +53,16 @@ case!(task_files_returns_each_existing_task, async |fx| {
 case!(a_sweep_is_claimed_by_one_process_at_a_time, async |fx| {
     let other = fx.another_process();
     let days = ["2026-11-21".to_owned(), "2026-11-20".to_owned()];
-    assert_eq!(fx.store.take_sweep(&[], HOLD).await?, None);
-    assert_eq!(fx.store.take_sweep(&days, HOLD).await?.as_ref(), Some(&days[0]), "the first due sweep of the list");
+    assert_eq!(fx.store.claim_sweep(&[], HOLD).await?, None);
+    assert_eq!(fx.store.claim_sweep(&days, HOLD).await?.as_ref(), Some(&days[0]), "the first due sweep of the list");
     fx.clock.advance(MILLISECOND);
-    assert_eq!(other.take_sweep(&days, HOLD).await?.as_ref(), Some(&days[1]));
-    assert_eq!(fx.store.take_sweep(&days, HOLD).await?, None);
+    assert_eq!(other.claim_sweep(&days, HOLD).await?.as_ref(), Some(&days[1]));
+    assert_eq!(fx.store.claim_sweep(&days, HOLD).await?, None);
     fx.clock.advance(HOLD - MILLISECOND * 2);
-    assert_eq!(other.take_sweep(&days, HOLD).await?, None);
+    assert_eq!(other.claim_sweep(&days, HOLD).await?, None);
     fx.clock.advance(MILLISECOND);
-    assert_eq!(other.take_sweep(&days, HOLD).await?.as_ref(), Some(&days[0]), "the claim was not renewed");
-    assert_eq!(fx.store.take_sweep(&days, HOLD).await?, None);
+    assert_eq!(other.claim_sweep(&days, HOLD).await?.as_ref(), Some(&days[0]), "the claim was not renewed");
+    assert_eq!(fx.store.claim_sweep(&days, HOLD).await?, None);
     Ok(())
 });
 
@@ -70,7 +70,7 @@ case!(one_of_several_processes_takes_a_due_sweep, async |fx| {
     let processes = [fx.another_process(), fx.another_process(), fx.store.clone()];
     let day = ["2026-11-21".to_owned()];
     for _ in 0..20 {
-        let taken = futures::future::try_join_all(processes.iter().map(|one| one.take_sweep(&day, HOLD))).await?;
+        let taken = futures::future::try_join_all(processes.iter().map(|one| one.claim_sweep(&day, HOLD))).await?;
         assert_eq!(taken.iter().flatten().count(), 1, "{taken:?}");
         fx.clock.advance(HOLD);
     }
@@ -79,7 +79,7 @@ case!(one_of_several_processes_takes_a_due_sweep, async |fx| {
 
 case!(a_postponed_sweep_is_due_after_its_pause, async |fx| {
     let day = ["2026-11-21".to_owned()];
-    let is_due = async || fx.store.take_sweep(&day, Duration::ZERO).await.map(|taken| taken.is_some());
+    let is_due = async || fx.store.claim_sweep(&day, Duration::ZERO).await.map(|taken| taken.is_some());
     for pause in [HOLD, HOLD / 2, LONGEST_PAUSE] {
         fx.another_process().postpone_sweep(&day[0], pause).await?;
         fx.clock.advance(pause - MILLISECOND);
@@ -96,10 +96,10 @@ case!(a_sweep_postponed_before_the_clock_was_set_back_is_due, async |fx| {
     let before = fx.clock.now();
     fx.clock.advance(MILLISECOND);
     fx.store.postpone_sweep(&day[0], LONGEST_PAUSE).await?;
-    assert_eq!(fx.store.take_sweep(&day, HOLD).await?, None);
+    assert_eq!(fx.store.claim_sweep(&day, HOLD).await?, None);
     fx.clock.set(before);
-    assert_eq!(fx.store.take_sweep(&day, HOLD).await?.as_ref(), Some(&day[0]));
-    assert_eq!(fx.store.take_sweep(&day, HOLD).await?, None);
+    assert_eq!(fx.store.claim_sweep(&day, HOLD).await?.as_ref(), Some(&day[0]));
+    assert_eq!(fx.store.claim_sweep(&day, HOLD).await?, None);
     Ok(())
 });
 
@@ -109,11 +109,11 @@ case!(deleting_an_old_sweep_changes_no_other, async |fx| {
     for _ in 0..3 {
         fx.store.postpone_sweep(&kept, LONGEST_PAUSE).await?;
         fx.clock.advance(LONGEST_PAUSE - MILLISECOND);
-        assert_eq!(fx.store.take_sweep(std::slice::from_ref(&kept), HOLD).await?, None);
+        assert_eq!(fx.store.claim_sweep(std::slice::from_ref(&kept), HOLD).await?, None);
     }
     let both = [gone, kept];
-    assert_eq!(fx.store.take_sweep(&both, HOLD).await?.as_ref(), Some(&both[0]), "a sweep without a row is due");
-    assert_eq!(fx.store.take_sweep(&both, HOLD).await?, None);
+    assert_eq!(fx.store.claim_sweep(&both, HOLD).await?.as_ref(), Some(&both[0]), "a sweep without a row is due");
+    assert_eq!(fx.store.claim_sweep(&both, HOLD).await?, None);
     Ok(())
 });
 

@@ -37,7 +37,7 @@ impl Fixture {
 case!(an_upload_is_seen_by_its_account_and_surface_once_it_is_finished, async |fixture| {
     let (ada, eve) = (fixture.account("ada", 0).await?, fixture.account("eve", 0).await?);
     let id = fixture.begun(ada, Surface::Web).await?;
-    assert_eq!(fixture.store.held_upload(ada, Surface::Web, id).await?, None);
+    assert_eq!(fixture.store.find_upload_even_removed(ada, Surface::Web, id).await?, None);
     assert_eq!(fixture.store.list_uploads(ada, Surface::Web, None, 10).await?, []);
     assert!(fixture.store.finish_upload(id, picture("a.png")).await?);
     assert!(!fixture.store.finish_upload(id, picture("b.png")).await?, "once");
@@ -45,7 +45,7 @@ case!(an_upload_is_seen_by_its_account_and_surface_once_it_is_finished, async |f
     let first = fixture.store.find_upload(ada, Surface::Web, id).await?.expect("an upload");
     assert_eq!((first.id, first.account_id, &first.picture), (id, ada, &picture("a.png")));
     for (account, surface) in [(eve, Surface::Web), (ada, Surface::Api)] {
-        assert_eq!(fixture.store.held_upload(account, surface, id).await?, None);
+        assert_eq!(fixture.store.find_upload_even_removed(account, surface, id).await?, None);
         assert!(!fixture.store.remove_upload(account, surface, id, None).await?);
     }
     let second = fixture.upload(ada, Surface::Web, "second.png").await?;
@@ -128,12 +128,12 @@ case!(a_removed_upload_is_held_until_its_file_is_gone, async |fixture| {
     let removed = Upload { removed_at: Some(fixture.store.now()), ..upload };
     assert_eq!(fixture.store.find_upload(ada, Surface::Web, removed.id).await?, None);
     assert_eq!(fixture.store.list_uploads(ada, Surface::Web, None, 10).await?, []);
-    assert_eq!(fixture.store.held_upload(ada, Surface::Web, removed.id).await?, Some(removed.clone()));
+    assert_eq!(fixture.store.find_upload_even_removed(ada, Surface::Web, removed.id).await?, Some(removed.clone()));
     assert_eq!(fixture.store.removed_uploads(fixture.store.now(), 10).await?, []);
     fixture.clock.advance(MILLISECOND);
     assert_eq!(fixture.store.removed_uploads(fixture.store.now(), 10).await?, std::slice::from_ref(&removed));
     fixture.store.forget_upload_file(removed.id).await?;
-    assert_eq!(fixture.store.held_upload(ada, Surface::Web, removed.id).await?, None);
+    assert_eq!(fixture.store.find_upload_even_removed(ada, Surface::Web, removed.id).await?, None);
     assert_eq!(fixture.store.removed_uploads(Timestamp::MAX, 10).await?, []);
     let known = async || Ok::<_, StoreError>(fixture.store.task_files(&[removed.id]).await?.len());
     assert_eq!(fixture.store.delete_uploads(fixture.store.now().saturating_sub(MILLISECOND)).await?, 0);
