@@ -117,7 +117,7 @@ string_enum! {
         /// An invitation was revoked.
         RevokeInvitation = "audit-revoke-invitation",
         /// A person matches no rule of the account any more, and lost access.
-        ShutOut = "audit-shut-out",
+        RevokeAccess = "audit-shut-out",
         /// A person got another role. The detail is the role.
         ChangeRole = "audit-change-role",
         /// The password of a person was set.

@@ -48,7 +48,7 @@ pub struct Invitation {
 
 /// Someone who accepts an invitation.
 #[derive(Clone)]
-pub struct Acceptance {
+pub struct InvitationAcceptance {
     /// The hash of its token.
     pub hash: TokenHash,
     /// The name of the new person.
@@ -59,7 +59,7 @@ pub struct Acceptance {
     pub source: String,
 }
 
-tintype_domain::opaque_debug!(Acceptance);
+tintype_domain::opaque_debug!(InvitationAcceptance);
 
 /// The invitations that have not expired at the time $1.
 const OPEN: &str = "SELECT i.id, i.account_id, i.role, i.places, i.expires_at, a.name AS account, p.name AS maker,
@@ -123,7 +123,7 @@ impl Store {
 
     /// Adds a person to an invitation's account, and takes one of its places. The audit log names the person as the
     /// actor.
-    pub async fn accept_invitation(&self, new: Acceptance) -> Result<PersonAdded> {
+    pub async fn accept_invitation(&self, new: InvitationAcceptance) -> Result<PersonAdded> {
         self.write(Effect::ChangePerson, async move |tx| {
             // What ends the rights of its maker waits for the lock, or this waits for that and looks again. People are
             // locked before accounts.

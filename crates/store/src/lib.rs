@@ -67,7 +67,7 @@ pub use self::driver::Store;
 pub use self::endpoints::{EndpointChange, NewEndpoint};
 pub use self::error::{Cause, OpenError, StoreError};
 pub use self::gallery::{Board, BoardWrite, GalleryFilter, GalleryPage, MOST_COUNTED, TaskState};
-pub use self::invitations::{Acceptance, Invitation, NewInvitation};
+pub use self::invitations::{Invitation, InvitationAcceptance, NewInvitation};
 pub use self::keys::{KeyChange, NewKey};
 pub use self::leases::{
     AttemptProgress, Cancellation, Claim, LONGEST_DELAY, LONGEST_LEASE, Lease, LeaseWrite, MAX_LOST_LEASES, Reclaim,

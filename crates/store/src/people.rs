@@ -49,7 +49,7 @@ pub enum PersonChange {
     Lift,
     /// Removes the password, and ends all sessions, sign-in links and authentication requests to a provider of the
     /// person.
-    ShutOut,
+    RevokeAccess,
 }
 
 /// A session to begin.
@@ -252,13 +252,13 @@ async fn change(tx: &Transaction<'_>, id: Id, change: &PersonChange) -> DbResult
             );
             tx.find(&sql, &[&id, &role], person).await?
         }
-        PersonChange::Password(_) | PersonChange::ShutOut => {
+        PersonChange::Password(_) | PersonChange::RevokeAccess => {
             let password = if let PersonChange::Password(hash) = change { Some(hash) } else { None };
             let sql =
                 format!("UPDATE people SET password = $2, sessions_ended_at = $3 WHERE id = $1 RETURNING {PERSON}");
             let changed = tx.find(&sql, &[&id, &password, &tx.now()], person).await?;
             second_factor::end_sessions(tx, id, None).await?;
-            if matches!(change, PersonChange::ShutOut) {
+            if matches!(change, PersonChange::RevokeAccess) {
                 tx.execute("DELETE FROM invitations WHERE person_id = $1", &[&id]).await?;
             }
             changed
@@ -273,7 +273,7 @@ async fn change(tx: &Transaction<'_>, id: Id, change: &PersonChange) -> DbResult
         }
     };
     // The person does not show every password and session.
-    let ends_sessions = matches!(change, PersonChange::Password(_) | PersonChange::ShutOut);
+    let ends_sessions = matches!(change, PersonChange::Password(_) | PersonChange::RevokeAccess);
     if let Some(person) = &changed
         && (ends_sessions || has_strikes || before != *person)
     {
@@ -282,7 +282,7 @@ async fn change(tx: &Transaction<'_>, id: Id, change: &PersonChange) -> DbResult
             PersonChange::Role(role) | PersonChange::RoleByRule(role) => of(Action::ChangeRole).with(role),
             PersonChange::Password(_) => of(Action::SetPassword),
             PersonChange::Lift => of(Action::Lift),
-            PersonChange::ShutOut => of(Action::ShutOut),
+            PersonChange::RevokeAccess => of(Action::RevokeAccess),
         };
         tx.audit(audited).await?;
     }

@@ -80,7 +80,7 @@ pub(super) async fn follow(studio: &Studio, person: &Person, claims: &Claims) ->
             Ok(())
         }
         Access::Denied => {
-            store.change_person(person.id, PersonChange::ShutOut).await?;
+            store.change_person(person.id, PersonChange::RevokeAccess).await?;
             tracing::info!(
                 person = %person.id, account = %account.id,
                 "person matches no --oidc-join rule any more; signed out everywhere"

@@ -136,7 +136,7 @@ async fn a_role_follows_the_provider_until_no_rule_matches() {
     refused(&scene.sign_in().await, FORBIDDEN, "no longer gives you access");
     assert!(!scene.is_in("ada").await);
     let log = store.audit_entries(Some(ada.account_id), None, 9).await.expect("a store");
-    assert_eq!((log[0].audited.action, log[0].audited.subject.as_deref()), (Action::ShutOut, Some("ada")));
+    assert_eq!((log[0].audited.action, log[0].audited.subject.as_deref()), (Action::RevokeAccess, Some("ada")));
     scene.provider.claims(&json!({"groups": ["chiefs"]}));
     entered(&scene.sign_in().await);
     // The last owner stays one, so that the account has one.

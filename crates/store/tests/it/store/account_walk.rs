@@ -11,9 +11,9 @@ use tintype_domain::model::{FailureCause, Id, Surface};
 use tintype_domain::person::Role;
 use tintype_domain::request::GenerateRequest;
 use tintype_store::{
-    Acceptance, AccountChange, BoardWrite, Cancellation, EntryFilter, GalleryFilter, NewEndpoint, NewInvitation,
-    NewKey, NewSharedLink, NewUpload, Newcomer, Result, SoughtPreview, Store, Submission, Target, TaskState,
-    UploadedPicture, UsageBy, UsageFilter,
+    AccountChange, BoardWrite, Cancellation, EntryFilter, GalleryFilter, InvitationAcceptance, NewEndpoint,
+    NewInvitation, NewKey, NewSharedLink, NewUpload, Newcomer, Result, SoughtPreview, Store, Submission, Target,
+    TaskState, UploadedPicture, UsageBy, UsageFilter,
 };
 
 const MINUTE: Duration = Duration::from_secs(60);
@@ -62,7 +62,7 @@ async fn invitations(store: &Store, account_id: Id) -> Result<()> {
     store.list_invitations(account_id).await?;
     store.find_invitation(hash).await?;
     let (name, password, source) = ("ada.joins".into(), "$hash".into(), "192.0.2.1".into());
-    store.accept_invitation(Acceptance { hash, name, password, source }).await?;
+    store.accept_invitation(InvitationAcceptance { hash, name, password, source }).await?;
     store.revoke_invitation(account_id, id).await?;
     Ok(())
 }

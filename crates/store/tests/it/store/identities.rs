@@ -130,7 +130,7 @@ case!(somebody_who_is_shut_out_has_no_way_in_but_a_new_one, async |fixture| {
     assert!(fixture.store.create_link(ada.id, link.hash(), session(&link).expires_at).await?);
     let (_, invitation) = fixture.invite(account, ada.id, 2).await?.expect("an invitation");
     fixture.clock.advance(Duration::from_millis(1));
-    let person = fixture.store.change_person(ada.id, PersonChange::ShutOut).await?.expect("a person");
+    let person = fixture.store.change_person(ada.id, PersonChange::RevokeAccess).await?.expect("a person");
     assert!(!person.has_password && person.role == Role::Owner);
     assert!(fixture.store.find_session(token.hash()).await?.is_none());
     assert!(fixture.store.find_link(link.hash()).await?.is_none());

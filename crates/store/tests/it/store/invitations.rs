@@ -3,8 +3,8 @@
 use tintype_domain::model::Id;
 use tintype_domain::person::{MAX_PEOPLE, Person, Role, Token, TokenHash};
 use tintype_store::{
-    Acceptance, AccountChange, Action, Actor, DeleteSessions, NewInvitation, PersonAdded, PersonChange, Result, Store,
-    Via,
+    AccountChange, Action, Actor, DeleteSessions, InvitationAcceptance, NewInvitation, PersonAdded, PersonChange,
+    Result, Store, Via,
 };
 
 use super::fixture::{DAY, Fixture, MILLISECOND};
@@ -35,8 +35,8 @@ impl Fixture {
     }
 }
 
-fn acceptance(hash: TokenHash, name: &str) -> Acceptance {
-    Acceptance { hash, name: name.into(), password: format!("$of {name}"), source: "192.0.2.1".into() }
+fn acceptance(hash: TokenHash, name: &str) -> InvitationAcceptance {
+    InvitationAcceptance { hash, name: name.into(), password: format!("$of {name}"), source: "192.0.2.1".into() }
 }
 
 case!(an_invitation_lets_as_many_people_in_as_it_has_places, async |fx| {
