@@ -72,12 +72,12 @@ pub struct AttemptFailure {
     /// How long the endpoint gets nothing at all.
     pub hold: Duration,
     /// The consequence for the endpoint.
-    pub verdict: Verdict,
+    pub effect: EndpointEffect,
 }
 
 /// The consequence of a failed attempt for its endpoint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Verdict {
+pub enum EndpointEffect {
     /// None.
     Nothing,
     /// It is failing from now on, if it was not already.
@@ -333,7 +333,7 @@ async fn failed(tx: &Transaction<'_>, id: Id, attempt: u32, failure: AttemptFail
     if tx.execute(sql, &[&id, &attempt, &again_at, &status, &trouble]).await? == 0 {
         return Ok(AttemptWrite::Lost);
     }
-    if failure.verdict == Verdict::Nothing {
+    if failure.effect == EndpointEffect::Nothing {
         return Ok(AttemptWrite::Done);
     }
     let sql = "UPDATE endpoints SET failing_since = coalesce(failing_since, $2), resume_at = $3
@@ -341,9 +341,9 @@ async fn failed(tx: &Transaction<'_>, id: Id, attempt: u32, failure: AttemptFail
     let resume_at = now.saturating_add(failure.hold);
     let failing_since: Option<Timestamp> =
         tx.find(sql, &[&endpoint_id, &now, &resume_at], |row| row.get("failing_since")).await?;
-    let reason = match (failure.verdict, failing_since) {
-        (Verdict::Gone, Some(_)) => DisabledFor::Gone,
-        (Verdict::FailingSince(dead), Some(since)) if since <= dead => DisabledFor::Failing,
+    let reason = match (failure.effect, failing_since) {
+        (EndpointEffect::Gone, Some(_)) => DisabledFor::Gone,
+        (EndpointEffect::FailingSince(dead), Some(since)) if since <= dead => DisabledFor::Failing,
         _ => return Ok(AttemptWrite::Done),
     };
     endpoints::disable(tx, endpoint_id, reason).await?;

@@ -61,7 +61,7 @@ pub use self::audit::{Audit, Drift};
 pub use self::audit_log::{Action, Actor, AuditEntry, AuditedChange, Via};
 pub use self::calls::{Attachment, CALL_LIFE, Call, CallEnd, FOUND_UNCOUNTED_WITHIN, Origin};
 pub use self::deliveries::{
-    AttemptEnd, AttemptFailure, AttemptWrite, DeliveryClaim, DueEndpoint, LONGEST_WAIT, Verdict,
+    AttemptEnd, AttemptFailure, AttemptWrite, DeliveryClaim, DueEndpoint, EndpointEffect, LONGEST_WAIT,
 };
 pub use self::driver::Store;
 pub use self::endpoints::{EndpointChange, NewEndpoint};

@@ -25,7 +25,7 @@ use tintype_domain::endpoint::{AddedBy, Trouble};
 use tintype_domain::event::{EventType, webhook_id};
 use tintype_domain::model::{Id, Surface};
 use tintype_outbound::receivers::{NoAnswer, ReceiverAnswer, Receivers, SignedRequest};
-use tintype_store::{AttemptEnd, AttemptFailure, AttemptWrite, DeliveryClaim, DueEndpoint, Result, Verdict};
+use tintype_store::{AttemptEnd, AttemptFailure, AttemptWrite, DeliveryClaim, DueEndpoint, EndpointEffect, Result};
 use tintype_system::locked::Locked as _;
 
 use self::attempt_slots::{AttemptSlot, AttemptSlots};
@@ -199,18 +199,18 @@ impl Deliverer {
         };
         let is_test = claim.event.kind == EventType::Test;
         let dead = now.saturating_sub(DISABLE_AFTER);
-        let verdict = match status {
-            Some(410) => Verdict::Gone,
-            _ if is_test => Verdict::Nothing,
-            _ if claim.id.timestamp() <= dead => Verdict::FailingSince(dead),
-            _ => Verdict::Failing,
+        let effect = match status {
+            Some(410) => EndpointEffect::Gone,
+            _ if is_test => EndpointEffect::Nothing,
+            _ if claim.id.timestamp() <= dead => EndpointEffect::FailingSince(dead),
+            _ => EndpointEffect::Failing,
         };
-        let again_in = match verdict {
-            Verdict::Gone | Verdict::Nothing => None,
+        let again_in = match effect {
+            EndpointEffect::Gone | EndpointEffect::Nothing => None,
             _ => schedule::wait_after(attempt, retry_after, rand::random::<f64>()),
         };
         let hold = retry_after.unwrap_or_default().max(MIN_PAUSE);
-        AttemptEnd::Failed(AttemptFailure { status, trouble, again_in, hold, verdict })
+        AttemptEnd::Failed(AttemptFailure { status, trouble, again_in, hold, effect })
     }
 }
 

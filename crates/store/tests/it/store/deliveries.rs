@@ -6,16 +6,16 @@ use tintype_domain::endpoint::{DeliveryState, DisabledFor, EndpointState, Troubl
 use tintype_domain::event::{EventType, Subscription};
 use tintype_domain::model::Id;
 use tintype_store::{
-    AccountChange, Action, AttemptEnd, AttemptFailure, AttemptWrite, DeliveryClaim, EndpointChange, LONGEST_WAIT,
-    NewEndpoint, Result, Store, Verdict, Via,
+    AccountChange, Action, AttemptEnd, AttemptFailure, AttemptWrite, DeliveryClaim, EndpointChange, EndpointEffect,
+    LONGEST_WAIT, NewEndpoint, Result, Store, Via,
 };
 use tintype_system::clock::Clock;
 
 use super::endpoints::{add, claim, claim_one, complete, deliver, endpoint, found, new_endpoint};
 use super::fixture::{DAY, Fixture, MILLISECOND, MINUTE};
 
-fn failure(verdict: Verdict) -> AttemptFailure {
-    AttemptFailure { status: Some(500), trouble: None, again_in: Some(MINUTE), hold: MILLISECOND, verdict }
+fn failure(effect: EndpointEffect) -> AttemptFailure {
+    AttemptFailure { status: Some(500), trouble: None, again_in: Some(MINUTE), hold: MILLISECOND, effect }
 }
 
 async fn fail(fx: &Fixture, claim: &DeliveryClaim, failure: AttemptFailure) -> Result<AttemptWrite> {
@@ -45,7 +45,7 @@ case!(an_attempt_belongs_to_one_process_until_its_lease_ends, async |fx| {
     assert_eq!((second.id, second.event.id, second.attempt), (first.id, first.event.id, 2));
     let before = fx.store.find_delivery(first.id).await?;
     assert_eq!(deliver(fx, &first).await?, AttemptWrite::Lost);
-    assert_eq!(fail(fx, &first, failure(Verdict::Gone)).await?, AttemptWrite::Lost);
+    assert_eq!(fail(fx, &first, failure(EndpointEffect::Gone)).await?, AttemptWrite::Lost);
     assert_eq!(fx.store.find_delivery(first.id).await?, before);
     assert_eq!(deliver(fx, &second).await?, AttemptWrite::Done);
     assert_eq!(deliver(fx, &second).await?, AttemptWrite::Lost);
@@ -88,7 +88,8 @@ case!(a_failed_attempt_is_made_again_until_it_is_given_up, async |fx| {
     complete(fx, ada).await?;
     let first = claim_one(fx, endpoint).await?;
     let failed_at = fx.clock.now();
-    let no_answer = AttemptFailure { status: None, trouble: Some(Trouble::Timeout), ..failure(Verdict::Failing) };
+    let no_answer =
+        AttemptFailure { status: None, trouble: Some(Trouble::Timeout), ..failure(EndpointEffect::Failing) };
     assert_eq!(fail(fx, &first, no_answer).await?, AttemptWrite::Done);
     let delivery = fx.store.find_delivery(first.id).await?.expect("a delivery");
     assert_eq!((delivery.status, delivery.trouble), (None, Some(Trouble::Timeout)));
@@ -98,7 +99,7 @@ case!(a_failed_attempt_is_made_again_until_it_is_given_up, async |fx| {
     let second = claim_one(fx, endpoint).await?;
     assert_eq!((second.attempt, second.endpoint.state()), (2, EndpointState::Failing));
     assert_eq!(
-        fail(fx, &second, AttemptFailure { again_in: None, ..failure(Verdict::Failing) }).await?,
+        fail(fx, &second, AttemptFailure { again_in: None, ..failure(EndpointEffect::Failing) }).await?,
         AttemptWrite::Done
     );
     let delivery = fx.store.find_delivery(first.id).await?.expect("a delivery");
@@ -127,7 +128,7 @@ case!(an_endpoint_waits_as_long_as_its_receiver_asks, async |fx| {
     }
     let [first, second] = &claim(fx, endpoint, 2).await?[..] else { panic!("two are due") };
     let hold = 30 * MINUTE;
-    fail(fx, first, AttemptFailure { again_in: Some(hold), hold, ..failure(Verdict::Failing) }).await?;
+    fail(fx, first, AttemptFailure { again_in: Some(hold), hold, ..failure(EndpointEffect::Failing) }).await?;
     assert_eq!(due(&fx.store).await?, []);
     fx.clock.advance(hold - MILLISECOND);
     assert_eq!(due(&fx.store).await?, []);
@@ -136,7 +137,7 @@ case!(an_endpoint_waits_as_long_as_its_receiver_asks, async |fx| {
     assert_eq!(due(&fx.store).await?, [endpoint]);
     let again = fx.store.claim_deliveries(&[(endpoint, 3)], MINUTE).await?;
     assert_eq!(again.len(), 3, "the lease of the second attempt has ended");
-    fail(fx, &again[0], AttemptFailure { hold: DAY, ..failure(Verdict::Failing) }).await?;
+    fail(fx, &again[0], AttemptFailure { hold: DAY, ..failure(EndpointEffect::Failing) }).await?;
     assert_eq!(due(&fx.store).await?, []);
     deliver(fx, &again[1]).await?;
     fx.clock.advance(MINUTE);
@@ -152,15 +153,15 @@ case!(an_endpoint_that_is_gone_or_dead_is_disabled, async |fx| {
         complete(fx, ada).await?;
     }
     let until_gone = claim_one(fx, gone).await?;
-    let disabled = fail(fx, &until_gone, AttemptFailure { again_in: None, ..failure(Verdict::Gone) }).await?;
+    let disabled = fail(fx, &until_gone, AttemptFailure { again_in: None, ..failure(EndpointEffect::Gone) }).await?;
     assert_eq!(disabled, AttemptWrite::Disabled(DisabledFor::Gone));
     assert_eq!(found(fx, gone).await?.disabled_for, Some(DisabledFor::Gone));
     let deliveries = fx.store.list_deliveries(gone, None, 10).await?;
     assert!(deliveries.len() == 2 && deliveries.iter().all(|delivery| delivery.state() == DeliveryState::Failed));
 
     let begun = fx.clock.now();
-    let since = |at| failure(Verdict::FailingSince(at));
-    assert_eq!(fail(fx, &claim_one(fx, dead).await?, failure(Verdict::Failing)).await?, AttemptWrite::Done);
+    let since = |at| failure(EndpointEffect::FailingSince(at));
+    assert_eq!(fail(fx, &claim_one(fx, dead).await?, failure(EndpointEffect::Failing)).await?, AttemptWrite::Done);
     fx.clock.advance(MINUTE);
     let before = begun.saturating_sub(MILLISECOND);
     assert_eq!(fail(fx, &claim_one(fx, dead).await?, since(before)).await?, AttemptWrite::Done, "not for so long");
@@ -210,7 +211,7 @@ case!(a_delivery_postponed_before_the_clock_was_set_back_is_due, async |fx| {
     let endpoint = endpoint(fx, ada).await?.id;
     complete(fx, ada).await?;
     let hold = Duration::from_secs(20 * 3_600);
-    let failed = AttemptFailure { again_in: Some(hold), hold, ..failure(Verdict::Failing) };
+    let failed = AttemptFailure { again_in: Some(hold), hold, ..failure(EndpointEffect::Failing) };
     fail(fx, &claim_one(fx, endpoint).await?, failed).await?;
     let behind = Clock::manual(fx.clock.now().saturating_sub(LONGEST_WAIT - hold));
     let process = fx.process_with_clock(&behind);
@@ -231,7 +232,7 @@ case!(a_test_and_a_replay_go_first_and_do_not_wait_for_an_endpoint, async |fx| {
     for _ in 0..2 {
         complete(fx, ada).await?;
     }
-    let held = AttemptFailure { hold: DAY, ..failure(Verdict::Failing) };
+    let held = AttemptFailure { hold: DAY, ..failure(EndpointEffect::Failing) };
     let waiting = claim_one(fx, endpoint).await?;
     fail(fx, &waiting, held).await?;
     assert_eq!(due(&fx.store).await?, []);
@@ -257,7 +258,7 @@ case!(a_test_and_a_replay_go_first_and_do_not_wait_for_an_endpoint, async |fx| {
     let claim = claim_one(fx, endpoint).await?;
     assert_eq!((claim.id, claim.attempt), (waiting.id, 2));
     fx.store.replay_delivery(waiting.id).await?;
-    fail(fx, &claim, failure(Verdict::Nothing)).await?;
+    fail(fx, &claim, failure(EndpointEffect::Nothing)).await?;
     let again = claim_one(fx, endpoint).await?;
     assert_eq!((again.id, again.attempt), (waiting.id, 3), "the end of an attempt leaves a replay alone");
 

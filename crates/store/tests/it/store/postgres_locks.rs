@@ -8,8 +8,8 @@ use tintype_domain::key::KeySecret;
 use tintype_domain::model::{FailureCause, Status, Surface, TaskRef};
 use tintype_store::postgres;
 use tintype_store::{
-    AttemptEnd, AttemptFailure, AttemptProgress, AttemptWrite, EndpointChange, Lease, LeaseWrite, NewKey, NewUpload,
-    Reclaim, Result, Right, StartLimit, Submission, Verdict,
+    AttemptEnd, AttemptFailure, AttemptProgress, AttemptWrite, EndpointChange, EndpointEffect, Lease, LeaseWrite, NewKey,
+    NewUpload, Reclaim, Result, Right, StartLimit, Submission,
 };
 
 use super::endpoints::{claim, claim_one, complete, endpoint};
@@ -256,7 +256,7 @@ async fn the_end_of_an_attempt_locks_its_endpoint_before_its_delivery() -> Resul
         trouble: None,
         again_in: Some(LEASE),
         hold: LEASE,
-        verdict: Verdict::Failing,
+        effect: EndpointEffect::Failing,
     };
     let claims = claim(&fx, endpoint, 3).await?;
     let failed = AttemptEnd::Failed(failure);
