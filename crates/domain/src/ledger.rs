@@ -21,7 +21,7 @@ const COMPLETED_FOR_ONE: i64 = 4;
 
 /// The credits of an account.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Holding {
+pub struct AccountCredits {
     /// All credits, expired ones included until they lapse.
     pub balance: i64,
     /// Tasks that have not ended.
@@ -159,7 +159,7 @@ pub fn check_positive(amount: i64) -> Result<(), NotPositive> {
     if amount > 0 { Ok(()) } else { Err(NotPositive) }
 }
 
-impl Holding {
+impl AccountCredits {
     /// Credits for paying tasks, not counting expired grants.
     pub fn spendable(&self, now: Timestamp) -> i64 {
         let (_, expired) = self.expiring(now);
@@ -312,14 +312,14 @@ mod tests {
     }
 
     prop_compose! {
-        fn holding()(
+        fn credits()(
             grants in grants(),
             lasting in 0..60_i64,
             unfinished in 0..4_u32,
             low_balance in prop::option::of(1..80_i64),
-        ) -> Holding {
+        ) -> AccountCredits {
             let balance = lasting + grants.iter().map(|grant| grant.remaining).sum::<i64>();
-            Holding { balance, unfinished, grants, low_balance }
+            AccountCredits { balance, unfinished, grants, low_balance }
         }
     }
 
@@ -327,9 +327,9 @@ mod tests {
         parts.iter().map(|part| part.credits).sum()
     }
 
-    /// The holding after a debit.
-    fn after(holding: &Holding, debit: &Debit) -> Holding {
-        let mut left = Holding { balance: debit.balance, ..holding.clone() };
+    /// The credits after a debit.
+    fn after(credits: &AccountCredits, debit: &Debit) -> AccountCredits {
+        let mut left = AccountCredits { balance: debit.balance, ..credits.clone() };
         for part in &debit.parts {
             let grant = left.grants.iter_mut().find(|grant| grant.id == part.grant).expect("a grant of the account");
             grant.remaining -= part.credits;
@@ -339,52 +339,52 @@ mod tests {
     }
 
     /// Credits that never expire.
-    fn lasting(holding: &Holding) -> i64 {
-        holding.balance - holding.grants.iter().map(|grant| grant.remaining).sum::<i64>()
+    fn lasting(credits: &AccountCredits) -> i64 {
+        credits.balance - credits.grants.iter().map(|grant| grant.remaining).sum::<i64>()
     }
 
     proptest! {
         #[test]
-        fn a_charge_spends_what_expires_first_and_nothing_that_has_expired(holding in holding(), cost in 2..9_i64) {
-            match holding.charge(cost, 0, None, NOW) {
+        fn a_charge_spends_what_expires_first_and_nothing_that_has_expired(credits in credits(), cost in 2..9_i64) {
+            match credits.charge(cost, 0, None, NOW) {
                 Err(refusal) => {
-                    let available = holding.spendable(NOW);
+                    let available = credits.spendable(NOW);
                     prop_assert_eq!(refusal, NotCharged::InsufficientCredits { available });
                     prop_assert!(available < cost);
                 }
                 Ok(debit) => {
-                    let left = after(&holding, &debit);
-                    prop_assert_eq!(left.balance, holding.balance - cost);
-                    prop_assert_eq!(left.spendable(NOW), holding.spendable(NOW) - cost);
+                    let left = after(&credits, &debit);
+                    prop_assert_eq!(left.balance, credits.balance - cost);
+                    prop_assert_eq!(left.spendable(NOW), credits.spendable(NOW) - cost);
                     prop_assert!(lasting(&left) >= 0);
                     // Credits that last are spent only when nothing else is left.
                     let live: i64 = left.live(NOW).map(|grant| grant.remaining).sum();
                     prop_assert!(live == 0 || sum(&debit.parts) == cost);
                     let touched: Vec<_> = debit.parts.iter().map(|part| part.grant).collect();
-                    let in_order: Vec<_> = holding.live(NOW).filter(|grant| grant.remaining > 0).map(|grant| grant.id).collect();
+                    let in_order: Vec<_> = credits.live(NOW).filter(|grant| grant.remaining > 0).map(|grant| grant.id).collect();
                     prop_assert!(in_order.starts_with(&touched));
                 }
             }
         }
 
         #[test]
-        fn the_operator_takes_what_lasts_first_and_then_what_expires_last(holding in holding(), amount in 1..200_i64) {
-            match holding.take(amount, NOW) {
-                Err(available) => prop_assert!(available == holding.spendable(NOW) && available < amount),
+        fn the_operator_takes_what_lasts_first_and_then_what_expires_last(credits in credits(), amount in 1..200_i64) {
+            match credits.take(amount, NOW) {
+                Err(available) => prop_assert!(available == credits.spendable(NOW) && available < amount),
                 Ok(debit) => {
-                    let left = after(&holding, &debit);
-                    prop_assert_eq!(left.balance, holding.balance - amount);
-                    prop_assert_eq!(sum(&debit.parts), (amount - lasting(&holding)).max(0));
+                    let left = after(&credits, &debit);
+                    prop_assert_eq!(left.balance, credits.balance - amount);
+                    prop_assert_eq!(sum(&debit.parts), (amount - lasting(&credits)).max(0));
                     prop_assert!(lasting(&left) >= 0 && (debit.parts.is_empty() || lasting(&left) == 0));
                 }
             }
         }
 
         #[test]
-        fn a_balance_is_low_once_on_its_way_down(holding in holding(), cost in 2..9_i64) {
-            if let (Ok(debit), Some(threshold)) = (holding.charge(cost, 0, None, NOW), holding.low_balance) {
-                prop_assert_eq!(debit.low.is_some(), holding.balance >= threshold && debit.balance < threshold);
-                let left = after(&holding, &debit);
+        fn a_balance_is_low_once_on_its_way_down(credits in credits(), cost in 2..9_i64) {
+            if let (Ok(debit), Some(threshold)) = (credits.charge(cost, 0, None, NOW), credits.low_balance) {
+                prop_assert_eq!(debit.low.is_some(), credits.balance >= threshold && debit.balance < threshold);
+                let left = after(&credits, &debit);
                 if let (Some(_), Ok(next)) = (debit.low, left.charge(cost, 0, None, NOW)) {
                     prop_assert_eq!(next.low, None);
                 }
@@ -392,13 +392,13 @@ mod tests {
         }
 
         #[test]
-        fn a_lapse_ends_every_expired_grant_and_leaves_the_rest(holding in holding()) {
-            let lapses = holding.lapse(NOW);
-            let expired: Vec<_> = holding.grants.iter().filter(|grant| grant.expires_at <= NOW).collect();
+        fn a_lapse_ends_every_expired_grant_and_leaves_the_rest(credits in credits()) {
+            let lapses = credits.lapse(NOW);
+            let expired: Vec<_> = credits.grants.iter().filter(|grant| grant.expires_at <= NOW).collect();
             prop_assert_eq!(lapses.len(), expired.len());
             let ended: i64 = lapses.iter().map(|lapse| lapse.part.credits).sum();
-            prop_assert_eq!(holding.balance - ended, holding.spendable(NOW));
-            prop_assert_eq!(lapses.last().map_or(holding.balance, |lapse| lapse.balance), holding.spendable(NOW));
+            prop_assert_eq!(credits.balance - ended, credits.spendable(NOW));
+            prop_assert_eq!(lapses.last().map_or(credits.balance, |lapse| lapse.balance), credits.spendable(NOW));
             prop_assert!(lapses.iter().filter(|lapse| lapse.low.is_some()).count() <= 1);
         }
 
@@ -441,22 +441,22 @@ mod tests {
 
     #[test]
     fn the_first_rule_that_refuses_names_the_reason() {
-        let holding = Holding { balance: 3, unfinished: 2, ..Holding::default() };
+        let credits = AccountCredits { balance: 3, unfinished: 2, ..AccountCredits::default() };
         let budget = Budget { credits: 5, period: Period::Day };
         let spent = |spent| Some(Allowance { budget, spent, resets_at: NOW });
-        assert_eq!(holding.charge(4, 2, spent(5), NOW), Err(NotCharged::TooManyUnfinished));
+        assert_eq!(credits.charge(4, 2, spent(5), NOW), Err(NotCharged::TooManyUnfinished));
         let over = NotCharged::OverBudget { available: 1, left: 1, resets_at: NOW };
-        assert_eq!(holding.charge(4, 0, spent(4), NOW), Err(over));
-        assert_eq!(holding.charge(4, 3, spent(1), NOW), Err(NotCharged::InsufficientCredits { available: 3 }));
-        assert_eq!(holding.charge(2, 3, spent(3), NOW).map(|debit| debit.balance), Ok(1));
+        assert_eq!(credits.charge(4, 0, spent(4), NOW), Err(over));
+        assert_eq!(credits.charge(4, 3, spent(1), NOW), Err(NotCharged::InsufficientCredits { available: 3 }));
+        assert_eq!(credits.charge(2, 3, spent(3), NOW).map(|debit| debit.balance), Ok(1));
     }
 
     #[test]
     fn a_grant_is_positive_and_leaves_room_for_refunds() {
         assert_eq!([0, -3, i64::MIN].map(check_positive), [Err(NotPositive); 3]);
         assert_eq!(check_positive(1), Ok(()));
-        let holding = Holding { balance: MAX_BALANCE - 5, ..Holding::default() };
-        assert_eq!([6, i64::MAX].map(|amount| holding.grant(amount)), [Err(TooMany); 2]);
-        assert_eq!(holding.grant(5), Ok(MAX_BALANCE));
+        let credits = AccountCredits { balance: MAX_BALANCE - 5, ..AccountCredits::default() };
+        assert_eq!([6, i64::MAX].map(|amount| credits.grant(amount)), [Err(TooMany); 2]);
+        assert_eq!(credits.grant(5), Ok(MAX_BALANCE));
     }
 }

@@ -250,7 +250,7 @@ impl Store {
                     return Ok(CreditChange::Repeated);
                 }
             }
-            let balance = ledger::holding(tx, account_id, 0).await?.grant(amount).map_err(StoreError::other)?;
+            let balance = ledger::load_credits(tx, account_id, 0).await?.grant(amount).map_err(StoreError::other)?;
             let granted = NewEntry { note: note.as_deref(), ..NewEntry::new(EntryKind::Grant, amount) };
             let entry_id = ledger::record(tx, &granted, account_id, balance, tx.now()).await?;
             let mut until = String::new();
@@ -275,7 +275,7 @@ impl Store {
                 return Ok(CreditChange::NoAccount);
             }
             let now = tx.now();
-            let debit = match ledger::holding(tx, account_id, 0).await?.take(amount, now) {
+            let debit = match ledger::load_credits(tx, account_id, 0).await?.take(amount, now) {
                 Ok(debit) => debit,
                 Err(available) => return Ok(CreditChange::TooFew(available)),
             };

@@ -95,16 +95,16 @@ impl QueueRow {
         ledger::lock_any(tx, *account_id).await?;
         let cause = failure.cause.to_string();
         let (set, task): (_, [&dyn Parameter; 1]) = ("status = 'failed', cause = $4, error = $5", [task_id]);
-        let (_, ended_at, _, key_id, holding) = try_join!(biased;
+        let (_, ended_at, _, key_id, credits) = try_join!(biased;
             self.leave_queue(tx),
             self.end(tx, set, [&cause, &failure.message]),
             tx.execute(KEEP_FAILED_PROMPT, &task),
             ledger::charged_key(tx, *task_id),
-            ledger::holding(tx, *account_id, 0)
+            ledger::load_credits(tx, *account_id, 0)
         )?;
         let amount = n * CREDITS_PER_IMAGE;
         let refund = NewEntry { task_id: Some(*task_id), key_id, ..NewEntry::new(EntryKind::Refund, amount) };
-        ledger::refund(tx, *account_id, &holding, &refund, taken.as_deref(), tx.now()).await?;
+        ledger::refund(tx, *account_id, &credits, &refund, taken.as_deref(), tx.now()).await?;
         deliveries::queue_task_event(tx, *account_id, surface, EventType::TaskFailed, *task_id, ended_at).await?;
         Ok(Some(TaskRef { id: *task_id, account_id: *account_id, surface }))
     }

@@ -9,7 +9,7 @@ use super::driver::{Dialect, List, Parameter, Store, Transaction, from_row};
 use super::{Result, StoreError, deliveries};
 use crate::failure::DbResult;
 use tintype_domain::event::{self, EventType};
-use tintype_domain::ledger::{self, Debit, Grant, Holding, Lapse, Part, REFUND_LIFE, Refund, Returned};
+use tintype_domain::ledger::{self, AccountCredits, Debit, Grant, Lapse, Part, REFUND_LIFE, Refund, Returned};
 use tintype_domain::model::{EntryKind, ExpiringGrant, Id};
 use tintype_system::clock::Timestamp;
 
@@ -73,7 +73,7 @@ const GRANTS: &str = "
     WHERE account_id = $1 AND lapsed IS NULL AND remaining > 0 ORDER BY expires_at, entry_id";
 
 /// The credits of an account that is locked, and its unfinished tasks, counted up to `most`.
-pub(crate) async fn holding(tx: &Transaction<'_>, account_id: Id, most: u32) -> DbResult<Holding> {
+pub(crate) async fn load_credits(tx: &Transaction<'_>, account_id: Id, most: u32) -> DbResult<AccountCredits> {
     let account = async {
         match tx {
             Transaction::Sqlite(..) => tx.query_opt(ACCOUNT_ON_SQLITE, &[&account_id, &most]).await,
@@ -90,7 +90,7 @@ pub(crate) async fn holding(tx: &Transaction<'_>, account_id: Id, most: u32) -> 
         let advice = "set it to the highest id of the ledger";
         return Err(StoreError::other(format!("the sequence ledger_id_seq is behind the ledger: {advice}")).into());
     }
-    Ok(Holding {
+    Ok(AccountCredits {
         balance: account.get("balance")?,
         unfinished: account.get("unfinished")?,
         low_balance: account.get("low_balance")?,
@@ -172,7 +172,7 @@ pub(crate) async fn charged_key(tx: &Transaction<'_>, task_id: Id) -> DbResult<O
 pub(crate) async fn refund(
     tx: &Transaction<'_>,
     account_id: Id,
-    account: &Holding,
+    account: &AccountCredits,
     entry: &NewEntry<'_>,
     taken: Option<&str>,
     now: Timestamp,
@@ -251,7 +251,7 @@ pub(crate) async fn end_grants(
     grants: Vec<Grant>,
     now: Timestamp,
 ) -> DbResult<usize> {
-    let account = Holding { grants, ..holding(tx, account_id, 0).await? };
+    let account = AccountCredits { grants, ..load_credits(tx, account_id, 0).await? };
     let lapses = account.lapse(now);
     for Lapse { part, balance, low } in &lapses {
         let end = "UPDATE expiring_grants SET lapsed = remaining, remaining = 0 WHERE entry_id = $1";

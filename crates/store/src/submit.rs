@@ -47,7 +47,7 @@ impl PendingSubmit {
         }
         let (account, budget, repeats, is_allowed) = try_join!(
             biased;
-            ledger::holding(tx, self.account_id, self.max_unfinished),
+            ledger::load_credits(tx, self.account_id, self.max_unfinished),
             self.budget(tx, id),
             self.repeats(tx),
             self.is_allowed(tx),

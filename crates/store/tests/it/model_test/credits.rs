@@ -1,7 +1,7 @@
 //! Credits in the model. `domain::ledger` decides, as it does for the drivers; what it returns is applied here.
 
 use tintype_domain::event::EventType;
-use tintype_domain::ledger::{self, Debit, Holding, Lapse, Part, REFUND_LIFE, Refund, Returned, check_positive};
+use tintype_domain::ledger::{self, AccountCredits, Debit, Lapse, Part, REFUND_LIFE, Refund, Returned, check_positive};
 use tintype_domain::model::{Account, EntryKind};
 use tintype_store::CreditChange;
 use tintype_system::clock::Timestamp;
@@ -57,7 +57,7 @@ pub fn grant_note(note: bool) -> Option<String> {
 
 impl Model {
     /// What the ledger needs for a decision.
-    pub fn holding(&self, account: usize) -> Holding {
+    pub fn credits_of(&self, account: usize) -> AccountCredits {
         let unlapsed = self.grants.iter().filter(|grant| grant.account == account && grant.lapsed.is_none());
         let mut grants: Vec<_> = unlapsed
             .map(|&Grant { entry, remaining, expires_at, .. }| ledger::Grant {
@@ -68,7 +68,7 @@ impl Model {
             .collect();
         grants.sort_by_key(|grant| (grant.expires_at, grant.id));
         let Account { credits: balance, low_balance, .. } = self.accounts[account];
-        Holding { balance, unfinished: self.unfinished_of(account), grants, low_balance }
+        AccountCredits { balance, unfinished: self.unfinished_of(account), grants, low_balance }
     }
 
     /// Writes an entry that leaves this balance.
@@ -110,7 +110,7 @@ impl Model {
             return Outcome::Refused;
         }
         let Some(index) = self.account(account) else { return Outcome::Balance(None) };
-        let Ok(balance) = self.holding(index).grant(amount) else { return Outcome::Refused };
+        let Ok(balance) = self.credits_of(index).grant(amount) else { return Outcome::Refused };
         let at = self.now();
         self.record(index, EntryKind::Grant, balance, at).note = grant_note(note);
         if let Some(life) = life {
@@ -125,7 +125,7 @@ impl Model {
         }
         let Some(index) = self.account(account) else { return Outcome::Taking(CreditChange::NoAccount) };
         let now = self.now();
-        Outcome::Taking(match self.holding(index).take(amount, now) {
+        Outcome::Taking(match self.credits_of(index).take(amount, now) {
             Err(available) => CreditChange::TooFew(available),
             Ok(debit) => {
                 self.debit(index, EntryKind::Grant, &debit, now).note = Some(TAKEN.into());
@@ -137,7 +137,7 @@ impl Model {
     pub fn lapse(&mut self) -> Outcome {
         let (now, mut lapsed) = (self.now(), 0);
         for account in 0..self.accounts.len() {
-            for Lapse { part, balance, low } in self.holding(account).lapse(now) {
+            for Lapse { part, balance, low } in self.credits_of(account).lapse(now) {
                 lapsed += 1;
                 self.grant_of(part).lapsed = Some(part.credits);
                 if part.credits > 0 {
@@ -151,7 +151,7 @@ impl Model {
     /// Refunds a task that has failed.
     pub fn refund(&mut self, task: usize, now: Timestamp) {
         let (account, cost) = (self.tasks[task].account, self.tasks[task].request.cost());
-        let balance = self.holding(account).refund(cost).expect("a balance leaves room for every refund");
+        let balance = self.credits_of(account).refund(cost).expect("a balance leaves room for every refund");
         self.record(account, EntryKind::Refund, balance, now).task = Some(task);
         let refund = self.entries.len() - 1;
         let taken = self.tasks[task].taken.clone().into_iter().map(|part| {

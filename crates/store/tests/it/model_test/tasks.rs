@@ -40,10 +40,10 @@ impl Model {
             _ => None,
         };
         let (request, key) = (order.request(), self.key_of(account, order.key));
-        let (holding, now) = (self.holding(account), self.now());
+        let (credits, now) = (self.credits_of(account), self.now());
         let decide = |at: Timestamp| {
             let budget = key.and_then(|key| self.allowance(key, at));
-            holding.charge(request.cost(), max_unfinished, budget, now).map_err(Submission::NotCharged)
+            credits.charge(request.cost(), max_unfinished, budget, now).map_err(Submission::NotCharged)
         };
         // The task would count to the period of its id, which may be ahead of the clock. A refusal shows no id.
         let times = said.map_or_else(|| self.processes[self.by].id_times(), |id| vec![id.timestamp()]);
