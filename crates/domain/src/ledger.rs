@@ -278,7 +278,7 @@ fn draw<'a>(grants: impl Iterator<Item = &'a Grant>, amount: i64) -> Vec<Part> {
 }
 
 /// Returns what a failed task took from grants.
-pub fn give_back(taken: &[Returned]) -> Refund {
+pub fn return_to_grants(taken: &[Returned]) -> Refund {
     let mut refund = Refund::default();
     for Returned { part, is_live, is_extension } in taken {
         if *is_live {
@@ -409,7 +409,7 @@ mod tests {
             let taken: Vec<_> = taken.into_iter().enumerate().map(|(grant, (credits, is_live, is_extension))| {
                 Returned { part: Part { grant: i64::try_from(grant).expect("few"), credits }, is_live, is_extension }
             }).collect();
-            let refund = give_back(&taken);
+            let refund = return_to_grants(&taken);
             let all: i64 = taken.iter().map(|returned| returned.part.credits).sum();
             prop_assert_eq!(sum(&refund.returned) + refund.extended + refund.expired, all);
             let again: i64 = taken.iter().filter(|one| !one.is_live && one.is_extension).map(|one| one.part.credits).sum();

@@ -180,7 +180,7 @@ pub(crate) async fn refund(
     let balance = account.refund(entry.amount).map_err(StoreError::other)?;
     let entry_id = record(tx, entry, account_id, balance, now).await?;
     if let Some((taken, task_id)) = taken.zip(entry.task_id) {
-        give_back(tx, account_id, entry_id, task_id, taken, now).await?;
+        return_to_grants(tx, account_id, entry_id, task_id, taken, now).await?;
     }
     Ok(())
 }
@@ -196,7 +196,7 @@ fn state(tx: &Transaction<'_>) -> String {
     )
 }
 
-async fn give_back(
+async fn return_to_grants(
     tx: &Transaction<'_>,
     account_id: Id,
     entry_id: i64,
@@ -214,7 +214,7 @@ async fn give_back(
         let part = Part { grant, credits };
         Ok(Returned { part, is_live: row.get("is_live")?, is_extension: row.get("is_extension")? })
     });
-    let Refund { returned, extended, expired } = ledger::give_back(&returned.collect::<DbResult<Vec<_>>>()?);
+    let Refund { returned, extended, expired } = ledger::return_to_grants(&returned.collect::<DbResult<Vec<_>>>()?);
     add_to_grants(tx, &returned).await?;
     if extended > 0 {
         add_grant(tx, entry_id, account_id, extended, now.saturating_add(REFUND_LIFE)).await?;

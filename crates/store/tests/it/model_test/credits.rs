@@ -159,7 +159,7 @@ impl Model {
             let is_extension = self.entries[entry].kind != EntryKind::Grant;
             Returned { part, is_live: lapsed.is_none() && expires_at > now, is_extension }
         });
-        let Refund { returned, extended, expired } = ledger::give_back(&taken.collect::<Vec<_>>());
+        let Refund { returned, extended, expired } = ledger::return_to_grants(&taken.collect::<Vec<_>>());
         for part in returned {
             self.grant_of(part).remaining += part.credits;
         }
