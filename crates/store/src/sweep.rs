@@ -8,7 +8,7 @@ use super::MAX_LOST_LEASES;
 use super::driver::{Dialect, Parameter, Row, Store, Transaction, between_faults};
 use super::endings::{FailOrRequeue, select_queue_rows};
 use super::{LONGEST_LEASE, Reclaim, Reclaimed, Result, StoreError, ledger, progress};
-use crate::failure::{DbResult, DbError};
+use crate::failure::{DbError, DbResult};
 use crate::values::Value;
 use tintype_domain::model::{FailureCause, Id, TaskRef};
 use tintype_system::clock::Timestamp;

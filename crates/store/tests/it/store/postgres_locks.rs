@@ -8,8 +8,8 @@ use tintype_domain::key::KeySecret;
 use tintype_domain::model::{FailureCause, Status, Surface, TaskRef};
 use tintype_store::postgres;
 use tintype_store::{
-    AttemptEnd, AttemptFailure, AttemptProgress, AttemptWrite, EndpointChange, EndpointEffect, Lease, LeaseWrite, NewKey,
-    NewUpload, Reclaim, Result, Right, StartLimit, Submission,
+    AttemptEnd, AttemptFailure, AttemptProgress, AttemptWrite, EndpointChange, EndpointEffect, Lease, LeaseWrite,
+    NewKey, NewUpload, Reclaim, Result, Right, StartLimit, Submission,
 };
 
 use super::endpoints::{claim, claim_one, complete, endpoint};
