@@ -17,7 +17,7 @@ use tintype_engine::picture::Picture;
 use tintype_rigs::postgres::Cluster;
 use tintype_store::postgres;
 use tintype_store::sqlite;
-use tintype_store::{NewSession, PersonAdded, Rank, Store, Submission};
+use tintype_store::{NewSession, PersonAdded, Store, Submission};
 use tintype_system::clock::Clock;
 use tintype_system::fault::Faults;
 use tokio::runtime::Runtime;
@@ -85,7 +85,7 @@ async fn fill(store: &Store, clock: &Clock, tasks: usize) -> Outcome<()> {
     let end = Clock::system().now();
     let span = Duration::from_secs(60 * 60 * 24) * DAYS;
     clock.set(end.saturating_sub(span));
-    let created = store.create_account_as(NAME, fixture::CREDITS, Rank::Administrator).await?;
+    let created = store.create_account_as(NAME, fixture::CREDITS, true).await?;
     let Some(account) = created else { return Err("the account exists".into()) };
     let ratios = AspectRatio::ALL;
     for begin in (0..tasks).step_by(BATCH) {

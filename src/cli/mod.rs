@@ -283,6 +283,11 @@ fn read(arguments: &[OsString]) -> Result<(CommandLine, Cli), ExitCode> {
     if let Some(unread) = &read.adopted.unread {
         complain(&format!("tintype: {unread}, so this command uses its own settings"));
     }
+    if let Some(origin) = read.adopted.origin.as_ref().filter(|_| read.adopted.other_database && read.needs.database) {
+        complain(&format!(
+            "tintype: TINTYPE_DATABASE is ignored: this command uses {origin} database. Use --database to name another one"
+        ));
+    }
     if let Some(fault) = &read.adopted.unused_file {
         complain(&format!("tintype: {fault}; ignoring the file"));
     }

@@ -46,7 +46,9 @@ fn link(output: &Output) -> String {
 fn commands_use_the_settings_of_the_running_server() {
     let directory = TempDir::new().expect("a directory");
     let server = server(directory.path());
-    let accounts = printed(&run(directory.path(), &["account", "list", "--json"]));
+    let listed = run(directory.path(), &["account", "list", "--json"]);
+    assert!(listed.errors().contains("TINTYPE_DATABASE is ignored: this command uses the running server's (process"));
+    let accounts = printed(&listed);
     assert_eq!(accounts[0]["name"], "default", "{accounts}");
     let url = link(&run(directory.path(), &["account", "link", "default", "--json"]));
     assert!(url.starts_with("https://images.example.com/"), "{url}");

@@ -55,6 +55,8 @@ pub struct AdoptedSettings {
     pub is_running: bool,
     /// A message for the operator if this user can't read the server's settings.
     pub unread: Option<String>,
+    /// Whether this command's environment names another database, which the server's overrides.
+    pub other_database: bool,
     /// A message for the operator if the config file cannot be used, and the command does without it.
     pub unused_file: Option<String>,
     /// Whether the settings include those that the server read from its config file.
@@ -493,16 +495,29 @@ fn with_installation(
         .flatten()
         .chain(tables.map(|table| format!("--engine-table={table}")))
         .collect();
+    let database = settings.iter().find(|setting| setting.name == "database");
+    let other_database = database.is_some_and(|setting| names_another(setting, matches, &installation));
     let of_servers = Installation::variables_of_servers(known);
     let command = without_variables(command, &|variable| of_servers.iter().any(|name| OsStr::new(name) == variable));
     let found = AdoptedSettings {
         origin: Some(installation.origin),
         is_running: installation.is_running,
+        other_database,
         is_complete: installation.in_force.is_some(),
         directory: Some(installation.directory),
         ..none
     };
     Ok((command, with_flags(&arguments, flags.into_iter()), found))
+}
+
+/// Whether the command's environment has another value for a setting than the server.
+fn names_another(setting: &Setting, matches: &ArgMatches, installation: &Installation) -> bool {
+    if matches.value_source(&setting.name) != Some(ValueSource::EnvVariable) {
+        return false;
+    }
+    let Some(own) = matches.get_one::<String>(&setting.name) else { return false };
+    let here = std::env::current_dir().unwrap_or_default();
+    installation.values(setting) != Some(vec![setting.within(&here, own.clone())])
 }
 
 /// The config file, without what a running server has taken from it.
