@@ -98,7 +98,13 @@ fn filter(text: &str) -> Result<Targets, String> {
              such as tintype=debug"
         ));
     }
-    let names = |secret: &str| text.split(',').any(|part| part.trim().starts_with(secret));
+    let names = |secret: &str| {
+        let is_within =
+            |target: &str| target.strip_prefix(secret).is_some_and(|rest| rest.is_empty() || rest.starts_with(':'));
+        text.split(',')
+            .filter_map(|part| part.split_once('='))
+            .any(|(target, level)| is_within(target.trim()) && !level.trim().eq_ignore_ascii_case("off"))
+    };
     if let Some(secret) = SECRET_TARGETS.into_iter().find(|secret| names(secret)) {
         return Err(format!(
             "--log {text:?}: the lines of {secret} hold prompts and secrets, so they are never logged"

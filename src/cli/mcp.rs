@@ -82,6 +82,10 @@ pub(super) async fn run(args: McpArgs) -> ExitCode {
             abandon.remove(&message["params"]["requestId"].to_string()).inspect(AbortHandle::abort);
             continue;
         }
+        // The server asks the agent nothing, so it takes no responses, and a response to one would look like an answer.
+        if message.get("method").is_none() && (message.get("result").is_some() || message.get("error").is_some()) {
+            continue;
+        }
         let id = message["id"].to_string();
         let call = calls.spawn(agent.clone().carry(message));
         abandon.retain(|_, call| !call.is_finished());
@@ -108,10 +112,6 @@ async fn skip_line(input: &mut BufReader<Stdin>, read: &[u8]) -> io::Result<()> 
 impl Agent {
     /// Sends a message to the server, and its answers to the agent.
     async fn carry(self: Arc<Self>, message: Value) {
-        // The server asks the agent nothing, so it takes no responses, and a response to one would look like an answer.
-        if message.get("method").is_none() && (message.get("result").is_some() || message.get("error").is_some()) {
-            return;
-        }
         let (id, method) = (message.get("id").cloned(), message["method"].as_str().unwrap_or_default());
         let own = message["params"]["_meta"][META_VERSION].as_str().map(str::to_owned);
         // The handshake is about the revision, so it names none.

@@ -451,7 +451,9 @@ fn a_log_filter_that_is_not_a_level_is_refused() {
         assert_eq!(output.status.code(), Some(2), "{filter}: {output:?}");
         assert!(output.errors().contains("hold prompts and secrets"), "{filter}: {output:?}");
     }
-    for filter in ["WARN", "off", "tintype=trace", "warn,tintype::worker=debug", "tokio_postgres=trace"] {
+    for filter in
+        ["WARN", "off", "tintype=trace", "warn,tintype::worker=debug", "tokio_postgres=trace", "info,rmcp=off"]
+    {
         let output = on(data.path(), &["config", "show", "--log", filter]).ran();
         assert!(output.status.success(), "{filter}: {output:?}");
     }

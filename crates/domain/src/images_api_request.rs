@@ -212,7 +212,7 @@ impl Fields {
                 }
             }
             for name in OF_OTHER_EDITS {
-                if self.take(name).is_some() {
+                if self.take(name).is_some_and(|images| images != Json::Array(Vec::new())) {
                     return invalid(name, "is not supported: send images to /v1/images/edits, in the field image");
                 }
             }
@@ -327,7 +327,9 @@ fn input_images(fields: &mut Fields, ports: &[u16], pictures: &[SentPicture]) ->
             return Ok(picture.name.clone());
         }
         if !text.contains(':') {
-            return wrong("must be an https URL, or a data URL such as data:image/png;base64,iVBORw0K".into());
+            return wrong(
+                "must be an https URL, a file of a form, or in JSON data:image/png;base64, and the bytes".into(),
+            );
         }
         match ReferenceUrl::parse(&text, ports) {
             Ok(_) => Ok(text),
@@ -454,7 +456,7 @@ mod tests {
     fn base64_without_its_type_is_told_what_to_send() {
         let body = br#"{"prompt": "a", "image": "iVBORw0KGgo"}"#;
         let fault = ImagesCall::parse(CallKind::Edit, body, &[443]).expect_err("no URL");
-        assert!(fault.message.starts_with("image[0] must be an https URL, or a data URL such as "), "{fault}");
+        assert!(fault.message.contains("in JSON data:image/png;base64, and the bytes"), "{fault}");
     }
 
     #[test]

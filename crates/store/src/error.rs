@@ -4,7 +4,7 @@ use std::error::Error;
 use std::fmt;
 use std::sync::Arc;
 
-/// DbError of a store method.
+/// Failure of a store method.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum StoreError {
     /// No room is left on the device that holds the database. Nothing was changed.
@@ -28,7 +28,7 @@ impl StoreError {
     }
 }
 
-/// DbError to open a database; displays as a message for the operator.
+/// Failure to open a database; displays as a message for the operator.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
     /// The database, or a copy of it, cannot be reached, read, written or created, or cannot hold what Tintype needs.

@@ -44,7 +44,10 @@ from_row! { pub(super) fn claim(row) -> Claim {
 
 from_row! { fn waiting_for_engine(row) -> WaitingForEngine { engine, tasks, references: row.get("most")? } }
 
-from_row! { fn waiting_task(row) -> WaitingTask { task: TaskRef { id: row.get("task_id")?, account_id: row.get("account_id")?, surface: row.get("surface")? }, engine } }
+from_row! { fn waiting_task(row) -> WaitingTask {
+    task: TaskRef { id: row.get("task_id")?, account_id: row.get("account_id")?, surface: row.get("surface")? },
+    engine,
+} }
 
 from_row! { fn a_lease(row) -> Lease { task_id, epoch: row.get("lease_epoch")? } }
 

@@ -14,7 +14,7 @@ pub(crate) const OF_ROTATED_KEYS: &str =
     "key_id IN (SELECT id FROM api_keys WHERE first_id = (SELECT first_id FROM api_keys WHERE id = $1))";
 
 /// A key or a person that gets a strike.
-struct Struck<'a> {
+struct StrikeTarget<'a> {
     id: Id,
     /// Its table, and its columns to return.
     table: &'a str,
@@ -49,7 +49,7 @@ pub(crate) async fn strike(
 /// Adds a strike to the key of a task; returns whether that suspends the key, which the audit log records.
 async fn of_key(tx: &Transaction<'_>, task_id: Id, key_id: Id, rule: StrikeRule) -> DbResult<bool> {
     let (strikes, column) = ("strikes", "key_id");
-    let struck = Struck { id: key_id, table: "api_keys", columns: KEY, strikes, column, counts: OF_ROTATED_KEYS };
+    let struck = StrikeTarget { id: key_id, table: "api_keys", columns: KEY, strikes, column, counts: OF_ROTATED_KEYS };
     // Concurrent strikes of rotated keys wait for each other, so that each counts the others.
     if lock_rotated_keys(tx, key_id).await?.is_none() {
         return Ok(false);
@@ -67,7 +67,8 @@ async fn of_key(tx: &Transaction<'_>, task_id: Id, key_id: Id, rule: StrikeRule)
 /// records.
 async fn of_person(tx: &Transaction<'_>, task_id: Id, person_id: Id, rule: StrikeRule) -> DbResult<bool> {
     let (strikes, column) = ("person_strikes", "person_id");
-    let struck = Struck { id: person_id, table: "people", columns: PERSON, strikes, column, counts: "person_id = $1" };
+    let struck =
+        StrikeTarget { id: person_id, table: "people", columns: PERSON, strikes, column, counts: "person_id = $1" };
     // The row lock makes concurrent strikes wait, so that they count this one too.
     if !people::lock(tx, person_id).await? {
         return Ok(false);
@@ -85,8 +86,8 @@ pub(crate) async fn lock_rotated_keys(tx: &Transaction<'_>, key_id: Id) -> DbRes
 }
 
 /// Adds a strike to a row that is locked; returns its columns if that suspends it.
-async fn add(tx: &Transaction<'_>, task_id: Id, struck: &Struck<'_>, rule: StrikeRule) -> DbResult<Option<Row>> {
-    let Struck { id, table, columns, strikes, column, counts } = struck;
+async fn add(tx: &Transaction<'_>, task_id: Id, struck: &StrikeTarget<'_>, rule: StrikeRule) -> DbResult<Option<Row>> {
+    let StrikeTarget { id, table, columns, strikes, column, counts } = struck;
     let now = tx.now();
     let old = format!("DELETE FROM {strikes} WHERE {counts} AND created_at <= $2");
     tx.execute(&old, &[id, &now.saturating_sub(rule.window)]).await?;

@@ -207,12 +207,11 @@ pub fn print(text: &str) -> io::Result<()> {
 /// It could not be written, or nobody could read it: standard output is `/dev/null`, which also stands in for one that was
 /// closed at the start of the process.
 pub fn print_secret(text: &str) -> io::Result<()> {
-    let output = rustix::fs::fstat(io::stdout())?;
-    let null = rustix::fs::stat("/dev/null")?;
-    if (output.st_mode, output.st_rdev) == (null.st_mode, null.st_rdev) {
-        return Err(io::Error::other("standard output is closed or /dev/null"));
+    let id = |file: rustix::fs::Stat| (file.st_mode, file.st_rdev);
+    match (rustix::fs::fstat(io::stdout()).map(id), rustix::fs::stat("/dev/null").map(id)) {
+        (Ok(output), Ok(null)) if output == null => Err(io::Error::other("standard output is closed or /dev/null")),
+        _ => print(text),
     }
-    print(text)
 }
 
 /// Prints a line on standard error.

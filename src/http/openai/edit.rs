@@ -240,6 +240,7 @@ impl<'a> Form<'a> {
                 let value = String::from_utf8(value).map_err(no_text)?;
                 self.fields.push((name, value));
             }
+            Some(Part::Url(url)) if url.is_empty() => {}
             Some(Part::Url(url)) => {
                 if self.images.len() >= MAX_REFERENCES {
                     return Err(too_many_images());
