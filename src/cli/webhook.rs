@@ -163,21 +163,17 @@ pub(super) async fn run(command: WebhookCommand, data: &DataSettings, adopted: &
 
 async fn add(args: AddArgs, store: &Store, data: &DataSettings, adopted: &AdoptedSettings) -> Outcome {
     let account = find_account(store, &args.account).await?;
-    let networks = args.networks.all();
-    if !is_reachable(&args.url, networks) {
-        // On PostgreSQL another process may send the events.
-        let is_certain = adopted.is_running && data.database()?.path().is_some();
-        if is_certain && networks.is_empty() && !args.url.is_https() {
-            let advice = "use https, or restart it with the receiver's network as --webhook-network CIDR";
-            return Err(Failure(format!("the server sends events by plain http only in named networks: {advice}")));
-        }
-        let advice = "the server needs its network as --webhook-network CIDR";
-        complain(&format!("note: {} is not a public address reached by https: {advice}", args.url.origin()));
-    }
+    // On PostgreSQL another process may send the events.
+    let is_known = adopted.is_running && data.database()?.path().is_some();
+    let (is_reachable, origin) = (is_reachable(&args.url, args.networks.all()), args.url.origin());
     let kinds = args.events.iter().map(|name| name.parse()).collect::<Result<Vec<EventType>, _>>()?;
     let events = Subscription::to(&kinds).unwrap_or_else(Subscription::to_all);
-    match endpoints::add(store, account.id, args.url, events, AddedBy::Operator).await? {
+    match endpoints::add(store, account.id, args.url, events, AddedBy::Operator, is_reachable || !is_known).await? {
         Ok((endpoint, secret)) => {
+            if !is_reachable {
+                let advice = "the server needs its network as --webhook-network CIDR";
+                complain(&format!("note: {origin} is not a public address reached by https: {advice}"));
+            }
             let unprinted = "the secret of the new endpoint could not be printed, so the endpoint was removed";
             let printed = show_secret(args.json, &endpoint, (&secret, ""), unprinted);
             if printed.is_err() {
@@ -190,7 +186,10 @@ async fn add(args: AddArgs, store: &Store, data: &DataSettings, adopted: &Adopte
             account.name
         ))),
         Err(EndpointRefusal::NoAccount) => Err(Failure(format!("account {} is deleted", account.name))),
-        Err(EndpointRefusal::NotHttps) => Err("the URL must use https".into()),
+        Err(EndpointRefusal::NotHttps) => {
+            let advice = "use https, or restart it with the receiver's network as --webhook-network CIDR";
+            Err(Failure(format!("the server sends events by plain http only in named networks: {advice}")))
+        }
     }
 }
 

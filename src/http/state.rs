@@ -81,6 +81,7 @@ impl ApiSettings {
                 in_bin: settings.retention.retention.map_or(bin_retention, |retention| retention.min(bin_retention)),
                 sign_up: terms(settings.sign_up),
                 second_factor: settings.second_factor.require_second_factor,
+                webhooks: settings.webhooks.clone(),
             },
             production: settings.production,
             log_clients: settings.log_clients,

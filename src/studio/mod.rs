@@ -49,7 +49,7 @@ use crate::service::tasks::Tasks;
 use crate::service::thumbnails::Thumbnails;
 use crate::service::uploads::Uploads;
 use crate::service::usage::UsageCache;
-use tintype_config::{ConnectionLimits, FileLinks, RequiredFor};
+use tintype_config::{ConnectionLimits, FileLinks, RequiredFor, WebhookSettings};
 use tintype_domain::model::Id;
 use tintype_domain::person::{Person, Role};
 use tintype_domain::signed_tokens::TokenSigner;
@@ -128,6 +128,8 @@ pub struct StudioSettings {
     pub sign_up: Option<SignUpTerms>,
     /// The people who must have a second factor.
     pub second_factor: Option<RequiredFor>,
+    /// Networks that the operator's webhooks may reach.
+    pub webhooks: WebhookSettings,
 }
 
 /// The parts of the service that the studio uses.

@@ -8,7 +8,7 @@ use tintype_store::{Addition, EndpointChange, NewEndpoint, Result, Store};
 /// Why an endpoint was not added.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EndpointRefusal {
-    /// The URL of an owner does not use https.
+    /// The server would send nothing to its URL, which does not use https.
     NotHttps,
     /// The account has [`MAX_ENDPOINTS`].
     TooMany,
@@ -16,7 +16,8 @@ pub enum EndpointRefusal {
     NoAccount,
 }
 
-/// Adds an endpoint that gets these events, and returns it with its secret, which cannot be read later.
+/// Adds an endpoint that gets these events, and returns it with its secret, which cannot be read later. The server
+/// may reach an endpoint of the operator by http, too, if that `is_in_reach`.
 ///
 /// # Errors
 /// [`StoreError`](tintype_store::StoreError); in it [`EndpointRefusal`].
@@ -26,8 +27,9 @@ pub async fn add(
     url: EndpointUrl,
     events: Subscription,
     added_by: AddedBy,
+    is_in_reach: bool,
 ) -> Result<std::result::Result<(Endpoint, SigningSecret), EndpointRefusal>> {
-    if added_by == AddedBy::Owner && !url.is_https() {
+    if !url.is_https() && !(added_by == AddedBy::Operator && is_in_reach) {
         return Ok(Err(EndpointRefusal::NotHttps));
     }
     let secret = SigningSecret::random();

@@ -17,6 +17,7 @@ use tintype_domain::endpoint::{AddedBy, Delivery, DisabledFor, Endpoint, Endpoin
 use tintype_domain::event::{EventType, Subscription};
 use tintype_domain::model::Id;
 use tintype_domain::person::Role;
+use tintype_outbound::receivers::is_reachable;
 use tintype_store::EndpointChange;
 
 const WEBHOOKS: &str = "/studio/webhooks";
@@ -126,14 +127,19 @@ pub async fn create(form: Form) -> PageResult {
     let Some(events) = chosen(&fields) else {
         return page(&visitor, Draft::refused(NO_EVENT, fields)).await;
     };
-    let refusal = match endpoints::add(&visitor.store(), account.id, url, events, added_by).await? {
+    let is_in_reach = is_reachable(&url, &visitor.studio.settings.webhooks.webhook_network);
+    let refusal = match endpoints::add(&visitor.store(), account.id, url, events, added_by, is_in_reach).await? {
         Ok((endpoint, secret)) => {
             let person = visitor.person_id();
             tracing::info!(endpoint = %endpoint.id, %person, "an endpoint was added in the studio");
-            let lead = visitor.texts.get("webhook-created");
+            let mut lead = visitor.texts.get("webhook-created");
+            if added_by == AddedBy::Operator && !is_in_reach {
+                lead = format!("{lead} {}", visitor.texts.get("webhook-out-of-reach"));
+            }
             return show(&visitor, &secret, lead).await;
         }
         Err(EndpointRefusal::NoAccount) => return Err(PageError::not_found()),
+        Err(EndpointRefusal::NotHttps) if added_by == AddedBy::Operator => "webhook-plain-http",
         Err(EndpointRefusal::NotHttps) => BAD_URL,
         Err(EndpointRefusal::TooMany) => "webhook-too-many",
     };

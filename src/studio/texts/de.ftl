@@ -181,6 +181,8 @@ download = Herunterladen
 copy-link = Link kopieren
 copy-address = URL des Bildes kopieren
 copied = Kopiert
+offline = Sie sind offline. Versuchen Sie es noch einmal, sobald Sie verbunden sind.
+unanswered-make = Der Server hat nicht geantwortet. Versuchen Sie es noch einmal. Es wird nichts zweimal abgebucht.
 unanswered = Der Server hat nicht geantwortet. Laden Sie die Seite neu, um zu sehen, was sich geändert hat, und versuchen Sie es noch einmal.
 close = Schließen
 more = Mehr
@@ -680,6 +682,8 @@ webhook-rotated = { $n ->
    *[other] Das ist das neue Geheimnis. Kopieren Sie es jetzt: Es wird nicht noch einmal gezeigt. Das alte signiert noch { $n } Stunden mit.
 }
 webhook-url-invalid = Geben Sie eine URL ein, die mit https:// beginnt, ohne Benutzernamen, Leerzeichen oder einen Teil nach #.
+webhook-plain-http = Dieser Server ruft URLs mit http:// nur in Netzen auf, mit denen er gestartet wurde (--webhook-network). Verwenden Sie https://.
+webhook-out-of-reach = Der Server erreicht diese private Adresse nur, wenn er mit ihrem Netz gestartet wird (--webhook-network).
 webhook-no-event = Wählen Sie mindestens ein Ereignis.
 webhook-too-many = Dieses Konto hat die Höchstzahl an Zielen erreicht. Entfernen Sie einige.
 webhook-disabled = Dieses Ziel ist abgeschaltet. Schalten Sie es zuerst ein.

@@ -181,6 +181,8 @@ download = Download
 copy-link = Copy link
 copy-address = Copy picture URL
 copied = Copied
+offline = You are offline. Try again when you are connected.
+unanswered-make = The server did not answer. Try again. Nothing is charged twice.
 unanswered = The server did not answer. Reload the page to see what has changed, and try again.
 close = Close
 more = More
@@ -680,6 +682,8 @@ webhook-rotated = { $n ->
    *[other] This is the new secret. Copy it now: it is not shown again. The old one also signs for { $n } more hours.
 }
 webhook-url-invalid = Enter a URL that begins with https://, without a user name, spaces, or a part after #.
+webhook-plain-http = This server sends to http:// URLs only in networks that it was started with (--webhook-network). Use https://.
+webhook-out-of-reach = The server cannot reach this private address unless it is started with its network (--webhook-network).
 webhook-no-event = Choose at least one event.
 webhook-too-many = This account has reached its limit of endpoints. Remove some.
 webhook-disabled = This endpoint is disabled. Enable it first.

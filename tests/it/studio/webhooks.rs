@@ -76,8 +76,8 @@ async fn an_owner_adds_rotates_disables_and_removes_an_endpoint() {
 }
 
 #[tokio::test]
-async fn an_owner_names_public_https_alone_and_the_operator_any_url() {
-    let service = Service::start().await;
+async fn an_owner_names_public_https_alone_and_the_operator_what_the_server_reaches() {
+    let service = Service::start_with(&webhooks::NETWORK).await;
     let operator = service.visitor("operator", 10).await;
     let ada = service.visitor("ada", 10).await;
     for url in ["", "example.com", "http://example.com/", "http://127.0.0.1/", "ftp://example.com/", "https://a:b@c.d/"]
@@ -93,8 +93,18 @@ async fn an_owner_names_public_https_alone_and_the_operator_any_url() {
     let page = text(&refused);
     assert_eq!(refused.status, StatusCode::UNPROCESSABLE_ENTITY);
     assert!(page.contains("Choose at least one event") && page.contains(url) && !page.contains(" checked>"), "{page}");
-    operator.secret(&operator.add_endpoint("http://10.0.0.1/", &ALL).await).await;
-    assert_eq!(operator.endpoints().await[0].added_by, AddedBy::Operator);
+    for url in ["http://10.0.0.1/", "http://[::1]:9/"] {
+        let refused = operator.add_endpoint(url, &ALL).await;
+        assert_eq!(refused.status, StatusCode::UNPROCESSABLE_ENTITY, "{url}");
+        assert!(text(&refused).contains("--webhook-network"), "{url}: {}", text(&refused));
+    }
+    assert_eq!(operator.endpoints().await, []);
+    for (url, is_noted) in [("http://127.0.0.1/", false), ("https://example.com/", false), ("https://10.0.0.1/", true)]
+    {
+        let shown = operator.get_secret(&operator.add_endpoint(url, &ALL).await).await;
+        assert_eq!(text(&shown).contains("--webhook-network"), is_noted, "{url}");
+    }
+    assert!(operator.endpoints().await.iter().all(|endpoint| endpoint.added_by == AddedBy::Operator));
     for _ in 0..20 {
         ada.secret(&ada.add_endpoint("https://example.com/", &ALL).await).await;
     }

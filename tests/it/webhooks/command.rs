@@ -153,7 +153,12 @@ fn an_endpoint_that_no_event_can_reach_is_refused_or_told() {
     // Without a server its settings are not known.
     assert!(warns("http://example.com/hooks"));
     let server = Server::start(data.path(), &NETWORK);
-    assert!(!warns("http://127.0.0.1:9/hooks") && !warns("https://localhost/") && warns("http://10.0.0.1/hooks"));
+    assert!(!warns("http://127.0.0.1:9/hooks") && !warns("https://localhost/") && warns("https://10.0.0.1/hooks"));
+    let elsewhere = add("http://10.0.0.1/hooks");
+    assert!(
+        !elsewhere.status.success() && elsewhere.errors().contains("use https, or restart it with"),
+        "{elsewhere:?}"
+    );
     server.stop();
 }
 
