@@ -150,14 +150,15 @@ impl Tasks {
         to_its_end(submitting).await
     }
 
-    /// Looks for the task of an earlier attempt at a call. Dropping this future releases that task for the next attempt.
+    /// Looks for the task of an earlier attempt at a call, by its key or person. Dropping this future releases that task
+    /// for the next attempt.
     ///
     /// # Errors
     /// [`StoreError`]: no task is known.
-    pub async fn attach(&self, right: Right, key_id: Id, call: Call) -> Result<Attachment> {
+    pub async fn attach(&self, right: Right, sender: Id, call: Call) -> Result<Attachment> {
         let shared = self.shared.clone();
         to_its_end(async move {
-            let attachment = shared.store.with_right(right).attach_call(key_id, call).await?;
+            let attachment = shared.store.with_right(right).attach_call(sender, call).await?;
             let hold = match attachment {
                 Attachment::Task(task_id) => CallHold::of(&call, task_id, &shared),
                 Attachment::None | Attachment::OtherChoices => None,

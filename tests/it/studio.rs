@@ -263,6 +263,33 @@ async fn a_task_of_the_studio_is_charged_rendered_and_shown() {
 }
 
 #[tokio::test]
+async fn a_form_that_is_sent_again_after_a_lost_answer_is_charged_once() {
+    let (service, ada) = Service::with_visitor(&[], 10).await;
+    let bob = service.visitor_as("ada", "bob", Role::Member).await;
+    ada.create_with("a boat", &[("once", "7-1")]).await;
+    let first = ada.create_with("a boat", &[("once", "7-1")]).await;
+    assert_eq!(ada.credits().await, 8);
+    service.work().await;
+    let proof = ada.proof().await;
+    let fields = [("prompt", "a boat"), ("shape", "1:1"), ("n", "1"), ("once", "7-1")];
+    let script = [("x-requested-with", "studio")];
+    let again = ada.send_with("/studio/tasks", &fields, &proof, &script).await;
+    assert!(again.status == 200 && text(&again).contains(&format!("id=\"task-{first}\"")), "{again:?}");
+    // Neither another form nor another person finds it.
+    assert_ne!(ada.create_with("a boat", &[("once", "7-2")]).await, first);
+    assert_ne!(bob.create_with("a boat", &[("once", "7-1")]).await, first);
+    assert_eq!(ada.credits().await, 4);
+}
+
+#[tokio::test]
+async fn two_copies_of_a_form_at_once_make_one_task() {
+    let (_, ada) = Service::with_visitor(&[], 10).await;
+    let once = [("once", "7-1")];
+    let (one, other) = tokio::join!(ada.submit("a boat", &once), ada.submit("a boat", &once));
+    assert_eq!((one.status, other.status, ada.credits().await), (StatusCode::SEE_OTHER, StatusCode::SEE_OTHER, 8));
+}
+
+#[tokio::test]
 async fn the_studio_refuses_what_the_api_refuses_and_keeps_the_words() {
     let (_, ada) = Service::with_visitor(&[], 3).await;
     for (fields, reason) in [

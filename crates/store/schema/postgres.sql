@@ -359,10 +359,11 @@ CREATE INDEX grants_due ON expiring_grants (expires_at) WHERE lapsed IS NULL;
 
 -- ---- Calls ----
 
--- Calls of the OpenAI dialect and of tools (MCP), by which a repeated call finds the task of its earlier attempt.
+-- Calls of the OpenAI dialect, of tools (MCP) and of the studio's script, by which a repeated call finds the task of its
+-- earlier attempt.
 CREATE TABLE calls (
     task_id      text COLLATE "C" PRIMARY KEY,
-    -- The key at the beginning of the line of the key that it came with.
+    -- The first key that its key was rotated from; in the studio the person who sent it.
     key_id       text COLLATE "C" NOT NULL,
     -- SHA-256 of the fields of the call, and of its idempotency key.
     digest       bytea NOT NULL,

@@ -77,8 +77,9 @@ async fn create(tx: &Transaction<'_>, name: &str, credits: i64, admin: bool) -> 
 const DELETIONS: [&str; 5] = [
     // First, as an erasure locks them before stars and boards.
     "UPDATE deletions SET is_final = TRUE WHERE account_id = $1",
+    "DELETE FROM calls WHERE key_id IN (SELECT id FROM api_keys WHERE account_id = $1
+        UNION ALL SELECT id FROM people WHERE account_id = $1)",
     "DELETE FROM people WHERE account_id = $1",
-    "DELETE FROM calls WHERE key_id IN (SELECT id FROM api_keys WHERE account_id = $1)",
     "DELETE FROM boards WHERE account_id = $1",
     "DELETE FROM endpoints WHERE account_id = $1",
 ];

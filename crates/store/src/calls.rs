@@ -1,5 +1,5 @@
-//! Calls of OpenAI's dialect and of tools (MCP). Their clients repeat a call by themselves; a repeated call finds the
-//! task of the attempt before instead of being charged again.
+//! Calls of OpenAI's dialect, of tools (MCP) and of the studio's script. Their clients repeat a call; a repeated call
+//! finds the task of the attempt before instead of being charged again.
 
 use std::time::Duration;
 
@@ -57,10 +57,17 @@ pub struct Origin {
     pub key_id: Option<Id>,
     /// The person who created it in the studio. A violation of the content policy counts against this person.
     pub person_id: Option<Id>,
-    /// The call of OpenAI's dialect, or of a tool, that made it.
+    /// The call of OpenAI's dialect, of a tool, or of the studio's script, that made it.
     pub call: Option<Call>,
     /// The engine that its model name maps to; `None` if any engine can make its images.
     pub engine: Option<String>,
+}
+
+impl Origin {
+    /// Its call and who sent it: the key, or the person.
+    pub(crate) fn sent(&self) -> Option<(Id, Call)> {
+        self.key_id.or(self.person_id).zip(self.call)
+    }
 }
 
 impl From<Option<Id>> for Origin {
@@ -89,48 +96,49 @@ pub enum CallEnd {
     HungUp,
 }
 
-/// The first key that the key $1 was rotated from: calls belong to it, so that rotated keys find them, too.
-const FIRST_KEY: &str = "(SELECT first_id FROM api_keys WHERE id = $1)";
+/// Whom calls of the sender $1 belong to: the first key that the key was rotated from, so that rotated keys find them, too,
+/// or the person.
+const SENDER: &str = "COALESCE((SELECT first_id FROM api_keys WHERE id = $1), $1)";
 
 /// The condition for tasks of fewer attempts than $3 that a call without an idempotency key finds.
 const UNDELIVERED: &str = "digest = $2 AND idempotency IS NULL AND delivered_at IS NULL
     AND attempt < $3 AND task_id >= $4 AND ($5 OR holder IS NULL)";
 
 /// Whether a call would find the task of another one.
-pub(crate) async fn exists(tx: &Transaction<'_>, key_id: Id, call: &Call) -> DbResult<bool> {
+pub(crate) async fn exists(tx: &Transaction<'_>, sender: Id, call: &Call) -> DbResult<bool> {
     let found = match call.idempotency {
         Some(idempotency) => {
-            let sql = format!("SELECT 1 FROM calls WHERE key_id = {FIRST_KEY} AND idempotency = $2");
-            tx.query_opt(&sql, &[&key_id, &idempotency]).await?
+            let sql = format!("SELECT 1 FROM calls WHERE key_id = {SENDER} AND idempotency = $2");
+            tx.query_opt(&sql, &[&sender, &idempotency]).await?
         }
         None => {
-            let sql = format!("SELECT 1 FROM calls WHERE key_id = {FIRST_KEY} AND {UNDELIVERED} LIMIT 1");
+            let sql = format!("SELECT 1 FROM calls WHERE key_id = {SENDER} AND {UNDELIVERED} LIMIT 1");
             let (attempts, since) = call.reach(tx.now());
-            tx.query_opt(&sql, &[&key_id, &call.digest, &attempts, &since, &call.counted]).await?
+            tx.query_opt(&sql, &[&sender, &call.digest, &attempts, &since, &call.counted]).await?
         }
     };
     Ok(found.is_some())
 }
 
 /// Records the call that created a task.
-pub(crate) async fn record(tx: &Transaction<'_>, task_id: Id, key_id: Id, call: &Call) -> DbResult {
-    let sql = "INSERT INTO calls (task_id, key_id, digest, idempotency, attempt, holder)
-        SELECT $2, first_id, $3, $4, $5, $6 FROM api_keys WHERE id = $1";
+pub(crate) async fn record(tx: &Transaction<'_>, task_id: Id, sender: Id, call: &Call) -> DbResult {
+    let sql = format!(
+        "INSERT INTO calls (task_id, key_id, digest, idempotency, attempt, holder) VALUES ($2, {SENDER}, $3, $4, $5, $6)"
+    );
     let Call { digest, idempotency, attempt, holder, counted: _, wants_previews: _ } = call;
-    tx.execute(sql, &[&key_id, &task_id, digest, idempotency, attempt, holder]).await.map(drop)
+    tx.execute(&sql, &[&sender, &task_id, digest, idempotency, attempt, holder]).await.map(drop)
 }
 
-/// Calls of OpenAI's dialect and of tools. [`Store::submit_before`](super::Store::submit_before) writes them down with
-/// their tasks.
+/// Calls. [`Store::submit_before`](super::Store::submit_before) writes them down with their tasks.
 impl Store {
-    /// Finds the task of an earlier attempt at a call, with the same key or one that it was rotated from or to. With an
-    /// idempotency key, returns its task. Otherwise attaches to an undelivered task of an earlier attempt with the same
+    /// Finds the task of an earlier attempt at a call, by the same person, or with the same key or one that it was
+    /// rotated from or to. With an idempotency key, returns its task. Otherwise attaches to an undelivered task of an earlier attempt with the same
     /// digest, preferring one no call holds, then the oldest. Of several calls at once each attaches to another task.
     /// The call of a client that does not count attaches only to a task that no call holds.
-    pub async fn attach_call(&self, key_id: Id, call: Call) -> Result<Attachment> {
+    pub async fn attach_call(&self, sender: Id, call: Call) -> Result<Attachment> {
         if let Some(idempotency) = call.idempotency {
-            let sql = format!("SELECT task_id, digest FROM calls WHERE key_id = {FIRST_KEY} AND idempotency = $2");
-            let found = self.driver.read_one(&sql, &[&key_id, &idempotency]).await?;
+            let sql = format!("SELECT task_id, digest FROM calls WHERE key_id = {SENDER} AND idempotency = $2");
+            let found = self.driver.read_one(&sql, &[&sender, &idempotency]).await?;
             let Some(row) = found else { return Ok(Attachment::None) };
             let same = row.get::<Vec<u8>>("digest")? == call.digest;
             return Ok(if same { Attachment::Task(row.get("task_id")?) } else { Attachment::OtherChoices });
@@ -139,7 +147,7 @@ impl Store {
         // may have changed before the lock.
         let sql = format!(
             "WITH free AS MATERIALIZED (
-                 SELECT task_id AS id FROM calls WHERE key_id = {FIRST_KEY} AND {UNDELIVERED}
+                 SELECT task_id AS id FROM calls WHERE key_id = {SENDER} AND {UNDELIVERED}
                  ORDER BY holder IS NOT NULL, task_id LIMIT 1 {}
              )
              UPDATE calls SET attempt = $6, holder = $7 FROM free
@@ -149,7 +157,7 @@ impl Store {
         );
         let (before, since) = call.reach(self.driver.now());
         let Call { digest, counted, attempt, holder, .. } = &call;
-        let parameters: [&dyn Parameter; 7] = [&key_id, digest, &before, &since, counted, attempt, holder];
+        let parameters: [&dyn Parameter; 7] = [&sender, digest, &before, &since, counted, attempt, holder];
         let rows = self.statement(Effect::AttachCall, sql, &parameters).await?;
         rows.first().map_or(Ok(Attachment::None), |row| Ok(Attachment::Task(row.get("task_id")?)))
     }

@@ -75,8 +75,8 @@ impl PendingSubmit {
 
     /// Whether its call repeats one that has made a task.
     async fn repeats(&self, tx: &Transaction<'_>) -> DbResult<bool> {
-        match self.origin.key_id.zip(self.origin.call).filter(|(_, call)| call.may_repeat()) {
-            Some((key_id, call)) => calls::exists(tx, key_id, &call).await,
+        match self.origin.sent().filter(|(_, call)| call.may_repeat()) {
+            Some((sender, call)) => calls::exists(tx, sender, &call).await,
             None => Ok(false),
         }
     }
@@ -92,8 +92,8 @@ impl PendingSubmit {
         let (origin, cost, task) = (&self.origin, self.request.cost(), self.task(id));
         let charge = NewEntry { task_id: Some(id), key_id: origin.key_id, ..NewEntry::new(EntryKind::Charge, -cost) };
         let call = async {
-            match origin.key_id.zip(origin.call) {
-                Some((key_id, call)) => calls::record(tx, id, key_id, &call).await,
+            match origin.sent() {
+                Some((sender, call)) => calls::record(tx, id, sender, &call).await,
                 None => Ok(()),
             }
         };

@@ -1,6 +1,7 @@
 //! The first page: the prompt, and the latest pictures.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use askama::Template;
 use axum::body::Body;
@@ -9,6 +10,7 @@ use axum::http::header::{self, HeaderValue};
 use axum::http::{HeaderMap, Response, StatusCode};
 use serde::Deserialize;
 use serde_json::json;
+use sha2::{Digest as _, Sha256};
 use tintype_system::spawn::spawn;
 use tracing::Instrument as _;
 
@@ -31,7 +33,7 @@ use tintype_domain::preset::Chosen;
 use tintype_domain::request::{AspectRatio, GenerateRequest, MAX_IMAGES};
 use tintype_domain::stored_reference::StoredReference;
 use tintype_engine::{RenderSettings, Setting};
-use tintype_store::{Board, Cancellation, Origin, StoreError, Submission, TaskRecord};
+use tintype_store::{Attachment, Board, Call, Cancellation, Origin, StoreError, Submission, TaskRecord};
 
 mod masks;
 pub(crate) mod presets;
@@ -303,28 +305,63 @@ pub async fn submit(State(studio): State<Arc<Studio>>, request: Request) -> Page
     };
     let refusal = match read {
         Err(message) => message,
-        Ok(FormRequest { request, engine, board }) => {
-            let person = &visitor.session.person;
-            let (account, cost) = (person.account_id, request.cost());
-            let origin = Origin { person_id: Some(person.id), engine, ..Origin::default() };
-            match studio.tasks.submit(visitor.right(), account, origin, Surface::Web, request, arrived).await {
-                Ok(Submission::Accepted(task)) => {
-                    if let Some(board) = board {
-                        put(&visitor, task.id, board).await;
-                    }
-                    studio.live.changed(account);
-                    return accepted(&visitor, task.id, &headers).await;
+        Ok(FormRequest { request, engine, board }) => match task_of(&visitor, request, engine, &fields, arrived).await?
+        {
+            Ok(task) => {
+                if let Some(board) = board {
+                    put(&visitor, task, board).await;
                 }
-                Ok(refused) => refusal_of(&visitor, &refused, cost),
-                Err(StoreError::Unknown(cause)) => {
-                    tracing::error!(%cause, "it is unknown whether a task of the studio was accepted");
-                    visitor.texts.get("unknown-outcome")
-                }
-                Err(error) => return Err(error.into()),
+                studio.live.changed(visitor.account_id());
+                return accepted(&visitor, task, &headers).await;
             }
-        }
+            Err(message) => message,
+        },
     };
     refuse(&visitor, &headers, filled, refusal, wait).await
+}
+
+/// Charges and queues the task of a form, unless the same form has already made one and its answer was lost. Otherwise
+/// the message on why it was refused.
+async fn task_of(
+    visitor: &Visitor,
+    request: GenerateRequest,
+    engine: Option<String>,
+    fields: &Fields,
+    arrived: Duration,
+) -> Result<Result<Id, String>, PageError> {
+    let call = fields.get("once").map(|token| {
+        let digest = Sha256::new().chain_update(b"tintype once ").chain_update(token).finalize().into();
+        Call { digest, idempotency: Some(digest), ..Call::default() }
+    });
+    if let Some(made) = made_before(visitor, call).await? {
+        return Ok(Ok(made));
+    }
+    let cost = request.cost();
+    let origin = Origin { person_id: Some(visitor.person_id()), call, engine, ..Origin::default() };
+    match visitor
+        .studio
+        .tasks
+        .submit(visitor.right(), visitor.account_id(), origin, Surface::Web, request, arrived)
+        .await
+    {
+        Ok(Submission::Accepted(task)) => Ok(Ok(task.id)),
+        // Its first attempt was still under way a moment ago.
+        Ok(Submission::Repeated) => {
+            Ok(made_before(visitor, call).await?.ok_or_else(|| visitor.texts.get("error-internal")))
+        }
+        Ok(refused) => Ok(Err(refusal_of(visitor, &refused, cost))),
+        Err(StoreError::Unknown(cause)) => {
+            tracing::error!(%cause, "it is unknown whether a task of the studio was accepted");
+            Ok(Err(visitor.texts.get("unknown-outcome")))
+        }
+        Err(error) => Err(error.into()),
+    }
+}
+
+async fn made_before(visitor: &Visitor, call: Option<Call>) -> Result<Option<Id>, StoreError> {
+    let Some(call) = call else { return Ok(None) };
+    let found = visitor.studio.tasks.attach(visitor.right(), visitor.person_id(), call).await?;
+    Ok(if let Attachment::Task(id) = found { Some(id) } else { None })
 }
 
 struct FormRequest {

@@ -11,7 +11,7 @@ async function mark(change, tasks, fields = {}) {
     const answer = await fetch(`/studio/gallery/${change}`, request).catch(() => null);
     if (answer?.redirected) return void location.assign(answer.url) ?? tasks.slice(0, at);
     if (answer?.ok) continue;
-    say((answer && one("main p", parse(await answer.text()))?.textContent) || one("[data-news]").dataset.unanswered);
+    say((answer && one("main p", parse(await answer.text()))?.textContent) || unanswered());
     return tasks.slice(0, at);
   }
   return tasks;

@@ -5,7 +5,7 @@ const menu = one("[data-menu]");
 // The picture and the details of a task.
 async function detailsOf(task) {
   const answer = await fetch(`/studio/tasks/${task}`, { headers: OF_SCRIPT }).catch(() => null);
-  if (!answer) return void say(one("[data-news]").dataset.unanswered);
+  if (!answer) return void say(unanswered());
   if (!answer.ok || answer.redirected) return null;
   // The addresses of its forms count in this document.
   return document.adoptNode(one(".one", parse(await answer.text())));
@@ -35,8 +35,10 @@ document.addEventListener("click", (event) => {
   for (const item of all("[data-done]", menu)) item.hidden = !isDone;
   const erases = one("[data-erase]", menu);
   if (erases) erases.hidden = !("owns" in menu.dataset || "mine" in tile.dataset);
+  const get = one(".get", tile)?.href;
+  if (get) one("[data-get]", menu).href = get;
   const link = one("[data-link]", menu);
-  link.hidden = !isDone || one(".get", tile).href.includes("gallery.zip");
+  link.hidden = !isDone || get.includes("gallery.zip");
 }, true);
 
 menu?.addEventListener("toggle", (event) => {

@@ -59,10 +59,29 @@ function showBalance(credits) {
   if (credits) one("[data-credits]").textContent = credits;
 }
 
+// What to say when no answer came.
+function unanswered(makes = false) {
+  const words = one("[data-news]").dataset;
+  if (!navigator.onLine) return words.offline;
+  return makes ? words.unansweredMake : words.unanswered;
+}
+
+// A form that makes a task names itself. It keeps the name until its task is there, so that sending it again after a lost
+// answer makes and charges no other.
+const names = new Map();
+
 async function send(form, submitter) {
   // Files have been sent already.
   const fields = [...new FormData(form, submitter)].filter(([, value]) => typeof value === "string");
   const body = new URLSearchParams(fields);
+  const [makes, content] = ["make" in form.dataset, String(body)];
+  const name = names.get(content) ?? crypto.getRandomValues(new BigUint64Array(2)).join("-");
+  names.delete(content);
+  if (makes) body.set("once", name);
+  const refused = (refusal) => {
+    if (makes) names.set(content, name);
+    return { refusal };
+  };
   const button = submitter || one("button", form);
   const hadFocus = document.activeElement === button;
   button.disabled = true;
@@ -71,9 +90,9 @@ async function send(form, submitter) {
     if (answer.redirected) return void location.assign(answer.url);
     const text = await answer.text();
     if (answer.ok) return { text, credits: answer.headers.get("x-credits") };
-    return { refusal: answer.status === 422 ? text : one("main p:not(.soft)", parse(text))?.textContent || text };
+    return refused(answer.status === 422 ? text : one("main p:not(.soft)", parse(text))?.textContent || text);
   } catch {
-    return { refusal: one("[data-news]").dataset.unanswered };
+    return refused(unanswered(makes));
   } finally {
     button.disabled = false;
     // A browser takes the focus from a disabled button, and the next Tab would begin at the top of the page.

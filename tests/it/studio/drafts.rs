@@ -9,6 +9,42 @@ const HELD: &str =
 const WORDS: &str = "document.querySelector('#prompt').value";
 
 #[test]
+fn a_lost_answer_is_told_and_the_same_form_is_charged_once() {
+    let mut person = Person::sign_in(&[]);
+    person.evaluate(
+        "(() => {
+            const send = window.fetch;
+            let isLost = false;
+            window.fetch = async (url, options) => {
+                const answer = await send(url, options);
+                if (options?.method !== 'POST' || isLost) return answer;
+                isLost = true;
+                throw new TypeError('lost');
+            };
+        })()",
+    );
+    let said = "document.querySelector('.maker [data-refusal]').textContent";
+    person.create("A ferry at dusk");
+    person.until(&format!("{said}.includes('Nothing is charged twice')"));
+    person.click("document.querySelector('.make')");
+    person.until(&format!("{said} === '' && {}", first("completed")));
+    let credits = "document.querySelector('[data-credits]').textContent";
+    assert_eq!(person.evaluate(credits), "998 credits");
+    // What is wanted again is another task.
+    person.click("document.querySelector('.make')");
+    person.until("document.querySelectorAll('.tile[data-state=completed]').length === 2");
+    assert_eq!(person.evaluate(credits), "996 credits");
+    person.evaluate(
+        "Object.defineProperty(navigator, 'onLine', { value: false }),
+        window.fetch = () => Promise.reject(new TypeError('lost'))",
+    );
+    person.click("document.querySelector('.make')");
+    person.until(&format!("{said}.includes('You are offline')"));
+    assert_eq!(person.evaluate(WORDS), "A ferry at dusk");
+    person.leave();
+}
+
+#[test]
 fn a_draft_survives_other_pages_and_a_lost_session_but_not_a_sign_out() {
     let mut person = Person::sign_in(&[]);
     person.paste(PROMPT, "A ferry at dusk");

@@ -197,3 +197,24 @@ case!(old_calls_are_not_found_and_deleted_and_so_are_those_of_a_deleted_account,
     assert_eq!(fx.count("calls"), 0);
     Ok(())
 });
+
+case!(a_repeated_form_of_a_person_finds_its_task_and_that_of_nobody_else, async |fx| {
+    let ada = fx.account("ada", 100).await?;
+    let [owner, member] = [fx.person(ada, "ada").await?.id, fx.person(ada, "bob").await?.id];
+    let send = async |person_id| {
+        let origin = Origin { person_id: Some(person_id), call: Some(named(1, 7)), ..Origin::default() };
+        fx.store.submit_before(StartLimit::none(), ada, origin, Surface::Web, images(1), UNLIMITED).await
+    };
+    let task = accepted(send(owner).await?).id;
+    assert_eq!(send(owner).await?, Submission::Repeated);
+    assert_eq!(fx.store.attach_call(owner, named(1, 7)).await?, Attachment::Task(task));
+    assert_eq!(fx.store.attach_call(member, named(1, 7)).await?, Attachment::None);
+    assert_ne!(accepted(send(member).await?).id, task);
+    assert_eq!(fx.credits(ada).await?, 96);
+    for task in fx.store.list_task_ids(ada, Surface::Web, None, 9).await? {
+        fx.store.cancel(ada, Surface::Web, task, None, "Cancelled.").await?;
+    }
+    fx.store.change_account(ada, AccountChange::Delete).await?.expect("an account");
+    assert_eq!(fx.count("calls"), 0);
+    Ok(())
+});
