@@ -175,7 +175,7 @@ if (sizer) {
 const side = one("[data-side]");
 one("summary", side ?? document)?.addEventListener("click", () => {
   // On a phone it is closed whenever the page opens.
-  if (!side || !matchMedia("(min-width: 901px)").matches) return;
+  if (!side || !matchMedia("(min-width: 56.26em)").matches) return;
   ofBrowser.set("tintype-boards", side.open ? "closed" : "open");
 });
 const find = one("[data-board-find]");

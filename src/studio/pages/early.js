@@ -11,7 +11,7 @@
   }
   root.classList.add("script");
   root.dataset.size = kept.size ?? "2";
-  if (side && kept.boards !== "closed" && matchMedia("(min-width: 901px)").matches) side.open = true;
+  if (side && kept.boards !== "closed" && matchMedia("(min-width: 56.26em)").matches) side.open = true;
 }
 
 // The row before older pictures becomes another one when they arrive, so it is not visible until then, nor is the last

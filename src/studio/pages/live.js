@@ -132,12 +132,14 @@ function receive({ name, data }) {
 
 function showProgress({ id, fraction, words, preview: number }) {
   const card = tileOf(id);
-  const bar = card && one("progress", card);
-  if (!bar) return;
-  if (fraction === null) bar.removeAttribute("value"); else bar.value = fraction;
-  one("[data-words]", card).textContent = words;
-  const preview = one("[data-preview]", card);
-  if (number) {
+  for (const place of [card, one(`[data-instead][data-task="${id}"]`)]) {
+    const bar = place && one("progress", place);
+    if (!bar) continue;
+    if (fraction === null) bar.removeAttribute("value"); else bar.value = fraction;
+    one("[data-words]", place).textContent = words;
+  }
+  const preview = card && one("[data-preview]", card);
+  if (number && preview) {
     preview.src = `${preview.dataset.preview}?${number}`;
     preview.hidden = false;
   }

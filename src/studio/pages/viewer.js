@@ -52,7 +52,7 @@ async function showTask(tile, fromEnd) {
   large.hidden = !thumbnail;
   allowZoom(false);
   if (thumbnail) [large.src, large.alt] = [thumbnail.src, one(".prompt", tile).textContent];
-  for (const part of ["strip", "failure", "about"]) one(`[data-${part}]`).replaceChildren();
+  for (const part of ["strip", "instead", "about"]) one(`[data-${part}]`).replaceChildren();
   for (const [button, step] of [[".before", -1], [".after", 1]]) {
     one(button, viewer).disabled = !beyond(tile, step) && !(step > 0 && one("[data-older]"));
   }
@@ -81,9 +81,10 @@ function fill(shown, details) {
   actions.append(one(".actions > .danger", caption) ?? "");
   // A long one scrolls, also by the keyboard.
   one(".prompt", caption).tabIndex = 0;
-  const failure = one(".card p.words", details);
-  one("[data-failure]").replaceChildren(...failure?.childNodes ?? []);
-  about.replaceChildren(one(".card div.words", details) ?? "", caption, ...one("aside", details).childNodes);
+  const instead = one("[data-instead]");
+  instead.dataset.task = shown.task;
+  instead.replaceChildren(...one(".card .words", details)?.childNodes ?? []);
+  about.replaceChildren(caption, ...one("aside", details).childNodes);
   const place = Object.assign(document.createElement("div"), { className: "tools" });
   if (shown.pictures.length) one(".actions", caption).before(place);
   if (shown.pictures.length > 1) {
@@ -95,7 +96,7 @@ function fill(shown, details) {
     }));
   }
   setUp(about);
-  startClocks(about);
+  startClocks(instead);
 }
 
 // The tile that the viewer shows was fetched again.
