@@ -338,7 +338,9 @@ impl Modify for Names {
         document.info.contact = Some(ContactBuilder::new().name(Some("The operator of this server")).build());
         let components = document.components.get_or_insert_default();
         let bearer = HttpBuilder::new().scheme(HttpAuthScheme::Bearer).bearer_format("tt_ and 38 letters and digits");
-        let bearer = bearer.description(Some("An API key of this server. Its operator issues keys."));
+        let bearer = bearer.description(Some(
+            "An API key of this server. Create one in the studio (Account, then Keys), or ask the operator.",
+        ));
         components.add_security_scheme("key", SecurityScheme::Http(bearer.build()));
         if let Some(RefOr::T(Schema::Object(ratios))) = components.schemas.get_mut("AspectRatio") {
             ratios.extensions = Some(ratio_names());
