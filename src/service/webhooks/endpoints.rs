@@ -17,7 +17,7 @@ pub enum EndpointRefusal {
 }
 
 /// Adds an endpoint that gets these events, and returns it with its secret, which cannot be read later. The server
-/// may reach an endpoint of the operator by http, too, if that `is_in_reach`.
+/// may reach an endpoint of the operator by http, too, if that is or may be `in_reach`.
 ///
 /// # Errors
 /// [`StoreError`](tintype_store::StoreError); in it [`EndpointRefusal`].
@@ -27,9 +27,9 @@ pub async fn add(
     url: EndpointUrl,
     events: Subscription,
     added_by: AddedBy,
-    is_in_reach: bool,
+    in_reach: bool,
 ) -> Result<std::result::Result<(Endpoint, SigningSecret), EndpointRefusal>> {
-    if !url.is_https() && !(added_by == AddedBy::Operator && is_in_reach) {
+    if !url.is_https() && (added_by != AddedBy::Operator || !in_reach) {
         return Ok(Err(EndpointRefusal::NotHttps));
     }
     let secret = SigningSecret::random();

@@ -128,7 +128,9 @@ pub async fn create(form: Form) -> PageResult {
         return page(&visitor, Draft::refused(NO_EVENT, fields)).await;
     };
     let is_in_reach = is_reachable(&url, &visitor.studio.settings.webhooks.webhook_network);
-    let refusal = match endpoints::add(&visitor.store(), account.id, url, events, added_by, is_in_reach).await? {
+    // On PostgreSQL another process may send the events.
+    let may_be_sent = is_in_reach || visitor.store().is_shared();
+    let refusal = match endpoints::add(&visitor.store(), account.id, url, events, added_by, may_be_sent).await? {
         Ok((endpoint, secret)) => {
             let person = visitor.person_id();
             tracing::info!(endpoint = %endpoint.id, %person, "an endpoint was added in the studio");

@@ -125,7 +125,7 @@ async fn suspensions_and_the_audit_log_are_told_in_the_language_of_the_reader() 
     }
     let log = german(&operator, "/studio/operator/audit").await;
     assert!(log.contains("<span dir=\"auto\">Inhaltsrichtlinie</span>"), "{log}");
-    assert!(log.contains("<span class=\"soft\">Betrachter</span>") && !log.contains("viewer"), "{log}");
+    assert!(log.contains("<span class=\"soft\" dir=\"auto\">Betrachter</span>") && !log.contains("viewer"), "{log}");
 }
 
 #[tokio::test]
