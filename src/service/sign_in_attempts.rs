@@ -1,6 +1,6 @@
 //! Limits attempts to sign in with one name, from wherever they come.
 //!
-//! The limit per source in [`super::failures`] doesn't slow down guesses from many addresses. Unknown names are counted
+//! The limit per source in [`super::auth_throttle`] doesn't slow down guesses from many addresses. Unknown names are counted
 //! too, so that a rejection reveals nothing. An attacker who keeps guessing locks no one out: a source that the person
 //! has signed in from has a separate allowance, and a sign-in link needs none.
 

@@ -329,7 +329,7 @@ async fn task_of(
     fields: &Fields,
     arrived: Duration,
 ) -> Result<Result<Id, String>, PageError> {
-    let call = fields.get("once").map(|token| {
+    let call = fields.get("once").filter(|token| !token.is_empty()).map(|token| {
         let digest = Sha256::new().chain_update(b"tintype once ").chain_update(token).finalize().into();
         Call { digest, idempotency: Some(digest), ..Call::default() }
     });

@@ -66,8 +66,8 @@ function unanswered(makes = false) {
   return makes ? words.unansweredMake : words.unanswered;
 }
 
-// A form that makes a task names itself. It keeps the name until its task is there, so that sending it again after a lost
-// answer makes and charges no other.
+// A form that makes a task names itself. It keeps the name for two minutes after a lost answer, so that sending it again
+// makes and charges no other.
 const names = new Map();
 
 async function send(form, submitter) {
@@ -78,8 +78,12 @@ async function send(form, submitter) {
   const name = names.get(content) ?? crypto.getRandomValues(new BigUint64Array(2)).join("-");
   names.delete(content);
   if (makes) body.set("once", name);
-  const refused = (refusal) => {
-    if (makes) names.set(content, name);
+  const refused = (refusal, status) => {
+    // Not found: the task of the lost answer is deleted by now.
+    if (makes && status !== 404) {
+      names.set(content, name);
+      setTimeout(() => names.delete(content), 120_000);
+    }
     return { refusal };
   };
   const button = submitter || one("button", form);
@@ -90,7 +94,8 @@ async function send(form, submitter) {
     if (answer.redirected) return void location.assign(answer.url);
     const text = await answer.text();
     if (answer.ok) return { text, credits: answer.headers.get("x-credits") };
-    return refused(answer.status === 422 ? text : one("main p:not(.soft)", parse(text))?.textContent || text);
+    const refusal = answer.status === 422 ? text : one("main p:not(.soft)", parse(text))?.textContent || text;
+    return refused(refusal, answer.status);
   } catch {
     return refused(unanswered(makes));
   } finally {

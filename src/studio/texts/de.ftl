@@ -683,7 +683,7 @@ webhook-rotated = { $n ->
 }
 webhook-url-invalid = Geben Sie eine URL ein, die mit https:// beginnt, ohne Benutzernamen, Leerzeichen oder einen Teil nach #.
 webhook-plain-http = Dieser Server ruft URLs mit http:// nur in Netzen auf, mit denen er gestartet wurde (--webhook-network). Verwenden Sie https://.
-webhook-out-of-reach = Der Server erreicht diese private Adresse nur, wenn er mit ihrem Netz gestartet wird (--webhook-network).
+webhook-out-of-reach = Dieser Server sendet an diese Adresse nur, wenn er mit ihrem Netz gestartet wird (--webhook-network).
 webhook-no-event = Wählen Sie mindestens ein Ereignis.
 webhook-too-many = Dieses Konto hat die Höchstzahl an Zielen erreicht. Entfernen Sie einige.
 webhook-disabled = Dieses Ziel ist abgeschaltet. Schalten Sie es zuerst ein.

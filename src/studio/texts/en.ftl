@@ -683,7 +683,7 @@ webhook-rotated = { $n ->
 }
 webhook-url-invalid = Enter a URL that begins with https://, without a user name, spaces, or a part after #.
 webhook-plain-http = This server sends to http:// URLs only in networks that it was started with (--webhook-network). Use https://.
-webhook-out-of-reach = The server cannot reach this private address unless it is started with its network (--webhook-network).
+webhook-out-of-reach = This server sends to this address only if it is started with its network (--webhook-network).
 webhook-no-event = Choose at least one event.
 webhook-too-many = This account has reached its limit of endpoints. Remove some.
 webhook-disabled = This endpoint is disabled. Enable it first.
