@@ -287,6 +287,19 @@ async fn two_copies_of_a_form_at_once_make_one_task() {
     let once = [("once", "7-1")];
     let (one, other) = tokio::join!(ada.submit("a boat", &once), ada.submit("a boat", &once));
     assert_eq!((one.status, other.status, ada.credits().await), (StatusCode::SEE_OTHER, StatusCode::SEE_OTHER, 8));
+    // The name does not stand for other fields.
+    assert_eq!(ada.submit("a ferry", &once).await.status, StatusCode::SEE_OTHER);
+    assert_eq!(ada.credits().await, 6);
+}
+
+#[tokio::test]
+async fn a_form_that_is_sent_again_finds_its_task_before_anything_refuses_it() {
+    let (_, ada) = Service::with_visitor(&["--submit-rate", "1"], 2).await;
+    for _ in 0..3 {
+        assert_eq!(ada.submit("a boat", &[("once", "7-1")]).await.status, StatusCode::SEE_OTHER);
+    }
+    assert_eq!(ada.submit("a boat", &[("once", "7-2")]).await.status, StatusCode::TOO_MANY_REQUESTS);
+    assert_eq!(ada.credits().await, 0);
 }
 
 #[tokio::test]

@@ -361,7 +361,7 @@ CREATE TABLE calls (
 CREATE UNIQUE INDEX calls_by_idempotency ON calls (key_id, idempotency) WHERE idempotency IS NOT NULL;
 -- Without an idempotency key: the earlier attempt whose answer was not delivered.
 CREATE INDEX undelivered_calls ON calls (key_id, digest) WHERE idempotency IS NULL AND delivered_at IS NULL;
--- The calls of an account's keys, when the account is deleted.
+-- The calls of a key or a person, when the account or the person is removed.
 CREATE INDEX calls_of_key ON calls (key_id);
 
 -- ---- Gallery ----

@@ -132,9 +132,9 @@ pub(crate) async fn record(tx: &Transaction<'_>, task_id: Id, sender: Id, call: 
 /// Calls. [`Store::submit_before`](super::Store::submit_before) writes them down with their tasks.
 impl Store {
     /// Finds the task of an earlier attempt at a call, by the same person, or with the same key or one that it was
-    /// rotated from or to. With an idempotency key, returns its task. Otherwise attaches to an undelivered task of an earlier attempt with the same
-    /// digest, preferring one no call holds, then the oldest. Of several calls at once each attaches to another task.
-    /// The call of a client that does not count attaches only to a task that no call holds.
+    /// rotated from or to. With an idempotency key, returns its task. Otherwise attaches to an undelivered task of an
+    /// earlier attempt with the same digest, preferring one no call holds, then the oldest. Of several calls at once each
+    /// attaches to another task. The call of a client that does not count attaches only to a task that no call holds.
     pub async fn attach_call(&self, sender: Id, call: Call) -> Result<Attachment> {
         if let Some(idempotency) = call.idempotency {
             let sql = format!("SELECT task_id, digest FROM calls WHERE key_id = {SENDER} AND idempotency = $2");

@@ -327,6 +327,7 @@ impl Store {
     /// Removes a person with all sessions and links. Returns whether there was one.
     pub async fn remove_person(&self, id: Id) -> Result<bool> {
         self.write(Effect::ChangePerson, async move |tx| {
+            tx.execute("DELETE FROM calls WHERE key_id = $1", &[&id]).await?;
             let sql = format!("DELETE FROM people WHERE id = $1 RETURNING {PERSON}");
             audit_log::of_person(tx, Action::RemovePerson, tx.find(&sql, &[&id], person).await?).await
         })

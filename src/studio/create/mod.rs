@@ -1,7 +1,7 @@
 //! The first page: the prompt, and the latest pictures.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Duration;
 
 use askama::Template;
 use axum::body::Body;
@@ -296,6 +296,12 @@ pub async fn submit(State(studio): State<Arc<Studio>>, request: Request) -> Page
     let (Form { visitor, fields, headers }, refused) = uploads::form(&studio, request).await?;
     let arrived = studio.shared.clock.elapsed();
     visitor.require(Role::Member)?;
+    let call = call_of(&fields);
+    // Before anything that may refuse the form: the task is charged already. Its answer may have been lost before the
+    // task came to its board.
+    if let Some(task) = made_before(&visitor, call).await? {
+        return created(&visitor, task, fields.text("board").parse().ok(), &headers).await;
+    }
     let mut filled = FormValues::of(&fields);
     let barred = submit_refusal(&visitor).await?;
     let (wait, read) = match (barred, refused) {
@@ -305,57 +311,44 @@ pub async fn submit(State(studio): State<Arc<Studio>>, request: Request) -> Page
     };
     let refusal = match read {
         Err(message) => message,
-        Ok(FormRequest { request, engine, board }) => match task_of(&visitor, request, engine, &fields, arrived).await?
-        {
-            Ok(task) => {
-                if let Some(board) = board {
-                    put(&visitor, task, board).await;
+        Ok(FormRequest { request, engine, board }) => {
+            let (account, cost) = (visitor.account_id(), request.cost());
+            let origin = Origin { person_id: Some(visitor.person_id()), call, engine, ..Origin::default() };
+            match studio.tasks.submit(visitor.right(), account, origin, Surface::Web, request, arrived).await {
+                Ok(Submission::Accepted(task)) => return created(&visitor, task.id, board, &headers).await,
+                // Another copy of the form came first.
+                Ok(Submission::Repeated) => match made_before(&visitor, call).await? {
+                    Some(task) => return created(&visitor, task, board, &headers).await,
+                    None => visitor.texts.get("unknown-outcome"),
+                },
+                Ok(refused) => refusal_of(&visitor, &refused, cost),
+                Err(StoreError::Unknown(cause)) => {
+                    tracing::error!(%cause, "it is unknown whether a task of the studio was accepted");
+                    visitor.texts.get("unknown-outcome")
                 }
-                studio.live.changed(visitor.account_id());
-                return accepted(&visitor, task, &headers).await;
+                Err(error) => return Err(error.into()),
             }
-            Err(message) => message,
-        },
+        }
     };
     refuse(&visitor, &headers, filled, refusal, wait).await
 }
 
-/// Charges and queues the task of a form, unless the same form has already made one and its answer was lost. Otherwise
-/// the message on why it was refused.
-async fn task_of(
-    visitor: &Visitor,
-    request: GenerateRequest,
-    engine: Option<String>,
-    fields: &Fields,
-    arrived: Duration,
-) -> Result<Result<Id, String>, PageError> {
-    let call = fields.get("once").filter(|token| !token.is_empty()).map(|token| {
-        let digest = Sha256::new().chain_update(b"tintype once ").chain_update(token).finalize().into();
-        Call { digest, idempotency: Some(digest), ..Call::default() }
-    });
-    if let Some(made) = made_before(visitor, call).await? {
-        return Ok(Ok(made));
+/// The call of a form that the script has named, so that the same fields with the same name make one task.
+fn call_of(fields: &Fields) -> Option<Call> {
+    fields.get("once").filter(|name| !name.is_empty())?;
+    let fields: BTreeMap<_, _> = fields.names().map(|name| (name, fields.text(name))).collect();
+    let fields = serde_json::to_vec(&fields).expect("texts are always JSON");
+    let digest = Sha256::new().chain_update(b"tintype form ").chain_update(fields).finalize().into();
+    Some(Call { digest, idempotency: Some(digest), ..Call::default() })
+}
+
+/// Puts a charged task on its board, and answers.
+async fn created(visitor: &Visitor, task: Id, board: Option<Id>, headers: &HeaderMap) -> PageResult {
+    if let Some(board) = board {
+        put(visitor, task, board).await;
     }
-    let cost = request.cost();
-    let origin = Origin { person_id: Some(visitor.person_id()), call, engine, ..Origin::default() };
-    match visitor
-        .studio
-        .tasks
-        .submit(visitor.right(), visitor.account_id(), origin, Surface::Web, request, arrived)
-        .await
-    {
-        Ok(Submission::Accepted(task)) => Ok(Ok(task.id)),
-        // Its first attempt was still under way a moment ago.
-        Ok(Submission::Repeated) => {
-            Ok(made_before(visitor, call).await?.ok_or_else(|| visitor.texts.get("error-internal")))
-        }
-        Ok(refused) => Ok(Err(refusal_of(visitor, &refused, cost))),
-        Err(StoreError::Unknown(cause)) => {
-            tracing::error!(%cause, "it is unknown whether a task of the studio was accepted");
-            Ok(Err(visitor.texts.get("unknown-outcome")))
-        }
-        Err(error) => Err(error.into()),
-    }
+    visitor.studio.live.changed(visitor.account_id());
+    accepted(visitor, task, headers).await
 }
 
 async fn made_before(visitor: &Visitor, call: Option<Call>) -> Result<Option<Id>, StoreError> {

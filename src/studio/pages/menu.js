@@ -73,6 +73,7 @@ menu?.addEventListener("click", (event) => {
   else if ("erase" in item.dataset) did(() => erase([task]));
   else if ("details" in item.dataset && !byLink) did(() => view(menu.tile));
   else if ("link" in item.dataset) copyLink(task, item);
+  else if ("get" in item.dataset) menu.hidePopover();
   else if ("reference" in item.dataset && maker) did(() => addReference(`result:${task}/1`));
 });
 addEventListener("scroll", () => { if (menu?.matches(":popover-open")) menu.hidePopover(); }, { passive: true });

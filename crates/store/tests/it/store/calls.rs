@@ -211,6 +211,8 @@ case!(a_repeated_form_of_a_person_finds_its_task_and_that_of_nobody_else, async 
     assert_eq!(fx.store.attach_call(member, named(1, 7)).await?, Attachment::None);
     assert_ne!(accepted(send(member).await?).id, task);
     assert_eq!(fx.credits(ada).await?, 96);
+    assert!(fx.store.remove_person(member).await?);
+    assert_eq!(fx.count("calls"), 1);
     for task in fx.store.list_task_ids(ada, Surface::Web, None, 9).await? {
         fx.store.cancel(ada, Surface::Web, task, None, "Cancelled.").await?;
     }
