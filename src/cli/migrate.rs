@@ -6,7 +6,6 @@ use std::time::Duration;
 use clap::Args;
 use indicatif::ProgressBar;
 use serde_json::json;
-use tintype_system::spawn::spawn_blocking;
 use tokio::runtime::Handle;
 use tokio_util::sync::CancellationToken;
 
@@ -119,7 +118,7 @@ async fn import(
 ) -> Result<Result<Import, StoreError>, Failure> {
     let (database, runtime) = (from.to_owned(), Handle::current());
     // On a thread of its own, because SQLite makes the copy in one call.
-    let copying = spawn_blocking(move || runtime.block_on(copy_of(&database)));
+    let copying = tokio::task::spawn_blocking(move || runtime.block_on(copy_of(&database)));
     let Some(copied) = stopped.run_until_cancelled(copying).await else {
         // That thread ends with this process. The copy has no name unless it has just begun.
         drop(std::fs::remove_file(copy_beside(from)));

@@ -22,7 +22,6 @@ use tintype_domain::model::Id;
 use tintype_system::clock::Timestamp;
 use tintype_system::locked::Locked as _;
 use tintype_system::owner;
-use tintype_system::spawn::spawn_blocking;
 
 /// Time limit of a look at the marker.
 const MARKER_LIMIT: Duration = Duration::from_secs(5);
@@ -93,7 +92,7 @@ impl Directory {
                 let _turn = turn;
                 std::fs::metadata(marker).map(drop)
             };
-            spawn_blocking(look).await?
+            tokio::task::spawn_blocking(look).await?
         });
         found.await.unwrap_or_else(|_| Err(ErrorKind::TimedOut.into())).map_err(|error| FilesError(fault(error).into()))
     }
@@ -118,7 +117,7 @@ impl Directory {
     pub(super) fn written_before(&self, day: String, cutoff: Timestamp) -> NameBatches {
         let walk = Walk { directory: self.path.join(&day), day, cutoff, entries: None };
         let step = |mut walk: Walk| async move {
-            let walked = spawn_blocking(move || (walk.next(), walk)).await;
+            let walked = tokio::task::spawn_blocking(move || (walk.next(), walk)).await;
             let (names, walk) = walked.map_err(io::Error::other)?;
             let names = names?;
             Ok((!names.is_empty()).then_some((names, walk)))

@@ -21,7 +21,6 @@ use tintype_domain::model::Violation;
 use tintype_domain::text::counted;
 use tintype_engine::picture::Picture;
 use tintype_store::StrikeRule;
-use tintype_system::spawn::spawn_blocking;
 use tintype_system::watched_files::{self, SeenFile, WatchedFiles};
 
 use blocklist::BlockList;
@@ -88,7 +87,7 @@ impl Rules {
     pub async fn judge_prompt(self: &Arc<Self>, prompt: &str) -> Verdict {
         let (rules, words) = (self.clone(), prompt.to_owned());
         // Matching a long prompt takes milliseconds, too long for an async thread.
-        match spawn_blocking(move || rules.matcher.refuses(&words)).await {
+        match tokio::task::spawn_blocking(move || rules.matcher.refuses(&words)).await {
             Ok(false) => {}
             Ok(true) => return Verdict::Refused(Violation::Words),
             Err(_) => return Verdict::Undetermined("matching the rules panicked".into()),
@@ -113,7 +112,7 @@ impl Rules {
                 let is_blocked = |picture| rules.blocklist.as_ref().is_some_and(|list| list.blocks(picture));
                 seen.iter().any(is_blocked)
             };
-            match spawn_blocking(blocked).await {
+            match tokio::task::spawn_blocking(blocked).await {
                 Ok(false) => {}
                 Ok(true) => return Verdict::Refused(Violation::Blocklist),
                 Err(_) => return Verdict::Undetermined("comparing with the block list panicked".into()),

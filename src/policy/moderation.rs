@@ -12,7 +12,6 @@ use reqwest::Client;
 use reqwest::header::{AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderValue};
 use serde::Deserialize;
 use serde_json::json;
-use tintype_system::spawn::spawn_blocking;
 use url::Url;
 
 use super::Subject;
@@ -135,7 +134,7 @@ impl Moderation {
 
     pub(super) async fn refuses_picture(&self, picture: Picture) -> Result<bool, NoAnswer> {
         let encode = move || BASE64_STANDARD.encode(picture.within(PICTURE_SIDE).to_png());
-        let png = spawn_blocking(encode).await.map_err(|_| NoAnswer::Shape)?;
+        let png = tokio::task::spawn_blocking(encode).await.map_err(|_| NoAnswer::Shape)?;
         let url = format!("data:image/png;base64,{png}");
         self.ask(&json!({ "type": "image_url", "image_url": { "url": url } })).await
     }

@@ -25,7 +25,6 @@ use hyper::{Request, StatusCode, header};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::graceful::{GracefulShutdown, Watcher};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-use tintype_system::spawn::spawn;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpStream, UnixStream};
 use tokio::sync::{Semaphore, oneshot};
@@ -135,7 +134,7 @@ pub async fn serve(listeners: Vec<Listener>, router: Router, settings: ListenerS
     };
     if let Some(certificate) = settings.certificate {
         let stop = stop.clone();
-        spawn(async move { stop.run_until_cancelled(certificate.watch()).await });
+        tokio::spawn(async move { stop.run_until_cancelled(certificate.watch()).await });
     }
     for listener in &listeners {
         if let Err(error) = listener.bound(settings.limits.write_stall) {
@@ -184,7 +183,7 @@ impl ConnectionAcceptor {
         let Some((mut slot, mut connection)) = slot(&self.slots, peer) else { return };
         let (state, watcher) = (self.state.clone(), self.open.watcher());
         let slots = is_balanced.then(|| self.slots.clone());
-        spawn(async move {
+        tokio::spawn(async move {
             if let Some(slots) = slots {
                 let limit = if connection.over_limit { RESERVE_TIME_LIMIT } else { state.limits.handshake };
                 match caller_of(&mut stream, peer, limit).await {
@@ -207,7 +206,7 @@ impl ConnectionAcceptor {
     fn serve_unix(&self, stream: UnixStream) {
         let Some((slot, connection)) = slot(&self.slots, Peer::Socket) else { return };
         let (state, watcher) = (self.state.clone(), self.open.watcher());
-        spawn(async move {
+        tokio::spawn(async move {
             let (stream, returned) = lend(stream);
             let limit = state.limits.write_stall;
             finish(state.serve_http(Box::new(stream), connection, watcher), returned, connection, limit).await;

@@ -15,7 +15,6 @@ use crate::service::ServiceContext;
 use crate::service::shares::{FairShares, Share};
 use tintype_domain::images_api_request::OutputFormat;
 use tintype_domain::model::Id;
-use tintype_system::spawn::spawn_blocking;
 
 /// Bytes of pictures in answers of `/v1`, and of MCP, that are made or sent.
 const MEMORY: usize = 256 << 20;
@@ -98,7 +97,7 @@ impl Encoder {
             let name = FileName::parse(name).ok_or_else(|| damaged("a result file has a malformed name"))?;
             let png = self.shared.files.read(name).await?.ok_or_else(|| damaged("a result file is missing"))?;
             // One at a time: for a caller who hangs up, no further ones are encoded.
-            let encoded = spawn_blocking(move || in_base64(format, &png)).await.map_err(damaged)?;
+            let encoded = tokio::task::spawn_blocking(move || in_base64(format, &png)).await.map_err(damaged)?;
             pictures.push(encoded.map_err(damaged)?);
         }
         room.correct(2 * pictures.iter().map(String::len).sum::<usize>());

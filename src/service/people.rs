@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use argon2::password_hash::phc::PasswordHash;
 use argon2::{Argon2, PasswordHasher as _, PasswordVerifier as _};
-use tintype_system::spawn::spawn_blocking;
 use tokio::sync::Semaphore;
 
 use tintype_domain::identity::Identity;
@@ -331,7 +330,7 @@ impl People {
     async fn hashing<T: Send + 'static>(&self, compute: impl FnOnce() -> T + Send + 'static) -> Result<T> {
         let permit = self.hashes.clone().acquire_owned().await;
         let permit = permit.map_err(|error| StoreError::Other(Cause::new(error)))?;
-        let hashing = spawn_blocking(move || {
+        let hashing = tokio::task::spawn_blocking(move || {
             // Until the hash has ended, even if its caller has hung up.
             let _permit = permit;
             compute()

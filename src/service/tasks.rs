@@ -3,7 +3,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tintype_system::spawn::spawn;
 use tokio_util::sync::CancellationToken;
 
 use tracing::Instrument as _;
@@ -284,7 +283,7 @@ impl Tasks {
 async fn to_its_end<T: Send + 'static>(
     write: impl Future<Output = Result<(T, Option<CallHold>)>> + Send + 'static,
 ) -> Result<T> {
-    let written = spawn(write.in_current_span()).await;
+    let written = tokio::spawn(write.in_current_span()).await;
     let (outcome, hold) = written.unwrap_or_else(|error| Err(StoreError::Unknown(Cause::new(error))))?;
     if let Some(hold) = hold {
         hold.disarm();

@@ -10,7 +10,6 @@ use crate::service::ServiceContext;
 use crate::service::shares::FairShares;
 use tintype_domain::model::Id;
 use tintype_system::sandbox::{DecodeError, Decoder};
-use tintype_system::spawn::spawn_blocking;
 
 /// The longest side of a thumbnail, in pixels: a card of the studio on a screen with two pixels for each point.
 pub const SIDE: u32 = 640;
@@ -66,7 +65,7 @@ impl Thumbnails {
         }
         let Some(png) = files.read(name).await? else { return Ok(None) };
         let picture = self.decoder.decode_result(&png).await?;
-        let made = spawn_blocking(move || encode(picture)).await;
+        let made = tokio::task::spawn_blocking(move || encode(picture)).await;
         let made = made.map_err(|error| ThumbnailError::Encoder(error.to_string()))??;
         if self.shared.disk.is_low() {
             return Ok(Some(made));

@@ -12,7 +12,6 @@ use bytes::Bytes;
 use sha2::{Digest as _, Sha256};
 use tintype_engine::Mask;
 use tintype_engine::picture::{Picture, PictureError};
-use tintype_system::spawn::{spawn, spawn_blocking};
 use tokio::sync::Semaphore;
 use tracing::Instrument as _;
 
@@ -217,7 +216,7 @@ impl Uploads {
             return Err(Refusal::TooMany.into());
         };
         let (width, height) = (picture.width(), picture.height());
-        let png = spawn_blocking(move || Bytes::from(picture.to_png())).await;
+        let png = tokio::task::spawn_blocking(move || Bytes::from(picture.to_png())).await;
         let name = self.shared.files.write(id, 0, png.map_err(io::Error::other)?).await?;
         let picture = UploadedPicture { name, width, height };
         if !store.finish_upload(id, picture.clone()).await? {
@@ -245,7 +244,7 @@ impl UploadSlot {
             let (uploads, right) = (self.uploads.clone(), self.right);
             let new = NewUpload::of(self.account_id, Surface::Api);
             let storing = async move { uploads.store(new, right, picture).await };
-            stored.ids.push(spawn(storing.in_current_span()).await.map_err(io::Error::other)??.id);
+            stored.ids.push(tokio::spawn(storing.in_current_span()).await.map_err(io::Error::other)??.id);
         }
         Ok(stored)
     }
@@ -262,7 +261,7 @@ impl UploadBuffer {
         self.uploads.check_disk()?;
         self.digest.update(&bytes);
         let mut file = self.file.try_clone()?;
-        let written = spawn_blocking(move || file.write_all(&bytes)).await.map_err(io::Error::other)?;
+        let written = tokio::task::spawn_blocking(move || file.write_all(&bytes)).await.map_err(io::Error::other)?;
         match written {
             Err(error) if matches!(error.kind(), ErrorKind::StorageFull | ErrorKind::QuotaExceeded) => {
                 Err(Refusal::DiskFull.into())
@@ -292,7 +291,7 @@ impl UploadBuffer {
 
     async fn bytes(&self) -> Result<Vec<u8>, UploadError> {
         let mut file = self.file.try_clone()?;
-        let read = spawn_blocking(move || {
+        let read = tokio::task::spawn_blocking(move || {
             let mut bytes = Vec::new();
             file.rewind()?;
             file.take(MAX_UPLOAD).read_to_end(&mut bytes)?;
@@ -327,7 +326,7 @@ impl UploadInProgress {
     /// changes and black elsewhere; it may have another size.
     pub async fn finish_mask(mut self, (width, height): (u32, u32)) -> Result<Upload, UploadError> {
         let painted = Mask::of(self.buffer.decode().await?);
-        let fitted = spawn_blocking(move || painted.stretch(width, height));
+        let fitted = tokio::task::spawn_blocking(move || painted.stretch(width, height));
         let mask = fitted.await.map_err(io::Error::other)?;
         if mask.keeps_all() {
             return Err(Refusal::EmptyMask.into());
@@ -339,7 +338,7 @@ impl UploadInProgress {
     async fn store(self, picture: Picture) -> Result<Upload, UploadError> {
         let (slot, new) = (self.slot, self.new);
         let storing = async move { slot.uploads.store(new, slot.right, picture).await };
-        spawn(storing.in_current_span()).await.map_err(io::Error::other)?
+        tokio::spawn(storing.in_current_span()).await.map_err(io::Error::other)?
     }
 }
 
@@ -362,7 +361,7 @@ impl TaskUploads {
     pub async fn remove(&self, ids: Vec<Id>) {
         let removing = self.uploads.clone().remove(self.account_id, ids);
         // Runs to its end even if the caller drops this future.
-        drop(spawn(removing.in_current_span()).await);
+        drop(tokio::spawn(removing.in_current_span()).await);
     }
 }
 

@@ -31,7 +31,6 @@ mod texts;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tintype_system::spawn::spawn;
 use tokio_util::sync::CancellationToken;
 
 use self::session::Visitor;
@@ -228,7 +227,7 @@ impl Studio {
         let person = &visitor.session.person;
         let place = self.reports.try_take(Some(person.account_id)).map_err(|_| PageError::too_often(1))?;
         self.count_person(person, RateLimit::Report).await?;
-        let read = spawn(async move {
+        let read = tokio::spawn(async move {
             let _place = place;
             read.await
         });

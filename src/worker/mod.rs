@@ -15,7 +15,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use tintype_system::spawn::{spawn, spawn_blocking};
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -110,10 +109,10 @@ impl Worker {
     /// Works until `leave`, a child of `stop`. After `leave` alone, running renders take as long as they need.
     pub async fn run_until(self: Arc<Self>, leave: CancellationToken, stop: CancellationToken) {
         let slots = RenderSlots::new(self.slot_count, leave.clone());
-        let mut heartbeat = spawn(self.clone().send_heartbeats());
+        let mut heartbeat = tokio::spawn(self.clone().send_heartbeats());
         let working = leave.child_token();
-        let reporting = AbortOnDropHandle::new(spawn(self.clone().report_while(working.clone())));
-        let _progress = AbortOnDropHandle::new(spawn(self.clone().report_progress_forever()));
+        let reporting = AbortOnDropHandle::new(tokio::spawn(self.clone().report_while(working.clone())));
+        let _progress = AbortOnDropHandle::new(tokio::spawn(self.clone().report_progress_forever()));
         let mut running = JoinSet::new();
         let mut queued = self.shared.queued.subscribe();
         leave.run_until_cancelled(self.probe_at_start()).await;
@@ -403,7 +402,7 @@ impl Worker {
         let pictures = previews.clone();
         let encode = move || pictures.iter().map(|(lease, picture)| (*lease, picture.to_png().into())).collect();
         // A preview that cannot be encoded is tried again with the next one.
-        let Ok(pngs) = spawn_blocking(encode).await else { return };
+        let Ok(pngs) = tokio::task::spawn_blocking(encode).await else { return };
         match self.shared.store.report_previews(pngs).await {
             Ok(()) => self.held.shown(previews),
             Err(error) => tracing::debug!(%error, "could not report the previews of attempts; retrying soon"),

@@ -8,7 +8,6 @@ use std::time::Duration;
 use async_trait::async_trait;
 use bytes::Bytes;
 use futures::future::try_join_all;
-use tintype_system::spawn::spawn_blocking;
 use tracing::Instrument as _;
 
 use super::stored_references::{self, TaskImage};
@@ -364,7 +363,7 @@ async fn each<T: Send + 'static>(
 
 /// Runs long work on a thread of the blocking pool.
 async fn on_another_thread<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, RenderError> {
-    spawn_blocking(work).await.map_err(|error| RenderError::Retry(error.to_string()))
+    tokio::task::spawn_blocking(work).await.map_err(|error| RenderError::Retry(error.to_string()))
 }
 
 fn reference_options(settings: &WorkerSettings) -> Result<ReferenceOptions, String> {

@@ -8,7 +8,6 @@ use reqwest::Method;
 use reqwest::multipart::Part;
 use tintype_engine::picture::PictureError;
 use tintype_engine::{EngineError, Mask, Picture};
-use tintype_system::spawn::spawn_blocking;
 use tracing::Instrument as _;
 
 use super::endpoint::{Endpoint, Fault, ServerMessage};
@@ -107,7 +106,7 @@ impl Downloads {
 
 /// Runs an encoder on a blocking thread.
 async fn encoded<T: Send + 'static>(encode: impl FnOnce() -> T + Send + 'static) -> Result<T, EngineError> {
-    spawn_blocking(encode).await.map_err(|error| EngineError::Temporary(error.to_string()))
+    tokio::task::spawn_blocking(encode).await.map_err(|error| EngineError::Temporary(error.to_string()))
 }
 
 /// References as PNGs.

@@ -15,7 +15,6 @@ use async_trait::async_trait;
 use futures::future::join_all;
 use tintype_engine::{Brief, EngineError};
 use tintype_system::locked::Locked as _;
-use tintype_system::spawn::spawn;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
@@ -300,7 +299,7 @@ impl<S: Server> Shared<S> {
             "an engine server is not available; skipping it until a probe succeeds"
         );
         self.changed.notify_waiters();
-        spawn(probe_until_back(Arc::downgrade(self), index, pause));
+        tokio::spawn(probe_until_back(Arc::downgrade(self), index, pause));
     }
 }
 

@@ -8,5 +8,4 @@ pub mod locked;
 pub mod output;
 pub mod owner;
 pub mod sandbox;
-pub mod spawn;
 pub mod watched_files;

@@ -7,7 +7,6 @@ use std::path::Path;
 
 use futures::future::join_all;
 use rustix::fs::{Mode, OFlags};
-use tintype_system::spawn::spawn_blocking;
 
 use super::{END, ResultFile, SIGNATURE, judge};
 
@@ -26,7 +25,7 @@ pub(super) async fn in_threads<T: Send + 'static>(
     while results.peek().is_some() {
         let some: Vec<ResultFile> = results.by_ref().take(FILES_PER_THREAD).collect();
         let (work, directory) = (work.clone(), directory.to_owned());
-        threads.push(spawn_blocking(move || {
+        threads.push(tokio::task::spawn_blocking(move || {
             some.into_iter().map(|file| work(&file, &directory).map(|outcome| (file, outcome))).collect::<Vec<_>>()
         }));
     }

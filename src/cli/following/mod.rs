@@ -11,7 +11,6 @@ use indicatif::{ProgressBar, ProgressStyle};
 use reqwest::StatusCode;
 use serde::{Serialize, Serializer};
 use tintype_client::{Accepted, Client, ClientError, Finished, PlainHttp, Refusal, SetupError, TaskId, Waiting};
-use tintype_system::spawn::spawn_blocking;
 use url::Url;
 
 use self::waiting::WaitingBar;
@@ -346,7 +345,7 @@ async fn write_to_stdout(image: impl AsRef<[u8]> + Send + 'static) -> Result<(),
         let mut output = io::stdout().lock();
         output.write_all(image.as_ref()).and_then(|()| output.flush())
     };
-    let written = spawn_blocking(write).await.map_err(io::Error::other).flatten();
+    let written = tokio::task::spawn_blocking(write).await.map_err(io::Error::other).flatten();
     written.map_err(|error| format!("cannot write standard output: {error}"))
 }
 

@@ -11,7 +11,6 @@ use std::time::Duration;
 
 use futures::future::BoxFuture;
 use rustix::process::{Resource, getrlimit};
-use tintype_system::spawn::spawn;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
@@ -398,7 +397,7 @@ async fn work(
     signals: &mut Signals,
     logging: Logging,
 ) -> Result<(), Failure> {
-    let alive = spawn(systemd::keep_alive(listeners.addresses()?.first().copied()));
+    let alive = tokio::spawn(systemd::keep_alive(listeners.addresses()?.first().copied()));
     let (stop, close, readiness) = (CancellationToken::new(), CancellationToken::new(), Readiness::default());
     let Parts { shared, sweeper, api, deliverer, rendering } = parts;
     let delay = if api.is_some() { delay } else { Duration::ZERO };

@@ -5,7 +5,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::select_all;
-use tintype_system::spawn::{spawn, spawn_blocking};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
@@ -92,7 +91,7 @@ impl Running {
     fn start(member: Member, stop: &CancellationToken) -> Self {
         let leave = stop.child_token();
         let work = member.worker.clone().run_until(leave.clone(), stop.clone());
-        Self { member, leave, task: AbortOnDropHandle::new(spawn(work)) }
+        Self { member, leave, task: AbortOnDropHandle::new(tokio::spawn(work)) }
     }
 }
 
@@ -255,7 +254,7 @@ impl Rendering {
             tokio::time::sleep(LOOK_EVERY).await;
             let (settings, data) = (self.settings.clone(), self.data.clone());
             let before = known.clone();
-            let look = spawn_blocking(move || present_after(&settings, &data, &before));
+            let look = tokio::task::spawn_blocking(move || present_after(&settings, &data, &before));
             let Ok(Ok(engines)) = look.await else { continue };
             let is_known = |(_, model): &(NamedEngine, EngineModel)| known.contains(model);
             if engines.len() != known.len() || !engines.iter().all(is_known) {
@@ -270,7 +269,7 @@ impl Rendering {
             if let Some(waiting) = self.shared.presets.waiting() {
                 let (presets, checked) = (self.shared.presets.clone(), check_loras(&engines, &waiting).await);
                 // The engine's LoRAs may be on a file system that does not answer.
-                drop(spawn_blocking(move || presets.checked(&waiting, checked)).await);
+                drop(tokio::task::spawn_blocking(move || presets.checked(&waiting, checked)).await);
             }
             tokio::time::sleep(LOOK_EVERY).await;
         }

@@ -25,7 +25,6 @@ use crate::service::previews::PreviewSubscription;
 use tintype_domain::images_api_request::CallKind;
 use tintype_domain::model::{CREDITS_PER_IMAGE, Task};
 use tintype_store::CallEnd;
-use tintype_system::spawn::spawn_blocking;
 
 /// A comment, which clients pass over and proxies take for a sign of life. No empty line follows it: older clients for Go
 /// would take that for the end of an event without data.
@@ -177,7 +176,7 @@ impl Events {
         let Some(_slot) = api.encoder.slots().take(*account_id, 1).now_or_never() else { return Ok(()) };
         let format = self.options.format;
         // Encoding takes too long for an async thread.
-        let encoded = spawn_blocking(move || in_base64(format, &png)).await;
+        let encoded = tokio::task::spawn_blocking(move || in_base64(format, &png)).await;
         let Ok(Ok(image)) = encoded else { return Ok(()) };
         let now = self.awaited.caller.api.shared.store.now().as_millis().div_euclid(1_000);
         let index = self.partial_images;

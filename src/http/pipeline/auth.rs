@@ -8,7 +8,6 @@ use axum::http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use axum::http::request::Parts;
 use axum::middleware::Next;
 use axum::response::{IntoResponse as _, Response};
-use tintype_system::spawn::spawn;
 use tracing::Instrument as _;
 
 use super::error::ApiError;
@@ -227,7 +226,7 @@ fn flag_leaked_keys(api: &Arc<ApiState>, query: &str) {
             }
         }
     };
-    spawn(flag.in_current_span());
+    tokio::spawn(flag.in_current_span());
 }
 
 /// Lets a request with a valid key pass, within its rate limit.

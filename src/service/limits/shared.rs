@@ -14,7 +14,6 @@ use redis::{
     AsyncConnectionConfig, ConnectionAddr, ErrorKind, IntoConnectionInfo as _, RedisConnectionInfo, RedisError,
     RedisResult, Script, ServerErrorKind, Value,
 };
-use tintype_system::spawn::spawn;
 use tokio::net::TcpStream;
 use tokio::sync::{SetOnce, watch};
 use tokio_rustls::TlsConnector;
@@ -75,7 +74,7 @@ impl SharedLimits {
     pub(super) async fn open(server: &RedisServer, clock: Clock) -> Result<Self, String> {
         let server = Arc::new(Server::new(server, clock)?);
         let (sender, mut state) = watch::channel(RedisState::Starting);
-        let reconnecting = AbortOnDropHandle::new(spawn(keep_connected(server.clone(), sender)));
+        let reconnecting = AbortOnDropHandle::new(tokio::spawn(keep_connected(server.clone(), sender)));
         // The sender lives as long as the task, so the wait cannot fail.
         drop(state.wait_for(|state| !matches!(state, RedisState::Starting)).await);
         Ok(Self { server, state, _reconnecting: reconnecting })
@@ -236,7 +235,7 @@ impl Server {
             let config = AsyncConnectionConfig::new().set_response_timeout(None);
             let connection = MultiplexedConnection::new_with_config(&self.login, self.dial().await?, config).await;
             let (mut connection, driver) = connection?;
-            let driver = AbortOnDropHandle::new(spawn(driver));
+            let driver = AbortOnDropHandle::new(tokio::spawn(driver));
             self.probe(&mut connection).await?;
             RedisResult::Ok((connection, driver))
         };

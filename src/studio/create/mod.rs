@@ -11,7 +11,6 @@ use axum::http::{HeaderMap, Response, StatusCode};
 use serde::Deserialize;
 use serde_json::json;
 use sha2::{Digest as _, Sha256};
-use tintype_system::spawn::spawn;
 use tracing::Instrument as _;
 
 use self::masks::MaskFault;
@@ -430,7 +429,7 @@ async fn put(visitor: &Visitor, task: Id, board: Id) {
             }
         }
     };
-    drop(spawn(putting.in_current_span()).await);
+    drop(tokio::spawn(putting.in_current_span()).await);
 }
 
 /// The page with the form as it was filled in and a message; the message alone for the script. After `wait` seconds the

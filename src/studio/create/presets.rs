@@ -12,7 +12,6 @@ use axum::http::header::{self, HeaderValue};
 use image::ImageFormat;
 use tintype_domain::preset::MAX_PRESETS;
 use tintype_system::locked::Locked as _;
-use tintype_system::spawn::spawn_blocking;
 
 use crate::studio::error::{PageError, PageResult};
 use crate::studio::page::file;
@@ -70,7 +69,7 @@ pub async fn sample(visitor: Visitor, extract::Path(name): extract::Path<String>
     let preset = visitor.studio.shared.presets.named(&name).ok_or_else(PageError::not_found)?;
     let path = preset.sample.ok_or_else(PageError::not_found)?;
     let (shown, studio) = (path.display().to_string(), visitor.studio.clone());
-    let read = spawn_blocking(move || studio.samples.read(&path)).await.map_err(PageError::caused_by)?;
+    let read = tokio::task::spawn_blocking(move || studio.samples.read(&path)).await.map_err(PageError::caused_by)?;
     let sample = read.map_err(|error| {
         tracing::warn!(preset = name, sample = shown, %error, "cannot show the sample of a preset: check its setting sample");
         PageError::not_found()

@@ -15,7 +15,6 @@ use futures::channel::mpsc;
 use futures::{SinkExt as _, StreamExt as _, stream};
 use object_store::GetRange;
 use serde::Deserialize;
-use tintype_system::spawn::{spawn, spawn_blocking};
 use zip::CompressionMethod;
 use zip::write::{PreparedZipFile, SimpleFileOptions, ZipWriter};
 
@@ -93,7 +92,7 @@ async fn write(visitor: &Visitor, pictures: Vec<Chosen>, details: bool, mut send
             let Some(picture) = chosen.find(shared, account).await? else { continue };
             let Some(png) = read(shared, &picture, details).await? else { continue };
             let (name, fast) = (chosen.name.clone(), dated(fast, picture.created_at));
-            let packing = spawn_blocking(move || PreparedZipFile::from_data(name, fast, &png));
+            let packing = tokio::task::spawn_blocking(move || PreparedZipFile::from_data(name, fast, &png));
             let packed = packing.await.map_err(io::Error::other)?.map_err(io::Error::other)?;
             archive.add_prepared_file(packed).map_err(io::Error::other)?;
             listed.push(chosen);
@@ -270,7 +269,7 @@ pub async fn zip(visitor: Visitor, Query(query): Query<HashMap<String, String>>)
     let is_one = pictures.iter().all(|picture| picture.task == pictures[0].task);
     let name = if is_one { format!("{of_one}.zip") } else { "pictures.zip".into() };
     let (sender, receiver) = mpsc::channel(0);
-    spawn(async move {
+    tokio::spawn(async move {
         write(&visitor, pictures, details, sender).await;
         drop(download);
     });

@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use tintype_engine::Progress;
 use tintype_system::locked::Locked as _;
-use tintype_system::spawn::spawn;
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::results::Results;
@@ -34,7 +33,7 @@ impl<'a> Previews<'a> {
             return;
         }
         let (progress, results, file) = (self.progress.clone(), self.results.clone(), file.to_vec());
-        *showing = Some(AbortOnDropHandle::new(spawn(async move {
+        *showing = Some(AbortOnDropHandle::new(tokio::spawn(async move {
             if let Some(picture) = results.preview(&file).await {
                 progress.show(picture);
             }

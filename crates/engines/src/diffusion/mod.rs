@@ -22,7 +22,6 @@ use tintype_engine::frames::Loaded;
 use tintype_engine::{
     Brief, CancellationToken, Engine, EngineError, EngineInfo, Lora, LoraSource, Measured, Picture, Progress,
 };
-use tintype_system::spawn::spawn;
 use tokio::io::AsyncReadExt as _;
 use tokio::process::Child;
 use tokio_util::sync::DropGuard;
@@ -195,7 +194,7 @@ impl Engine for Diffusion {
         let answer = self.renderer.wait(brief, progress, cancelled);
         // Each waiting task brings a turn of the child, although another turn may already have rendered its pictures.
         let (life, turn) = (self.life.clone(), self.renderer.clone().take_turn());
-        spawn(async move { life.run_until_cancelled(turn).await }.in_current_span());
+        tokio::spawn(async move { life.run_until_cancelled(turn).await }.in_current_span());
         tokio::select! {
             biased;
             answer = answer => answer.unwrap_or_else(|_| Err(EngineError::Temporary("the render panicked".into()))),

@@ -18,7 +18,6 @@ use crate::models::Hold;
 use crate::supervisor::{Next, Program};
 use tintype_system::clock::Clock;
 use tintype_system::locked::Locked as _;
-use tintype_system::spawn::spawn_blocking;
 
 /// Last words of a Rust program whose allocation failed. Several threads can fail at once and write into each other's
 /// lines.
@@ -104,7 +103,7 @@ impl Shared {
             true => speed.remember(&file),
             false => Ok(()),
         };
-        match spawn_blocking(write).await {
+        match tokio::task::spawn_blocking(write).await {
             Ok(Ok(())) => {}
             Ok(Err(error)) => {
                 tracing::warn!(%error, "could not save the measured speed of the model; the next start measures it again")

@@ -15,7 +15,6 @@ use super::hub::{Hub, HubError};
 use super::manifest::ModelFile;
 use super::selection::RemoteFile;
 use tintype_domain::text::hex;
-use tintype_system::spawn::spawn_blocking;
 
 /// Consecutive failures, without [`PROGRESS`] in between, after which a download ends.
 const MAX_FAILURES: u32 = 6;
@@ -220,7 +219,8 @@ impl<'a> Part<'a> {
         }
         // On another thread: hashing gigabytes takes seconds, and this thread must keep handling signals.
         let copy = file.clone();
-        let hashing = spawn_blocking(move || checksums(&mut open, &copy).map(|checksums| (open, checksums)));
+        let hashing =
+            tokio::task::spawn_blocking(move || checksums(&mut open, &copy).map(|checksums| (open, checksums)));
         let (open, checksums) = hashing.await.map_err(io::Error::other)??;
         Ok(Self { file, path, target, open, written, checksums })
     }

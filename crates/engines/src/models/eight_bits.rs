@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use tintype_diffusion::quantise;
-use tintype_system::spawn::spawn_blocking;
 
 use super::Installed;
 use super::catalogue::is_in_8_bits;
@@ -42,6 +41,6 @@ pub fn verify(installed: &Installed) -> Result<(), String> {
 
 /// [`make`] on a separate thread.
 pub async fn make_beside(installed: Installed, sink: Arc<dyn ProgressSink + Send + Sync>) -> Result<(), String> {
-    let making = spawn_blocking(move || make(&installed, &*sink));
+    let making = tokio::task::spawn_blocking(move || make(&installed, &*sink));
     making.await.map_err(|error| format!("making the 8-bit weights ended unexpectedly: {error}"))?
 }

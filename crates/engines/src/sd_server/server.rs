@@ -9,7 +9,6 @@ use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use serde_json::{Map, Value, json};
 use tintype_engine::{Brief, EngineError, Lora, Picture, Progress, Stage};
-use tintype_system::spawn::spawn;
 use tokio::runtime::Handle;
 use tokio::sync::Mutex;
 use tokio::time::Instant;
@@ -232,7 +231,7 @@ impl Submitted {
     /// only the answer contains its id.
     async fn begin(server: &Arc<Server>, body: Value, kill: Option<Kill>) -> Result<Self, Fault> {
         let server = server.clone();
-        let submitting = spawn(async move {
+        let submitting = tokio::spawn(async move {
             let id = server.api.submit(&body).await?;
             Ok(Self { server, id, has_ended: false, kill })
         });

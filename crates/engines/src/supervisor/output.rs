@@ -7,7 +7,6 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 
-use tintype_system::spawn::spawn;
 use tokio::io::{AsyncRead, AsyncReadExt as _};
 use tokio::process::Child;
 use tokio::sync::watch;
@@ -48,7 +47,7 @@ impl Output {
     pub(super) fn read(&self, engine: &str, child: &mut Child) -> AbortOnDropHandle<()> {
         let (output, error) = (child.stdout.take(), child.stderr.take());
         let (this, engine) = (self.clone(), engine.to_owned());
-        AbortOnDropHandle::new(spawn(async move {
+        AbortOnDropHandle::new(tokio::spawn(async move {
             tokio::join!(this.lines(&engine, Pipe::Output, output), this.lines(&engine, Pipe::Error, error));
         }))
     }
