@@ -339,7 +339,8 @@ impl Modify for Names {
         let components = document.components.get_or_insert_default();
         let bearer = HttpBuilder::new().scheme(HttpAuthScheme::Bearer).bearer_format("tt_ and 38 letters and digits");
         let bearer = bearer.description(Some(
-            "An API key of this server. Create one in the studio (Account, then Keys), or ask the operator.",
+            "An API key of this server. Owners of an account create keys in the studio (Account, then Keys), and so does \
+             the operator.",
         ));
         components.add_security_scheme("key", SecurityScheme::Http(bearer.build()));
         if let Some(RefOr::T(Schema::Object(ratios))) = components.schemas.get_mut("AspectRatio") {

@@ -76,6 +76,13 @@ async fn an_owner_adds_rotates_disables_and_removes_an_endpoint() {
 }
 
 #[tokio::test]
+async fn on_postgres_another_process_may_send_by_plain_http() {
+    let operator = Service::start_on_postgres(&[]).await.visitor("operator", 10).await;
+    let shown = operator.get_secret(&operator.add_endpoint("http://10.0.0.1/", &ALL).await).await;
+    assert!(text(&shown).contains("--webhook-network"), "{shown:?}");
+}
+
+#[tokio::test]
 async fn an_owner_names_public_https_alone_and_the_operator_what_the_server_reaches() {
     let service = Service::start_with(&webhooks::NETWORK).await;
     let operator = service.visitor("operator", 10).await;
