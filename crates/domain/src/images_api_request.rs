@@ -327,9 +327,8 @@ fn input_images(fields: &mut Fields, ports: &[u16], pictures: &[SentPicture]) ->
             return Ok(picture.name.clone());
         }
         if !text.contains(':') {
-            return wrong(
-                "must be an https URL, a file of a form, or in JSON data:image/png;base64, and the bytes".into(),
-            );
+            let also = "or a file in a form, or a data URL in JSON, such as data:image/png;base64,iVBORw0K";
+            return wrong(format!("must be an https URL, {also}"));
         }
         match ReferenceUrl::parse(&text, ports) {
             Ok(_) => Ok(text),
@@ -456,7 +455,7 @@ mod tests {
     fn base64_without_its_type_is_told_what_to_send() {
         let body = br#"{"prompt": "a", "image": "iVBORw0KGgo"}"#;
         let fault = ImagesCall::parse(CallKind::Edit, body, &[443]).expect_err("no URL");
-        assert!(fault.message.contains("in JSON data:image/png;base64, and the bytes"), "{fault}");
+        assert!(fault.message.contains("or a data URL in JSON, such as data:image/png;base64,iVBORw0K."), "{fault}");
     }
 
     #[test]

@@ -123,7 +123,7 @@ pub(super) fn page<'a>(address: &'a str, endpoints: &[&str]) -> Option<&'a str> 
 }
 
 /// Prepares a pull of `model` (a catalogue name, `OWNER/NAME`, or a repository's address) at `revision`, or at the
-/// catalogue's. `sink` is told when the hub is asked.
+/// catalogue's. It reports to `sink` when it asks the hub.
 pub async fn begin(
     hub: &Hub,
     data_dir: &Path,
