@@ -2,8 +2,9 @@
 
 use std::collections::BTreeMap;
 
+use futures::future::{try_join, try_join_all, try_join3};
 use tintype_domain::endpoint::Delivery;
-use tintype_domain::model::{Account, EntryKind, ExpiringGrant, Id, LedgerEntry, Surface, Task};
+use tintype_domain::model::{EntryKind, ExpiringGrant, Id, LedgerEntry, Surface, Task};
 use tintype_store::{QueueDepth, Result, Store, TaskRecord, UsageBy, UsageFilter, UsageRow};
 use tintype_system::clock::Timestamp;
 
@@ -12,38 +13,46 @@ use super::laws::{Books, Shown};
 use super::model::Model;
 use tintype_rigs::database::NOON;
 
-/// Compares the store with the model, reading lists in pages of `page` items.
+/// Compares the store with the model, reading lists in pages of `page` items. What doesn't depend on another answer is
+/// read at the same time: else PostgreSQL would spend most of the run waiting for the next statement.
 pub async fn compare(store: &Store, model: &Model, page: u32) -> Result<Shown> {
-    keys(store, model).await?;
-    let mut shown = Shown { tasks: tasks(store, model).await?, books: Vec::new() };
-    for (index, account) in accounts(store, model).await?.into_iter().enumerate() {
-        for surface in [Surface::Api, Surface::Web] {
-            list(store, model, (index, surface), page).await?;
-        }
-        events(store, model, index).await?;
-        let (entries, grants) = (history(store, model, index, page).await?, grants(store, model, index).await?);
-        shown.books.push(Books { account, entries, grants });
-    }
+    let books = (0..model.accounts.len()).map(|account| books(store, model, account, page));
+    let (tasks, books, _) = try_join3(
+        tasks(store, model),
+        try_join_all(books),
+        try_join3(accounts(store, model), keys(store, model), totals(store, model)),
+    )
+    .await?;
+    Ok(Shown { tasks, books })
+}
+
+async fn books(store: &Store, model: &Model, account: usize, page: u32) -> Result<Books> {
+    let lists = [Surface::Api, Surface::Web].map(|surface| list(store, model, (account, surface), page));
+    let read =
+        try_join3(history(store, model, account, page), grants(store, model, account), events(store, model, account));
+    let ((entries, grants, ()), _) = try_join(read, try_join_all(lists)).await?;
+    Ok(Books { account: model.accounts[account].clone(), entries, grants })
+}
+
+async fn totals(store: &Store, model: &Model) -> Result<()> {
     usage(store, model).await?;
     assert_eq!(store.queue_depth().await?, depth(model));
     let audit = store.audit().await?;
     let counted = (model.accounts.len() as u64, model.tasks.len() as u64, model.entries.len() as u64);
     assert_eq!(((audit.accounts, audit.tasks, audit.entries), audit.drifts), (counted, Vec::new()));
-    Ok(shown)
+    Ok(())
 }
 
-async fn accounts(store: &Store, model: &Model) -> Result<Vec<Account>> {
-    let mut found = Vec::new();
+async fn accounts(store: &Store, model: &Model) -> Result<()> {
     for account in &model.accounts {
         assert_eq!(store.find_account(&account.name).await?.as_ref(), Some(account));
-        found.extend(store.find_account(account.id.as_str()).await?);
+        assert_eq!(store.find_account(account.id.as_str()).await?.as_ref(), Some(account));
     }
-    assert_eq!(found, model.accounts);
     assert_eq!(store.find_account("nobody").await?, None);
-    let mut by_name = found.clone();
+    let mut by_name = model.accounts.clone();
     by_name.sort_by(|one, other| one.name.cmp(&other.name));
     assert_eq!(store.list_accounts().await?, by_name);
-    Ok(found)
+    Ok(())
 }
 
 async fn keys(store: &Store, model: &Model) -> Result<()> {
@@ -71,22 +80,7 @@ fn newest_first(model: &Model, belongs: impl Fn(usize) -> bool) -> Vec<Task> {
 }
 
 async fn tasks(store: &Store, model: &Model) -> Result<Vec<TaskRecord>> {
-    let mut records = Vec::new();
-    for (index, expected) in model.tasks.iter().enumerate() {
-        let record = store.inspect_task(expected.id).await?.expect("an accepted task");
-        let task = model.shown_task(index);
-        let lost_leases = Some(expected.lost_leases).filter(|_| !expected.status.is_terminal());
-        assert_eq!((&record.task, &record.request), (&task, &expected.request));
-        assert_eq!((record.lost_leases, record.removed_at), (lost_leases, None));
-        records.push(record);
-        let other = if task.surface == Surface::Api { Surface::Web } else { Surface::Api };
-        assert_eq!(store.find_task(task.account_id, task.surface, task.id).await?.as_ref(), Some(&task));
-        assert_eq!(store.find_task(task.account_id, other, task.id).await?, None);
-        let stranger = model.accounts[(expected.account + 1) % model.accounts.len()].id;
-        if stranger != task.account_id {
-            assert_eq!(store.find_task(stranger, task.surface, task.id).await?, None);
-        }
-    }
+    let records = try_join_all((0..model.tasks.len()).map(|index| task(store, model, index))).await?;
     assert!(store.inspect_task(Id::floor(NOON)).await?.is_none());
     assert_eq!(store.recent_tasks(None, u32::MAX).await?, newest_first(model, |_| true));
     for (index, account) in model.accounts.iter().enumerate() {
@@ -94,6 +88,23 @@ async fn tasks(store: &Store, model: &Model) -> Result<Vec<TaskRecord>> {
         assert_eq!(store.recent_tasks(Some(account.id), 3).await?, recent[..recent.len().min(3)]);
     }
     Ok(records)
+}
+
+async fn task(store: &Store, model: &Model, index: usize) -> Result<TaskRecord> {
+    let expected = &model.tasks[index];
+    let record = store.inspect_task(expected.id).await?.expect("an accepted task");
+    let task = model.shown_task(index);
+    let lost_leases = Some(expected.lost_leases).filter(|_| !expected.status.is_terminal());
+    assert_eq!((&record.task, &record.request), (&task, &expected.request));
+    assert_eq!((record.lost_leases, record.removed_at), (lost_leases, None));
+    let other = if task.surface == Surface::Api { Surface::Web } else { Surface::Api };
+    assert_eq!(store.find_task(task.account_id, task.surface, task.id).await?.as_ref(), Some(&task));
+    assert_eq!(store.find_task(task.account_id, other, task.id).await?, None);
+    let stranger = model.accounts[(expected.account + 1) % model.accounts.len()].id;
+    if stranger != task.account_id {
+        assert_eq!(store.find_task(stranger, task.surface, task.id).await?, None);
+    }
+    Ok(record)
 }
 
 /// Reads a list to its end; then starts at a task that may not be in the list.
