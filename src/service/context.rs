@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 
 use tokio::sync::watch;
 
@@ -40,6 +41,8 @@ pub struct ServiceContext {
     pub endings: Endings,
     /// Changes when a task may be waiting in the queue. Every worker of this process looks.
     pub queued: watch::Sender<()>,
+    /// How many tasks the workers of this process have rendered.
+    pub render_count: Arc<AtomicU64>,
     /// Tasks that ended before this time may have been removed.
     pub removed_before: RemovedBefore,
 }
@@ -63,6 +66,7 @@ impl ServiceContext {
             presets: Arc::new(Presets::new(&settings.presets)),
             metrics,
             queued: watch::Sender::new(()),
+            render_count: Arc::default(),
             removed_before: RemovedBefore::default(),
             clock,
             store,

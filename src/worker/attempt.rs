@@ -10,10 +10,10 @@ use tokio::sync::OwnedSemaphorePermit;
 use tokio_util::sync::CancellationToken;
 use tracing::Instrument as _;
 
+use super::engine_record::NextTry;
 use super::reference_slots::ReferenceSlot;
 use super::render::{RenderControl, RenderError, Sources};
 use super::render_slots::{RenderSlot, RenderSlots};
-use super::turned_away::NextTry;
 use super::{CANCEL_GRACE, Worker};
 use crate::files::FilesError;
 use crate::service::endings::RETRY_DELAY;
@@ -88,7 +88,7 @@ impl Worker {
         let endings = &self.shared.endings;
         match rendered {
             Ok(pngs) => {
-                self.turned_away.rendered_another();
+                self.record.note_rendered();
                 match self.save(&claim, pngs, started).await {
                     Ok(LeaseWrite::Done) => COMPLETED,
                     Ok(LeaseWrite::Lost) => CANCELLED,
@@ -113,6 +113,7 @@ impl Worker {
                 REFUSED
             }
             Err(RenderError::Retry(cause)) => {
+                self.record.note_failed(lease.task_id);
                 endings.retry(&claim, RETRY_DELAY, &cause).await;
                 LOST
             }
@@ -121,14 +122,16 @@ impl Worker {
                 self.release(lease, Duration::ZERO).await;
                 RELEASED
             }
-            Err(RenderError::TurnedAway { cause, pause }) => self.turned_away(&claim, &cause, pause).await,
+            Err(RenderError::TurnedAway { cause, pause, is_busy }) => {
+                let next = self.record.note_turned_away(lease.task_id, pause, is_busy);
+                self.turned_away(&claim, &cause, next).await
+            }
         }
     }
 
     /// Gives a task back that the engine turned away, for a while. It loses an attempt if it is at fault itself.
-    async fn turned_away(&self, claim: &Claim, cause: &str, pause: Option<Duration>) -> &'static str {
-        let task = claim.lease.task_id;
-        let NextTry { delay, loses_attempt } = self.turned_away.note(task, pause);
+    async fn turned_away(&self, claim: &Claim, cause: &str, next: NextTry) -> &'static str {
+        let (task, NextTry { delay, loses_attempt }) = (claim.lease.task_id, next);
         if loses_attempt {
             self.shared.endings.retry(claim, delay, cause).await;
             return LOST;

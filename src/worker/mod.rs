@@ -4,12 +4,12 @@
 //! takes a render slot once all of them have arrived. The worker renews its lease meanwhile.
 
 mod attempt;
+mod engine_record;
 mod reference_slots;
 pub mod render;
 mod render_slots;
 mod running;
 mod stored_references;
-mod turned_away;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -30,10 +30,10 @@ use tintype_config::{POLL_EVERY, PROBE_EVERY, PROGRESS_EVERY, WORKER_REPORT_EVER
 use tintype_store::{Claim, Lease, LeaseWrite, StoreError};
 
 use self::attempt::Start;
+use self::engine_record::EngineRecord;
 use self::reference_slots::ReferenceSlots;
 use self::render_slots::RenderSlots;
 use self::running::RunningAttempts;
-use self::turned_away::TurnedAway;
 
 /// Time that an engine gets to stop after its render was cancelled, before the render is abandoned.
 const CANCEL_GRACE: Duration = Duration::from_secs(2);
@@ -54,7 +54,7 @@ pub struct Worker {
     throughput: Arc<WorkerThroughput>,
     reference_slots: Arc<ReferenceSlots>,
     held: RunningAttempts,
-    turned_away: TurnedAway,
+    record: EngineRecord,
     /// Whether the engine was not available when it was asked last.
     engine_is_down: AtomicBool,
     /// Whether the queue was paused when the worker looked last.
@@ -88,7 +88,7 @@ impl Worker {
             renderer,
             reference_slots,
             held: RunningAttempts::default(),
-            turned_away: TurnedAway::default(),
+            record: EngineRecord::new(shared.render_count.clone()),
             engine_is_down: AtomicBool::new(false),
             is_paused: AtomicBool::new(false),
             shared,
@@ -162,7 +162,11 @@ impl Worker {
         if !self.files_are_writable().await || !self.engine_is_available().await {
             return Ok(0);
         }
-        let Claimed { claims, .. } = self.claim(self.slot_count).await?;
+        let free = self.record.tasks_to_claim(self.slot_count, self.slot_count);
+        if free == 0 {
+            return Ok(0);
+        }
+        let Claimed { claims, .. } = self.claim(free).await?;
         let count = claims.len();
         let slots = RenderSlots::new(self.slot_count, CancellationToken::new());
         let mut running = JoinSet::new();
@@ -173,13 +177,20 @@ impl Worker {
         Ok(count)
     }
 
-    /// Waits for free render slots, while result files can be written and the engine is available.
+    /// Waits for free render slots that may get a task, while result files can be written and the engine is available.
     async fn ready_slots(&self, slots: &RenderSlots) -> Vec<OwnedSemaphorePermit> {
-        while !self.files_are_writable().await || self.engine_is_down.load(Ordering::SeqCst) {
+        loop {
+            while !self.files_are_writable().await || self.engine_is_down.load(Ordering::SeqCst) {
+                tokio::time::sleep(PROBE_EVERY).await;
+                self.engine_is_available().await;
+            }
+            let mut free = slots.acquire_all_free().await;
+            free.truncate(self.record.tasks_to_claim(free.len(), self.slot_count));
+            if !free.is_empty() {
+                return free;
+            }
             tokio::time::sleep(PROBE_EVERY).await;
-            self.engine_is_available().await;
         }
-        slots.acquire_all_free().await
     }
 
     /// Whether the pictures of a task could be stored. Tries again a write that failed.

@@ -43,6 +43,8 @@ pub enum RenderError {
         cause: String,
         /// Time to wait before it is tried again, if the engine asks for one.
         pause: Option<Duration>,
+        /// Whether the engine has too much to do, so that the task isn't the cause.
+        is_busy: bool,
     },
 }
 
@@ -160,7 +162,7 @@ impl Renderer for EngineRenderer {
                 EngineError::Permanent(_) => RenderError::Final(TaskFailure::new(FailureCause::Engine, CANNOT_RENDER)),
                 EngineError::Temporary(cause) => RenderError::Retry(cause),
                 EngineError::NotAvailable(cause) => RenderError::NotAvailable(cause),
-                EngineError::TurnedAway { cause, pause } => RenderError::TurnedAway { cause, pause },
+                EngineError::TurnedAway { cause, pause, is_busy } => RenderError::TurnedAway { cause, pause, is_busy },
             }
         })?;
         let edit = edit.map(Arc::new);

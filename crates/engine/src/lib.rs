@@ -255,13 +255,15 @@ pub enum EngineError {
     #[error("not available: {0}")]
     NotAvailable(String),
     /// The engine is accepting work, but rejected this brief without beginning it. Costs no attempt, unless this
-    /// happens repeatedly while it renders other briefs.
+    /// happens repeatedly while it renders other briefs, and it isn't busy.
     #[error("rejected: {cause}")]
     TurnedAway {
         /// The cause, for the operator.
         cause: String,
         /// How long to wait before trying the brief again, if the engine asks for a pause.
         pause: Option<Duration>,
+        /// Whether the engine has too much to do, so that the brief isn't the cause.
+        is_busy: bool,
     },
 }
 

@@ -49,6 +49,8 @@ const SERVER_FAULTS: [(u16, &str); 15] = [
     // From Anthropic's API, and proxies that imitate it: overloaded.
     (529, ""),
 ];
+/// Statuses of a server that has too much to do: 429 of RFC 6585, and 529 of Anthropic's API.
+const BUSY: [u16; 2] = [429, 529];
 const CHECK_KEY: &str = "check --engine-key and what it may do";
 const CHECK_URL: &str = "check the URL of the engine and the name of its model";
 
@@ -99,6 +101,8 @@ pub struct Fault {
     pub error: EngineError,
     /// The server's `Retry-After`.
     pub pause: Option<Duration>,
+    /// Whether the server says that it has too much to do, which no brief causes.
+    pub is_busy: bool,
     /// How far the request got.
     pub reached: Reached,
 }
@@ -110,7 +114,9 @@ pub enum Reached {
     Refused,
     /// The time for the answer passed. A server can be silent because it is loading a model.
     Silent,
-    /// There was an answer, or part of one.
+    /// The connection ended before the answer did.
+    Cut,
+    /// There was an answer.
     Answered,
 }
 
@@ -126,7 +132,7 @@ impl Fault {
 
 impl From<EngineError> for Fault {
     fn from(error: EngineError) -> Self {
-        Self { error, pause: None, reached: Reached::Answered }
+        Self { error, pause: None, is_busy: false, reached: Reached::Answered }
     }
 }
 
@@ -250,7 +256,7 @@ impl Endpoint {
         let cause = trust::explain(describe(&error.without_url()), "--engine-ca");
         let cause = format!("{}: {cause}", self.name());
         match connected {
-            true => EngineError::Temporary(cause).into(),
+            true => Fault { reached: Reached::Cut, ..EngineError::Temporary(cause).into() },
             false => Fault { reached: Reached::Refused, ..EngineError::NotAvailable(cause).into() },
         }
     }
@@ -277,7 +283,8 @@ impl Endpoint {
             }
             None => EngineError::Temporary(cause),
         };
-        Fault { pause: asked_wait(&answer.headers), ..error.into() }
+        let pause = asked_wait(&answer.headers);
+        Fault { pause, is_busy: pause.is_some() || BUSY.contains(&status), ..error.into() }
     }
 
     /// A server's error for the operator. The log must not show its message, which can repeat the prompt.

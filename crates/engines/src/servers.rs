@@ -1,8 +1,9 @@
 //! An engine's servers. Work goes to the least loaded one. An unavailable server is taken out of rotation and probed
 //! until it is back; work that it didn't begin goes to another.
 //!
-//! A server that rejects work but answers a probe stays in rotation: the work itself may be the cause, and must not
-//! block others' work. The rejected work goes to another server, or waits.
+//! A server that rejects work, or fails to do it, but answers a probe stays in rotation: the work itself may be the
+//! cause, and must not block others' work. It goes to another server, or waits. A server that failed several pieces of
+//! work in a row is tried now and then, while another does the rest.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -28,12 +29,12 @@ const MAX_ASKED_PAUSE: Duration = Duration::from_secs(600);
 const PROBE_LIMIT: Duration = Duration::from_secs(4);
 /// Interval between further probes.
 const PROBE_EVERY: Duration = Duration::from_secs(2);
-/// Consecutive rejections of different work after which the server is to blame.
+/// Different pieces of work that fail in a row before the server is to blame.
 const SEVERAL: usize = 2;
-/// Most rejected pieces of work to remember per server.
-const MAX_REJECTED: usize = 16;
-/// How long a server that rejected several pieces of work is avoided if another has room.
-const DOUBT: Duration = Duration::from_secs(10);
+/// Most failed pieces of work to remember per server.
+const MAX_FAILED: usize = 16;
+/// Interval between tries of a server that is to blame, while another one works.
+const TRY_EVERY: Duration = Duration::from_secs(5);
 
 /// An engine's server.
 #[async_trait]
@@ -79,12 +80,12 @@ struct ServerLoad {
     calls: u64,
     /// Why it is out of rotation, for the operator.
     outage: Option<String>,
-    /// The work that it has rejected since its last success.
-    rejected: Vec<BriefHash>,
-    rejected_at: Option<Instant>,
+    /// The work that it has rejected, or failed to do, since its last success.
+    failed: Vec<BriefHash>,
+    failed_at: Option<Instant>,
 }
 
-/// Identifies a rejected brief. A later attempt at the same task has the same brief.
+/// Identifies a brief. A later attempt at the same task has the same one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BriefHash(u64);
 
@@ -98,23 +99,26 @@ impl From<&Brief> for BriefHash {
 struct Rejection {
     cause: String,
     pause: Option<Duration>,
+    is_busy: bool,
 }
 
 impl ServerLoad {
-    fn note_rejection(&mut self, work: BriefHash) {
-        self.rejected_at = Some(Instant::now());
-        if !self.rejected.contains(&work) && self.rejected.len() < MAX_REJECTED {
-            self.rejected.push(work);
+    fn note_failure(&mut self, work: BriefHash) {
+        self.failed_at = Some(Instant::now());
+        if !self.failed.contains(&work) && self.failed.len() < MAX_FAILED {
+            self.failed.push(work);
         }
     }
 
-    fn rejected_several(&self) -> bool {
-        self.rejected.len() >= SEVERAL
+    /// Whether the server is to blame, rather than the work.
+    fn failed_several(&self) -> bool {
+        self.failed.len() >= SEVERAL
     }
 
-    /// Whether it probably rejects all work.
-    fn is_doubtful(&self) -> bool {
-        self.rejected_several() && self.rejected_at.is_some_and(|at| at.elapsed() < DOUBT)
+    /// Whether it may try this work although it is to blame.
+    fn may_try(&self, work: BriefHash) -> bool {
+        let is_due = self.failed_at.is_none_or(|at| at.elapsed() >= TRY_EVERY);
+        is_due && self.load == 0 && !self.failed.contains(&work)
     }
 }
 
@@ -149,7 +153,8 @@ impl<S: Server> Servers<S> {
         self.shared.servers.len()
     }
 
-    /// Does `work` at the least loaded server. If that one rejects it, another one gets it.
+    /// Does `work` at the least loaded server. If that one rejects it, another one gets it. `by` includes decoding, so
+    /// that a server that returns nothing usable is noticed.
     ///
     /// # Errors
     /// The error of `by`; [`EngineError::TurnedAway`] if a server that seems sound rejected it, and no other took it;
@@ -165,22 +170,39 @@ impl<S: Server> Servers<S> {
                 Err(cause) if tried.is_empty() => return Err(EngineError::NotAvailable(cause)),
                 Err(cause) => {
                     let pause = tried.values().filter_map(|rejection: &Rejection| rejection.pause).min();
-                    return Err(EngineError::TurnedAway { cause, pause });
+                    let is_busy = tried.values().any(|rejection| rejection.is_busy);
+                    return Err(EngineError::TurnedAway { cause, pause, is_busy });
                 }
             };
             match by(self.shared.servers[permit.index].clone()).await {
                 Ok(done) => {
-                    self.shared.states.locked()[permit.index].rejected.clear();
+                    self.shared.states.locked()[permit.index].failed.clear();
                     return Ok(done);
                 }
-                Err(Fault { error: EngineError::NotAvailable(cause), pause, .. }) => {
-                    let rejection = Rejection { cause, pause };
+                Err(Fault { error: EngineError::NotAvailable(cause), pause, is_busy, .. }) => {
+                    let rejection = Rejection { cause, pause, is_busy };
                     if let Some(rejection) = self.handle_rejection(permit.index, work, rejection).await {
                         tried.insert(permit.index, rejection);
                     }
                 }
-                Err(fault) => return Err(fault.error),
+                Err(fault) => {
+                    if matches!(fault.error, EngineError::Temporary(_)) {
+                        self.handle_failure(permit.index, work, fault.reached).await;
+                    }
+                    return Err(fault.error);
+                }
             }
+        }
+    }
+
+    /// Notes that a server failed to do work that it had begun. If the connection ended, what answers for the server
+    /// may be a relay in front of it, so it is probed, and taken out of rotation if the probe fails.
+    async fn handle_failure(&self, index: usize, work: BriefHash, reached: Reached) {
+        self.shared.states.locked()[index].note_failure(work);
+        if reached == Reached::Cut
+            && let Err(fault) = probe_in_time(&*self.shared.servers[index]).await
+        {
+            self.shared.take_out(index, fault.error.into_cause(), fault.pause);
         }
     }
 
@@ -189,8 +211,8 @@ impl<S: Server> Servers<S> {
     async fn handle_rejection(&self, index: usize, work: BriefHash, rejection: Rejection) -> Option<Rejection> {
         let several = {
             let mut states = self.shared.states.locked();
-            states[index].note_rejection(work);
-            states[index].rejected_several()
+            states[index].note_failure(work);
+            states[index].failed_several()
         };
         // A server that asks for a pause isn't probed.
         let (is_out, pause) = match rejection.pause {
@@ -244,14 +266,15 @@ impl<S: Server> Servers<S> {
             if let Some(index) = self.shared.take(work, tried)? {
                 return Ok(ServerPermit { shared: &self.shared, index });
             }
-            changed.await;
+            // The time for a try may come while nothing changes.
+            drop(tokio::time::timeout(TRY_EVERY, changed).await);
         }
     }
 }
 
 impl<S: Server> Shared<S> {
-    /// Takes a place at an untried server, if one is free. Prefers servers that haven't rejected this work before, then
-    /// servers that aren't doubtful, then the least loaded.
+    /// Takes a place at an untried server, if one is free: the least loaded, if possible of those that haven't failed
+    /// at this work before.
     ///
     /// # Errors
     /// The reasons if no server is left.
@@ -268,9 +291,15 @@ impl<S: Server> Shared<S> {
             let causes: Vec<_> = reasons.into_iter().flatten().collect();
             return Err(causes.join("; "));
         }
+        let left = || states.iter().zip(&reasons).filter(|(_, reason)| reason.is_none());
+        let another_works = left().any(|(state, _)| !state.failed_several());
+        let has_place = |state: &ServerLoad| match state.failed_several() && another_works {
+            true => state.may_try(work),
+            false => state.load < self.calls_per_server,
+        };
         let open = states.iter_mut().enumerate();
-        let open = open.filter(|(index, state)| reasons[*index].is_none() && state.load < self.calls_per_server);
-        let order = |state: &ServerLoad| (state.rejected.contains(&work), state.is_doubtful(), state.load, state.calls);
+        let open = open.filter(|(index, state)| reasons[*index].is_none() && has_place(state));
+        let order = |state: &ServerLoad| (state.failed.contains(&work), state.load, state.calls);
         let chosen = open.min_by_key(|(_, state)| order(state));
         Ok(chosen.map(|(index, state)| {
             state.load += 1;
@@ -288,7 +317,7 @@ impl<S: Server> Shared<S> {
                 return;
             }
             state.outage = Some(cause.clone());
-            state.rejected.clear();
+            state.failed.clear();
             pause.map_or(FIRST_PAUSE, |asked| asked.clamp(FIRST_PAUSE, MAX_ASKED_PAUSE))
         };
         let server = self.servers[index].name();

@@ -169,7 +169,7 @@ async fn each_meaning_of_a_fault_ends_its_task_with_a_plain_message_and_a_refund
     ] {
         let server = ImagesServer::start(Dialect::Sglang).await;
         server.always(reply.clone());
-        server.fail_probes(true);
+        server.fail_probes(meaning == Meaning::NotAvailable);
         let (service, caller) =
             Service::with_caller(&["--engine", &server.engine(), "--engine-profile", "sglang"], 10).await;
         let task_id = caller.submit_prompt("a boat").await;

@@ -5,7 +5,7 @@ use std::time::Duration;
 use futures::FutureExt as _;
 use serde_json::json;
 use tintype::worker::Worker;
-use tintype_engine::{CancellationToken, EngineError};
+use tintype_engine::{CancellationToken, Engine, EngineError};
 
 use super::openai::brief;
 use crate::rigs::binary::{Ran as _, refused, run};
@@ -138,6 +138,49 @@ async fn work_that_one_server_cannot_take_goes_to_another() {
         }
     };
     tokio::time::timeout(Duration::from_secs(3_600), back).await.expect("it gets work after a probe");
+}
+
+/// Renders pictures of this many briefs, one after the other. Returns the number that failed.
+async fn failures(engine: &std::sync::Arc<dyn Engine>, briefs: std::ops::Range<u64>) -> usize {
+    let mut failed = 0;
+    for seed in briefs {
+        failed += usize::from(render(engine, brief("a boat", &[seed], Vec::new())).await.is_err());
+    }
+    failed
+}
+
+#[tokio::test]
+async fn a_server_that_always_fails_leaves_the_work_to_another_and_is_tried_now_and_then() {
+    let black = tintype_engine::Picture::from_rgb(64, 64, vec![0; 64 * 64 * 3]).expect("a picture").to_png();
+    for reply in [Reply::status(500), Reply::file(&black), Reply::HangUp] {
+        let (broken, sound) = (ImagesServer::start(Dialect::Sglang).await, ImagesServer::start(Dialect::Sglang).await);
+        broken.always(reply);
+        let urls = format!("openai:{},{}", broken.url(), sound.url());
+        let engine = engine(["--engine", &urls, "--engine-profile", "sglang"]);
+        assert_eq!(failures(&engine, 0..20).await, 2);
+        assert_eq!((broken.asked().len(), sound.asked().len()), (2, 18), "two different briefs are enough");
+        pass(Duration::from_secs(5)).await;
+        assert_eq!(failures(&engine, 20..30).await, 1, "one brief tries it again");
+        broken.always(Reply::Documented);
+        pass(Duration::from_secs(5)).await;
+        assert_eq!(failures(&engine, 0..1).await, 0);
+        assert_eq!(broken.asked().len(), 3, "what it failed at goes to the other");
+        assert_eq!(failures(&engine, 30..40).await, 0);
+        assert!(broken.asked().len() > 5, "it is back");
+    }
+}
+
+#[tokio::test]
+async fn a_relay_whose_server_is_away_gets_no_more_work() {
+    let relay = ImagesServer::start(Dialect::Sglang).await;
+    let engine = engine(["--engine", &relay.engine(), "--engine-profile", "sglang"]);
+    relay.always(Reply::HangUp);
+    relay.fail_probes(true);
+    let first = render(&engine, brief("a boat", &[1], Vec::new())).await;
+    assert!(matches!(first, Err(EngineError::Temporary(_))), "it may have begun: {first:?}");
+    let second = render(&engine, brief("a boat", &[2], Vec::new())).await;
+    assert!(matches!(second, Err(EngineError::NotAvailable(_))), "{second:?}");
+    assert_eq!(relay.asked().len(), 1);
 }
 
 #[tokio::test]

@@ -1,6 +1,7 @@
 //! Several engines in one installation: who takes what, what waits, and what fails at once.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use serde_json::{Value, json};
 use tintype::worker::Worker;
@@ -13,7 +14,7 @@ use crate::rigs::cluster::{FOREVER, Site};
 use crate::rigs::http::{ended, send, submit, submit_body};
 use crate::rigs::images_api::{Dialect, ImagesServer, Reply, painted};
 use crate::rigs::installation::Installation;
-use crate::rigs::service::{Caller, Service};
+use crate::rigs::service::{Caller, Service, pass};
 use crate::rigs::wait::until;
 
 /// A task with one reference image, which no download finds.
@@ -114,6 +115,46 @@ async fn a_task_waits_while_no_worker_has_its_engine_and_the_metrics_say_so() {
     assert_eq!(metrics().await, ["1", "1", "0"]);
     assert_eq!(step(&edit).await, 1);
     assert_eq!(caller.task(&task).await["status"], "failed", "its reference cannot be downloaded");
+}
+
+#[tokio::test]
+async fn an_engine_that_fails_everything_leaves_the_tasks_to_another() {
+    let busy = Reply::Whole(429, vec![("retry-after", "3600".into())], Vec::new());
+    for (reply, asks_for_an_hour) in [(Reply::status(500), false), (Reply::status(503), false), (busy, true)] {
+        let server = ImagesServer::start(Dialect::Sglang).await;
+        server.always(reply);
+        let flags = ["--engine", &server.engine(), "--engine-profile", "sglang", "--submit-rate", "0"];
+        let (service, caller) = Service::with_caller(&flags, 100).await;
+        let sound = service.renderer_with(info(), Arc::new(TestEngine::default()));
+        let (broken, sound) = (&service.worker, service.worker_named("sound", Arc::new(sound)));
+        let mut tasks = Vec::new();
+        for number in 0..20 {
+            tasks.push(caller.submit_prompt(&format!("boat {number}")).await);
+        }
+        assert_eq!(step(&sound).await, 2);
+        let mut tried = 0;
+        for _ in 0..12 {
+            tried += step(broken).await;
+            step(&sound).await;
+            service.clock.advance(Duration::from_secs(2));
+        }
+        assert!(tried <= 3, "{tried} tasks went to the broken engine");
+        for task in &tasks {
+            assert_eq!(caller.task(task).await["status"], "completed");
+        }
+        pass(Duration::from_secs(10)).await;
+        server.always(Reply::Documented);
+        for number in 0..4 {
+            caller.submit_prompt(&format!("ship {number}")).await;
+        }
+        if asks_for_an_hour {
+            assert_eq!(step(broken).await, 0);
+        } else {
+            assert_eq!(step(broken).await, 1, "it gets one task after a while");
+            assert!(step(broken).await > 1, "and more after a success");
+        }
+        service.assert_sound().await;
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

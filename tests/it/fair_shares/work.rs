@@ -16,6 +16,7 @@ use tintype_outbound::references::{MAX_PER_ACCOUNT, ReferenceOptions, References
 use tintype_system::clock::Timestamp;
 use tokio_util::sync::CancellationToken;
 
+use crate::engines::lost_leases;
 use crate::engines::servers::busy_for_30_s;
 use crate::fetching::{Event, ONE_SLOT, Rig, submit, submit_with_reference};
 use crate::rigs::images_api::{Dialect, ImagesServer, Reply};
@@ -95,7 +96,8 @@ async fn slots_for_tasks_with_references() {
 async fn servers_of_an_engine() {
     let redirect = Reply::Whole(302, vec![("location", "/login".into())], Vec::new());
     let loading = Reply::json(503, &json!({ "detail": "loading" }));
-    for reply in [redirect, Reply::json(429, &json!({ "detail": "busy" })), busy_for_30_s(), loading] {
+    let busy = Reply::json(429, &json!({ "detail": "busy" }));
+    for (reply, is_busy) in [(redirect, false), (busy, true), (busy_for_30_s(), true), (loading, false)] {
         let server = ImagesServer::start(Dialect::Sglang).await;
         server.to_prompts_with("poison", reply);
         let service = Service::start_with(&["--engine", &server.engine(), "--engine-profile", "sglang"]).await;
@@ -105,6 +107,12 @@ async fn servers_of_an_engine() {
         for round in 0..5 {
             assert_eq!(bob.outcome("a boat").await["status"], "completed", "round {round}");
             service.clock.advance(Duration::from_secs(32));
+        }
+        // No prompt makes a server busy, so the task may wait as long as any other.
+        if is_busy {
+            assert_eq!(lost_leases(&ada, &poison).await, Some(0));
+            service.clock.advance(Duration::from_secs(9 * 60));
+            service.sweep().await;
         }
         assert_eq!(ada.task(&poison).await["status"], "failed");
         assert_eq!(ada.credits().await, 10, "it was refunded");

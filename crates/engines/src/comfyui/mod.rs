@@ -192,8 +192,8 @@ impl ComfyUi {
     }
 
     async fn picture(&self, order: Order<'_>, shown: Shown<'_>) -> Result<Picture, EngineError> {
-        let file = self.servers.call(order.work, |server| self.file(server, &order, shown)).await?;
-        let picture = self.results.picture(&file).await?;
+        let picture = async |server| Ok(self.results.picture(&self.file(server, &order, shown).await?).await?);
+        let picture = self.servers.call(order.work, picture).await?;
         shown.steps.done(order.index);
         Ok(picture)
     }

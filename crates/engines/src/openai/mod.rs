@@ -165,10 +165,13 @@ impl ImagesApi {
         Ok(rendered)
     }
 
-    /// A call's pictures. They are decoded while the server works on the next call.
+    /// A call's pictures.
     async fn pictures(&self, call: Call) -> Result<Vec<Picture>, EngineError> {
-        let files = self.servers.call(call.work, |server| self.files(server, &call)).await?;
-        try_join_all(files.iter().map(|file| self.results.picture(file))).await
+        let pictures = async |server| {
+            let files = self.files(server, &call).await?;
+            Ok(try_join_all(files.iter().map(|file| self.results.picture(file))).await?)
+        };
+        self.servers.call(call.work, pictures).await
     }
 
     async fn files(&self, server: Arc<ImagesServer>, call: &Call) -> Result<Vec<Vec<u8>>, Fault> {
