@@ -2,13 +2,13 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
 
 use tokio::sync::watch;
 
 use crate::files::Files;
 use crate::metrics::Metrics;
 use crate::service::endings::Endings;
+use crate::service::engine_record::EngineRecords;
 use crate::service::finished::RemovedBefore;
 use crate::service::presets::Presets;
 use crate::service::task_ages::TaskAges;
@@ -41,8 +41,8 @@ pub struct ServiceContext {
     pub endings: Endings,
     /// Changes when a task may be waiting in the queue. Every worker of this process looks.
     pub queued: watch::Sender<()>,
-    /// How many tasks the workers of this process have rendered.
-    pub render_count: Arc<AtomicU64>,
+    /// What the engines of this process have done with the latest tasks.
+    pub engine_records: Arc<EngineRecords>,
     /// Tasks that ended before this time may have been removed.
     pub removed_before: RemovedBefore,
 }
@@ -66,7 +66,7 @@ impl ServiceContext {
             presets: Arc::new(Presets::new(&settings.presets)),
             metrics,
             queued: watch::Sender::new(()),
-            render_count: Arc::default(),
+            engine_records: Arc::default(),
             removed_before: RemovedBefore::default(),
             clock,
             store,

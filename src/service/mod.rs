@@ -5,6 +5,7 @@ pub mod call_hold;
 mod context;
 pub mod encoder;
 pub mod endings;
+pub mod engine_record;
 pub mod failed_tasks;
 pub mod file_store;
 pub mod finished;

@@ -10,13 +10,13 @@ use tokio::sync::OwnedSemaphorePermit;
 use tokio_util::sync::CancellationToken;
 use tracing::Instrument as _;
 
-use super::engine_record::NextTry;
 use super::reference_slots::ReferenceSlot;
 use super::render::{RenderControl, RenderError, Sources};
 use super::render_slots::{RenderSlot, RenderSlots};
 use super::{CANCEL_GRACE, Worker};
 use crate::files::FilesError;
 use crate::service::endings::RETRY_DELAY;
+use crate::service::engine_record::NextTry;
 use tintype_config::TASK_TIME_LIMIT;
 use tintype_domain::model::Surface;
 use tintype_engine::Progress;

@@ -4,7 +4,6 @@
 //! takes a render slot once all of them have arrived. The worker renews its lease meanwhile.
 
 mod attempt;
-mod engine_record;
 mod reference_slots;
 pub mod render;
 mod render_slots;
@@ -24,13 +23,13 @@ use tracing::{Instrument as _, Span};
 
 use crate::policy::Policy;
 use crate::service::ServiceContext;
+use crate::service::engine_record::EngineRecord;
 use crate::service::wait_estimator::WorkerThroughput;
 use crate::worker::render::Renderer;
 use tintype_config::{POLL_EVERY, PROBE_EVERY, PROGRESS_EVERY, WORKER_REPORT_EVERY, WorkerSettings};
 use tintype_store::{Claim, Lease, LeaseWrite, StoreError};
 
 use self::attempt::Start;
-use self::engine_record::EngineRecord;
 use self::reference_slots::ReferenceSlots;
 use self::render_slots::RenderSlots;
 use self::running::RunningAttempts;
@@ -88,7 +87,7 @@ impl Worker {
             renderer,
             reference_slots,
             held: RunningAttempts::default(),
-            record: EngineRecord::new(shared.render_count.clone()),
+            record: EngineRecord::new(&shared.engine_records),
             engine_is_down: AtomicBool::new(false),
             is_paused: AtomicBool::new(false),
             shared,

@@ -80,9 +80,9 @@ struct ServerLoad {
     calls: u64,
     /// Why it is out of rotation, for the operator.
     outage: Option<String>,
-    /// The work that it has rejected, or failed to do, since its last success.
-    failed: Vec<BriefHash>,
-    failed_at: Option<Instant>,
+    /// What went wrong since its last success.
+    failed: Vec<Failure>,
+    last_failure: Option<Instant>,
 }
 
 /// Identifies a brief. A later attempt at the same task has the same one.
@@ -102,23 +102,44 @@ struct Rejection {
     is_busy: bool,
 }
 
-impl ServerLoad {
-    fn note_failure(&mut self, work: BriefHash) {
-        self.failed_at = Some(Instant::now());
-        if !self.failed.contains(&work) && self.failed.len() < MAX_FAILED {
-            self.failed.push(work);
+/// Work that a server rejected, or failed to do.
+#[derive(Debug, Clone, Copy)]
+struct Failure {
+    work: BriefHash,
+    /// Whether another server has failed at it too, so that the work is to blame.
+    elsewhere: bool,
+}
+
+/// Notes that a server failed at work.
+fn note_failure(states: &mut [ServerLoad], server: usize, work: BriefHash) {
+    let mut elsewhere = false;
+    for (_, state) in states.iter_mut().enumerate().filter(|(index, _)| *index != server) {
+        for failure in state.failed.iter_mut().filter(|failure| failure.work == work) {
+            (failure.elsewhere, elsewhere) = (true, true);
         }
     }
+    let state = &mut states[server];
+    state.last_failure = Some(Instant::now());
+    state.failed.retain(|failure| failure.work != work);
+    if state.failed.len() < MAX_FAILED {
+        state.failed.push(Failure { work, elsewhere });
+    }
+}
 
+impl ServerLoad {
     /// Whether the server is to blame, rather than the work.
     fn failed_several(&self) -> bool {
-        self.failed.len() >= SEVERAL
+        self.failed.iter().filter(|failure| !failure.elsewhere).count() >= SEVERAL
+    }
+
+    fn failed_at(&self, work: BriefHash) -> bool {
+        self.failed.iter().any(|failure| failure.work == work)
     }
 
     /// Whether it may try this work although it is to blame.
     fn may_try(&self, work: BriefHash) -> bool {
-        let is_due = self.failed_at.is_none_or(|at| at.elapsed() >= TRY_EVERY);
-        is_due && self.load == 0 && !self.failed.contains(&work)
+        let is_due = self.last_failure.is_none_or(|at| at.elapsed() >= TRY_EVERY);
+        is_due && self.load == 0 && !self.failed_at(work)
     }
 }
 
@@ -198,7 +219,7 @@ impl<S: Server> Servers<S> {
     /// Notes that a server failed to do work that it had begun. If the connection ended, what answers for the server
     /// may be a relay in front of it, so it is probed, and taken out of rotation if the probe fails.
     async fn handle_failure(&self, index: usize, work: BriefHash, reached: Reached) {
-        self.shared.states.locked()[index].note_failure(work);
+        note_failure(&mut self.shared.states.locked(), index, work);
         if reached == Reached::Cut
             && let Err(fault) = probe_in_time(&*self.shared.servers[index]).await
         {
@@ -211,7 +232,7 @@ impl<S: Server> Servers<S> {
     async fn handle_rejection(&self, index: usize, work: BriefHash, rejection: Rejection) -> Option<Rejection> {
         let several = {
             let mut states = self.shared.states.locked();
-            states[index].note_failure(work);
+            note_failure(&mut states, index, work);
             states[index].failed_several()
         };
         // A server that asks for a pause isn't probed.
@@ -299,7 +320,7 @@ impl<S: Server> Shared<S> {
         };
         let open = states.iter_mut().enumerate();
         let open = open.filter(|(index, state)| reasons[*index].is_none() && has_place(state));
-        let order = |state: &ServerLoad| (state.failed.contains(&work), state.load, state.calls);
+        let order = |state: &ServerLoad| (state.failed_at(work), state.load, state.calls);
         let chosen = open.min_by_key(|(_, state)| order(state));
         Ok(chosen.map(|(index, state)| {
             state.load += 1;

@@ -171,6 +171,23 @@ async fn a_server_that_always_fails_leaves_the_work_to_another_and_is_tried_now_
 }
 
 #[tokio::test]
+async fn prompts_that_fail_everywhere_are_held_against_no_server() {
+    let servers = [ImagesServer::start(Dialect::Sglang).await, ImagesServer::start(Dialect::Sglang).await];
+    servers.each_ref().map(|server| server.to_prompts_with("poison", Reply::status(500)));
+    let urls = servers.each_ref().map(ImagesServer::url).join(",");
+    let engine = engine(["--engine", &format!("openai:{urls}"), "--engine-profile", "sglang"]);
+    for _ in 0..2 {
+        for number in 0..4 {
+            render(&engine, brief(&format!("poison {number}"), &[1], Vec::new())).await.expect_err("no picture");
+        }
+    }
+    let asked = servers.each_ref().map(|server| server.asked().len());
+    assert_eq!(failures(&engine, 0..10).await, 0);
+    let asked_since = [0, 1].map(|index| servers[index].asked().len() - asked[index]);
+    assert_eq!(asked_since, [5, 5]);
+}
+
+#[tokio::test]
 async fn a_relay_whose_server_is_away_gets_no_more_work() {
     let relay = ImagesServer::start(Dialect::Sglang).await;
     let engine = engine(["--engine", &relay.engine(), "--engine-profile", "sglang"]);

@@ -11,6 +11,7 @@ use super::{EngineInfo, TestEngine, info, step};
 use crate::rigs::binary::{Ran as _, Server, data_with};
 use crate::rigs::cluster::node::Part;
 use crate::rigs::cluster::{FOREVER, Site};
+use crate::rigs::engine::engine;
 use crate::rigs::http::{ended, send, submit, submit_body};
 use crate::rigs::images_api::{Dialect, ImagesServer, Reply, painted};
 use crate::rigs::installation::Installation;
@@ -155,6 +156,30 @@ async fn an_engine_that_fails_everything_leaves_the_tasks_to_another() {
         }
         service.assert_sound().await;
     }
+}
+
+#[tokio::test]
+async fn a_task_that_fails_with_two_engines_is_held_against_neither() {
+    let server = ImagesServer::start(Dialect::Sglang).await;
+    server.to_prompts_with("poison", Reply::status(500));
+    let flags = ["--engine", &server.engine(), "--engine-profile", "sglang", "--submit-rate", "0"];
+    let (service, [ada, bob]) = Service::with_callers(&flags, ["ada", "bob"], 100).await;
+    let second = service.renderer_with(info(), engine(flags[..4].iter().copied()));
+    let (first, second) = (&service.worker, service.worker_named("second", Arc::new(second)));
+    for number in 0..2 {
+        ada.submit_prompt(&format!("poison {number}")).await;
+    }
+    assert_eq!(step(first).await, 2);
+    bob.submit_prompt("a boat").await;
+    assert_eq!(step(&second).await, 1);
+    bob.submit_prompt("a boat").await;
+    assert_eq!(step(first).await, 0, "the second engine does the rest");
+    for _ in 0..3 {
+        step(&second).await;
+        service.clock.advance(Duration::from_secs(5));
+    }
+    bob.submit_prompt("a boat").await;
+    assert_eq!(step(first).await, 1, "both failed at the same tasks");
 }
 
 #[tokio::test(flavor = "multi_thread")]
