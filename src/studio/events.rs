@@ -39,9 +39,11 @@ pub async fn events(State(studio): State<Arc<Studio>>, visitor: Visitor) -> Page
         Some((Ok::<_, Infallible>(piece), (studio, watcher, None)))
     });
     let mut response = Response::new(Body::from_stream(stream));
-    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
-    // nginx would hold events back until its buffer is full.
-    response.headers_mut().insert("x-accel-buffering", HeaderValue::from_static("no"));
+    let headers = response.headers_mut();
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
+    // Else proxies would hold events back: nginx until its buffer is full, others to compress them.
+    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store, no-transform"));
+    headers.insert("x-accel-buffering", HeaderValue::from_static("no"));
     Ok(secured(response))
 }
 

@@ -122,7 +122,7 @@ async fn call(caller: &Caller, path: &str, headers: &[(&str, &str)], body: &Valu
 async fn a_stream_brings_one_event_for_each_picture_in_their_order() {
     let (service, caller) = Service::with_caller(&[], 100).await;
     let stream = Stream::generate(&caller, json!({ "n": 2, "size": "1536x1024" })).await;
-    assert_eq!(stream.headers["cache-control"], "no-store");
+    assert_eq!(stream.headers["cache-control"], "no-store, no-transform");
     service.work().await;
     let task = caller.task(stream.task()).await;
     let events = stream.rest().await;

@@ -57,7 +57,7 @@ pub(super) async fn post(caller: Caller, request: Request) -> Result<Response, A
         StreamableHttpService::new(move || Ok(tools.clone()), Arc::new(NeverSessionManager::default()), config);
     let answer = service.handle(Request::from_parts(parts, Full::new(message))).await;
     let mut answer = refused_or_written(answer.map(|body| Body::new(memory.attach_to_body(Body::new(body))))).await;
-    answer.headers_mut().insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    answer.headers_mut().insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store, no-transform"));
     Ok(answer)
 }
 

@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 use super::answer;
 use super::{AnswerOptions, PendingCall};
 use crate::http::answer_memory::{AnswerMemory, next_part};
-use crate::http::fresh::fresh;
+use crate::http::fresh::event_stream;
 use crate::http::pipeline::auth::Caller;
 use crate::http::pipeline::error::{ApiError, NoAnswer};
 use crate::service::call_hold::CallHold;
@@ -69,6 +69,7 @@ pub(super) async fn begin(
         return Ok(NoAnswer.into_response());
     }
     let account_id = awaited.caller.account_id;
+    let is_running = ended.is_none();
     let partial_images = options.stream.filter(|most| *most > 0 && ended.is_none());
     let previews = partial_images.map(|most| awaited.caller.api.previews.subscribe(account_id, awaited.task_id, most));
     let mut events = Events {
@@ -80,16 +81,14 @@ pub(super) async fn begin(
         partial_images: 0,
         created_at: 0,
         files: VecDeque::new(),
-        rest: Bytes::new(),
+        // Some proxies pass the head on, with the task's id, only when a byte of the body arrives.
+        rest: if is_running { HEARTBEAT } else { Bytes::new() },
     };
     if let Some(task) = ended {
         events.show(&task);
     }
     let stream = futures::stream::unfold(events, |mut events| async move { Some((events.next().await?, events)) });
-    let mut response = fresh("text/event-stream", Body::from_stream(stream));
-    // nginx would hold events back until its buffer is full.
-    response.headers_mut().insert("x-accel-buffering", HeaderValue::from_static("no"));
-    Ok(response)
+    Ok(event_stream(Body::from_stream(stream)))
 }
 
 impl Events {

@@ -155,7 +155,7 @@ fn name(buffer: &UploadBuffer) -> String {
 fn of_image(error: UploadError, index: usize) -> ApiError {
     match error {
         UploadError::Refused(Refusal::NotAPicture) => ApiError::bad_image(format!(
-            "image[{index}] is not a PNG, JPEG or WebP image, is damaged, or has too many pixels."
+            "image[{index}] is not a PNG, JPEG or WebP image, is damaged, or has more than 8,192 pixels a side or 50 megapixels."
         )),
         other => refused(other),
     }
@@ -172,7 +172,7 @@ fn check_mask(mask: &Mask, first: Option<(u32, u32)>, ratio: AspectRatio) -> Res
     let (width, height) = mask.size();
     if let Some((own_width, own_height)) = first.filter(|first| *first != mask.size()) {
         return Err(ApiError::bad_mask(format!(
-            "mask must have the size of the first image: it has {width}x{height} pixels, and the image {own_width}x{own_height}."
+            "mask must have the size of the first image: scaled to at most 1,568 pixels a side, it has {width}x{height} pixels, and the image {own_width}x{own_height}."
         )));
     }
     let (wide, high) = ratio.size();
@@ -187,7 +187,7 @@ fn check_mask(mask: &Mask, first: Option<(u32, u32)>, ratio: AspectRatio) -> Res
 fn of_mask(error: UploadError) -> ApiError {
     match error {
         UploadError::Refused(Refusal::NotAPicture) => {
-            ApiError::bad_mask("mask is not a PNG or WebP image, is damaged, or has too many pixels.")
+            ApiError::bad_mask("mask is not a PNG or WebP image, is damaged, or has more than 8,192 pixels a side or 50 megapixels.")
         }
         UploadError::Refused(Refusal::NoAlpha) => ApiError::bad_mask(
             "mask has no alpha channel: send a PNG that is transparent where the image should change.",
