@@ -73,6 +73,8 @@ pub(super) enum NoAnswer {
     TooLarge,
     #[error("the response is not in the format of /v1/moderations")]
     Shape,
+    #[error("the response has no category {0:?}: compare `categories` in the policy with the endpoint's names")]
+    NoCategory(String),
 }
 
 impl From<reqwest::Error> for NoAnswer {
@@ -153,15 +155,19 @@ impl Moderation {
             bytes.extend_from_slice(&chunk);
         }
         let answer: ModerationResponse = serde_json::from_slice(&bytes).map_err(|_| NoAnswer::Shape)?;
-        if answer.results.is_empty() {
+        let results = &answer.results;
+        let wanted = &self.settings.categories;
+        let counts = |judgement: &Judgement| match wanted.as_slice() {
+            [] => judgement.flagged,
+            wanted => wanted.iter().any(|name| judgement.categories.get(name) == Some(&Some(true))),
+        };
+        if results.is_empty() {
             return Err(NoAnswer::Shape);
+        } else if results.iter().any(counts) {
+            return Ok(true);
         }
-        Ok(answer.results.iter().any(|judgement| self.counts(judgement)))
-    }
-
-    fn counts(&self, judgement: &Judgement) -> bool {
-        let categories = &self.settings.categories;
-        let flagged = |name: &String| judgement.categories.get(name).copied().flatten() == Some(true);
-        if categories.is_empty() { judgement.flagged } else { categories.iter().any(flagged) }
+        // A name that the endpoint does not know would turn the check off unnoticed.
+        let lacks = |name: &&String| results.iter().any(|judgement| !judgement.categories.contains_key(*name));
+        wanted.iter().find(lacks).map_or(Ok(false), |name| Err(NoAnswer::NoCategory(name.clone())))
     }
 }

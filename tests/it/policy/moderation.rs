@@ -1,9 +1,11 @@
 //! A moderation endpoint in the format of OpenAI's, called over real HTTP.
 
 use std::ops::Deref;
+use std::sync::Arc;
 
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
+use tintype::policy::{Rules, Verdict};
 
 use super::*;
 use crate::references_fetch::{self, HOST, Server};
@@ -111,11 +113,45 @@ async fn a_flagged_prompt_is_refused_and_the_endpoint_gets_the_documented_reques
 #[tokio::test]
 async fn only_the_configured_categories_count() {
     let endpoint = Endpoint::start().await;
-    for (categories, status) in [("[\"violence\"]", "failed"), ("[\"hate\", \"illicit\", \"none\"]", "completed")] {
+    for (categories, status) in [("[\"violence\"]", "failed"), ("[\"hate\", \"illicit\"]", "completed")] {
         let more = format!("unreachable = \"closed\"\ncheck = [\"prompt\"]\ncategories = {categories}\n");
         let service = endpoint.policy(&more).service(&[]).await;
         let ada = service.caller("ada", 10).await;
         assert_eq!(ada.outcome("a forbidden boat").await["status"], status, "{categories}");
+    }
+}
+
+#[tokio::test]
+async fn an_answer_without_a_configured_category_is_no_verdict() {
+    let endpoint = Endpoint::start().await;
+    let without = Reply::json(200, &json!({ "results": [{ "flagged": true }] }));
+    let other = json!({ "results": [{ "flagged": true, "categories": { "violence/graphic": true } }] });
+    for (unreachable, status, tries) in [("closed", "failed", 3), ("open", "completed", 1)] {
+        let more =
+            format!("unreachable = \"{unreachable}\"\ncheck = [\"prompt\"]\ncategories = [\"hate\", \"violense\"]\n");
+        let file = endpoint.policy(&more);
+        let service = file.service(&[]).await;
+        let ada = service.caller("ada", 100).await;
+        for reply in [Reply::Documented, without.clone(), Reply::json(200, &other)] {
+            let before = endpoint.asked().len();
+            endpoint.always(reply.clone());
+            let task = ada.outcome("a forbidden boat").await;
+            assert_eq!(task["status"], status, "{unreachable} {reply:?}: {task}");
+            assert_ne!(task["error"], REFUSED, "the endpoint gave no verdict");
+            assert_eq!(endpoint.asked().len() - before, tries, "{unreachable} {reply:?}");
+        }
+        let rules = Arc::new(Rules::read(&file.path()).expect("a policy"));
+        endpoint.always(Reply::Documented);
+        match rules.judge_prompt("a forbidden boat").await {
+            Verdict::Undetermined(cause) | Verdict::Skipped(cause) => {
+                assert!(cause.contains("\"violense\""), "{cause}")
+            }
+            verdict => panic!("{verdict:?}"),
+        }
+        // What one category forbids needs no other.
+        endpoint
+            .always(Reply::json(200, &json!({ "results": [{ "flagged": false, "categories": { "hate": true } }] })));
+        assert_refused(&ada.outcome("a boat").await);
     }
 }
 
