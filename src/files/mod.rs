@@ -32,6 +32,9 @@ pub use self::lock::FilesLock;
 pub use self::marker::MARKER;
 pub use self::name::{AnyName, FileName};
 
+/// The first bytes of every PNG.
+pub const SIGNATURE: [u8; 8] = *b"\x89PNG\r\n\x1a\n";
+
 /// Most names in one batch of a listing.
 const NAME_BATCH: usize = 256;
 

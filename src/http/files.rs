@@ -8,11 +8,13 @@ use axum::extract::{Path, State};
 use axum::http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use axum::http::{Method, Response, StatusCode};
 use axum::response::IntoResponse as _;
-use object_store::GetRange;
+use bytes::Bytes;
+use futures::{StreamExt as _, TryStreamExt as _, stream};
+use object_store::{GetRange, GetResult};
 
 use super::pipeline::error::ApiError;
 use super::state::ApiState;
-use crate::files::FileName;
+use crate::files::{FileName, FilesError, SIGNATURE};
 
 #[derive(Debug, PartialEq, Eq)]
 enum ByteRange {
@@ -37,7 +39,7 @@ pub(super) async fn serve(
         let file = api.shared.files.open(name, None).await?.ok_or_else(ApiError::not_found)?;
         let mut response = file_response(StatusCode::OK, &etag);
         insert(response.headers_mut(), header::CONTENT_LENGTH, &file.meta.size.to_string());
-        *response.body_mut() = Body::from_stream(file.into_stream());
+        *response.body_mut() = body(file).await?;
         return Ok(response);
     }
     let size = api.shared.files.size(name).await?.ok_or_else(ApiError::not_found)?;
@@ -73,9 +75,29 @@ pub(super) async fn serve(
     if method != Method::HEAD {
         let file =
             api.shared.files.open(name, Some(GetRange::Bounded(range))).await?.ok_or_else(ApiError::not_found)?;
-        *response.body_mut() = Body::from_stream(file.into_stream());
+        *response.body_mut() = body(file).await?;
     }
     Ok(response)
+}
+
+/// The body of a response. Its reader may keep it for a year, so what does not begin like a PNG is refused, such as the
+/// page of a proxy before the bucket. Only a range from the start shows that.
+async fn body(file: GetResult) -> Result<Body, ApiError> {
+    let (from_start, is_part) = (file.range.start == 0, file.range.end < file.meta.size);
+    let mut rest = file.into_stream();
+    let mut start = Vec::new();
+    while start.len() < SIGNATURE.len()
+        && let Some(chunk) = rest.try_next().await.map_err(FilesError::from)?
+    {
+        start.extend_from_slice(&chunk);
+    }
+    let is_png = start.starts_with(&SIGNATURE) || (is_part && SIGNATURE.starts_with(&start));
+    if from_start && !is_png {
+        let cause = "the store of the result files sent something that is not a PNG: look at what a proxy before it \
+                     answers, and check all files with `tintype credits audit --files`";
+        return Err(ApiError::of_status(StatusCode::BAD_GATEWAY).with_cause(cause));
+    }
+    Ok(Body::from_stream(stream::once(std::future::ready(Ok(Bytes::from(start)))).chain(rest)))
 }
 
 /// A response with the headers of a file and no body.

@@ -94,6 +94,32 @@ async fn ranges_are_honoured() {
 }
 
 #[tokio::test]
+async fn what_is_no_png_is_not_passed_on() {
+    let (service, caller) = Service::with_caller(&[], 10).await;
+    let url = result_url(&caller).await;
+    let png = service.fetch(&url, &[]).await;
+    let name = url.rsplit("/files/").next().expect("a name");
+    let stored = service.directory.path().join("files").join(name);
+    for page in ["<!doctype html><title>Sign in</title>", "<Error><Code>SlowDown</Code></Error>", "\u{89}PNG", "oh"] {
+        std::fs::write(&stored, page).expect("another file");
+        for headers in [&[][..], &[("range", "bytes=0-")], &[("range", "bytes=0-0")], &[("if-none-match", "\"x\"")]] {
+            let answer = service.fetch(&url, headers).await;
+            answer.assert_error(502, "INTERNAL_ERROR");
+            assert_eq!(answer.header("cache-control"), "no-store", "{page} {headers:?}");
+            assert_eq!(answer.header("content-type"), "application/json", "{page} {headers:?}");
+            assert!(answer.headers.get("etag").is_none(), "{page} {headers:?}");
+        }
+    }
+    std::fs::write(&stored, "").expect("another file");
+    service.fetch(&url, &[]).await.assert_error(502, "INTERNAL_ERROR");
+    std::fs::write(&stored, &png.body).expect("the file");
+    for (range, expected) in [("bytes=0-0", 0..1), ("bytes=0-8", 0..9), ("bytes=1-4", 1..5)] {
+        let part = service.fetch(&url, &[("range", range)]).await;
+        assert_eq!((part.status.as_u16(), &part.body[..]), (206, &png.body[expected]), "{range}");
+    }
+}
+
+#[tokio::test]
 async fn file_names_cannot_be_guessed_from_a_task_id() {
     let (service, caller) = Service::with_caller(&[], 10).await;
     let url = result_url(&caller).await;

@@ -9,8 +9,8 @@ use tokio::fs::File;
 use tokio::io::AsyncWriteExt as _;
 
 use super::directory::create;
-use super::{END, ResultFile, SIGNATURE, judge, not_copied};
-use crate::files::{FileName, Files};
+use super::{END, ResultFile, judge, not_copied};
+use crate::files::{FileName, Files, SIGNATURE};
 
 const CONCURRENCY: usize = 16;
 

@@ -8,7 +8,8 @@ use std::path::Path;
 use futures::future::join_all;
 use rustix::fs::{Mode, OFlags};
 
-use super::{END, ResultFile, SIGNATURE, judge};
+use super::{END, ResultFile, judge};
+use crate::files::SIGNATURE;
 
 /// Files per thread and page. Several threads per page keep the disk busy.
 const FILES_PER_THREAD: usize = 16;

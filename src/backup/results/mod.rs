@@ -13,7 +13,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use tokio_util::sync::CancellationToken;
 
 use super::check_not_stopped;
-use crate::files::{FileName, Files};
+use crate::files::{FileName, Files, SIGNATURE};
 use tintype_domain::model::{Id, TaskId};
 use tintype_store::{CompletedTask, Drift, Store};
 
@@ -22,8 +22,6 @@ const PAGE: u32 = 256;
 /// Most drifts to report individually; further ones are only counted.
 const MAX_DRIFTS: usize = 10_000;
 
-/// The first bytes of every PNG.
-const SIGNATURE: [u8; 8] = *b"\x89PNG\r\n\x1a\n";
 /// The IEND chunk, the last bytes of every PNG.
 const END: [u8; 12] = *b"\0\0\0\0IEND\xae\x42\x60\x82";
 
