@@ -264,8 +264,11 @@ pub(super) fn describe(error: &Error) -> String {
     let cause = std::iter::successors(whole.source(), |cause| cause.source()).last().map(ToString::to_string);
     // Only the last cause names the address and the reason of a failed connection.
     let cause = cause.as_deref().filter(|cause| !text.contains(cause) && !cause.contains('<'));
-    let advice = refused_write(&text);
     let [code, message] = ["Code", "Message"].map(|name| element(&text, name));
+    let advice = match code {
+        Some("RequestTimeTooSkewed") => Some("set the clock of this machine"),
+        _ => refused_write(&text),
+    };
     let parts = [Some(before.trim_end_matches([':', ' '])), code, message, cause, advice];
     let line = parts.into_iter().flatten().filter(|part| !part.is_empty()).collect::<Vec<_>>().join(": ");
     trust::explain(line, "AWS_CA_BUNDLE")

@@ -269,11 +269,15 @@ impl Files {
     /// Notes whether files can be written, and logs when that changes.
     fn note(&self, write_fault: Option<WriteFault>, error: &str) {
         let files = self.describe();
+        let advice = match &self.backend {
+            Backend::Directory(_) => "check owner, permissions and disk",
+            Backend::Bucket(_) => "check that the bucket answers, its keys and its policy",
+        };
         match (write_fault, std::mem::replace(&mut *self.write_fault.locked(), write_fault)) {
             (Some(_), None) => tracing::error!(
                 files,
                 error,
-                "result files cannot be written, so no task is claimed until they can: check owner, permissions and disk"
+                "result files cannot be written, so no task is claimed until they can: {advice}"
             ),
             (None, Some(_)) => tracing::info!(files, "result files can be written again"),
             _ => {}

@@ -4,12 +4,14 @@ use std::fs::File;
 use std::path::Path;
 use std::process::{Command, Output};
 
+use hyper::Method;
 use serde_json::Value;
 use tempfile::TempDir;
 
 use crate::rigs::binary::{Ran as _, Run as _, Server, printed, tintype};
 use crate::rigs::http::{ended, send, submit};
-use crate::rigs::s3::{ACCESS_KEY, S3Server, SECRET_KEY, variables};
+use crate::rigs::s3::{ACCESS_KEY, Proxy, S3Server, SECRET_KEY, variables};
+use crate::rigs::wait::until_some;
 
 const FILES: &str = "s3://pictures/of/ours";
 
@@ -79,6 +81,29 @@ async fn an_installation_is_backed_up_and_restored_into_another_bucket() {
     let server = start(&restored, &elsewhere, &["--log", "warn"]).await;
     assert_eq!(send(server.address, "GET", &path, &key, "").await.body, served.body);
     stop(server).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_bucket_that_refuses_to_write_is_logged_with_what_to_check() {
+    let refuses: Proxy = |head, _, _| {
+        let error = "<Error><Code>RequestTimeTooSkewed</Code><Message>The difference is too large.</Message></Error>";
+        (head.method == Method::PUT && head.uri.path().ends_with(".png")).then_some((403, error))
+    };
+    let directory = TempDir::new().expect("a directory");
+    let s3 = S3Server::start_behind(refuses, &directory.path().join("s3"), "pictures").await;
+    let (data, log) = (directory.path().join("data"), directory.path().join("log"));
+    let mut command = on_bucket(&data, &s3, &["serve", "--listen", "127.0.0.1:0", "--log", "warn"]);
+    command.stderr(File::create(&log).expect("a file"));
+    let server = tokio::task::spawn_blocking(move || Server::spawn(command)).await.expect("no panic");
+    submit(&server, &server.first_key().expect("a key"), "a boat").await;
+    let said = until_some(async || {
+        let said = std::fs::read_to_string(&log).expect("a log");
+        said.contains("result files cannot be written").then_some(said)
+    });
+    let said = said.await;
+    stop(server).await;
+    assert!(said.contains("set the clock of this machine") && said.contains("its keys and its policy"), "{said}");
+    assert!(!said.contains("permissions and disk"), "{said}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
