@@ -61,8 +61,11 @@ async fn a_caller_asks_for_an_answer_at_once_in_three_ways() {
     assert_eq!((refused.status.as_u16(), &refused.json()["error"]["param"]), (400, &json!("async")));
     let refused = post(&caller, "/v1/images/generations?async=true&async=false", &[], &body).await;
     assert_eq!((refused.status.as_u16(), &refused.json()["error"]["param"]), (400, &json!("async")));
-    let path = accepted(&post(&caller, "/v1/images/edits/async", &[], &edit).await);
-    assert!(caller.get(&path).await.json().get("expires_at").is_none(), "tasks are kept for ever");
+    let answer = post(&caller, "/v1/images/edits/async", &[], &edit).await;
+    let polled = caller.get(&accepted(&answer)).await;
+    for task in [answer, polled] {
+        assert_eq!(task.json().get("expires_at"), Some(&Value::Null), "tasks are kept for ever");
+    }
     let jpeg = json!({ "prompt": "a boat", "output_format": "jpeg" });
     let refused = post(&caller, "/v1/images/generations/async", &[], &jpeg).await;
     assert_eq!((refused.status.as_u16(), &refused.json()["error"]["param"]), (400, &json!("output_format")));

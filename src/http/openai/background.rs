@@ -92,18 +92,16 @@ fn path(task_id: TaskId) -> String {
 /// A task, in the shape that gateways in front of OpenAI's API have given it.
 async fn body(task: &Task, api: &ApiState) -> Result<Value, ApiError> {
     let created_at = task.created_at().as_millis().div_euclid(1_000);
+    let kept = api.settings.retention.and_then(|retention| i64::try_from(retention.as_secs()).ok());
     let mut body = json!({
         "id": task.task_id(),
         "task_id": task.task_id(),
         "object": "image.generation.task",
         "status": task.status.as_str(),
         "created_at": created_at,
+        "expires_at": kept.map(|seconds| created_at + seconds),
         "poll_url": path(task.task_id()),
     });
-    // Absent if the service keeps tasks for ever.
-    if let Some(seconds) = api.settings.retention.and_then(|retention| i64::try_from(retention.as_secs()).ok()) {
-        body["expires_at"] = (created_at + seconds).into();
-    }
     // The status that a call waiting for the task would get.
     match &task.status {
         Status::Processing => {}
