@@ -4,7 +4,10 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::sync::Semaphore;
+
 use super::docs::openapi;
+use super::pipeline::auth::MAX_FLAGGING;
 use crate::service::ServiceContext;
 use crate::service::auth_throttle::AuthThrottle;
 use crate::service::encoder::Encoder;
@@ -145,6 +148,8 @@ pub struct ApiState {
     pub limits: Arc<RateLimits>,
     /// Failed authentications.
     pub auth_throttle: Arc<AuthThrottle>,
+    /// Limits how many requests flag leaked keys at the same time.
+    pub flagging: Arc<Semaphore>,
     /// Takes pictures that callers bring.
     pub uploads: Arc<Uploads>,
     /// Encodes the pictures of answers.
@@ -193,6 +198,7 @@ impl ApiState {
             tasks,
             links,
             auth_throttle,
+            flagging: Arc::new(Semaphore::new(MAX_FLAGGING)),
             typical_duration,
             settings,
             shared,

@@ -128,6 +128,34 @@ async fn a_real_key_in_a_query_is_flagged_for_rotation() {
     assert_eq!(caller.get(TASKS).await.status, 200, "the key itself goes on working");
 }
 
+#[tokio::test]
+async fn a_real_key_in_the_query_of_any_path_is_flagged() {
+    let service = Service::start().await;
+    let account = service.caller("ada", 0).await.account;
+    let store = &service.shared.store;
+    let leaked_at = async |id| store.find_key(id).await.expect("a store").expect("the key").leaked_at;
+    for (path, status) in [
+        ("/nope?api_key=", 404),
+        ("/files/2026-11-21/x.png?token=", 404),
+        ("/docs/?q=", 200),
+        ("/studio/sign-in?next=", 200),
+        ("/healthz?", 200),
+    ] {
+        let (id, key) = service.new_key(account.id, |_| {}).await;
+        assert_eq!(service.call("GET", &format!("{path}{key}"), &[], "").await.status, status, "{path}");
+        until_some(async || leaked_at(id).await).await;
+    }
+    // Nothing waits in a line that any caller can make long.
+    let [(first, first_key), (second, second_key)] =
+        [service.new_key(account.id, |_| {}).await, service.new_key(account.id, |_| {}).await];
+    let busy = service.api.flagging.acquire_many(16).await.expect("a semaphore");
+    service.call("GET", &format!("/nope?{first_key}"), &[], "").await.assert_error(404, "NOT_FOUND");
+    drop(busy);
+    service.call("GET", &format!("/nope?{second_key}"), &[], "").await.assert_error(404, "NOT_FOUND");
+    until_some(async || leaked_at(second).await).await;
+    assert_eq!(leaked_at(first).await, None);
+}
+
 async fn last_used_at(service: &Service, key: Id) -> Option<tintype_system::clock::Timestamp> {
     service.shared.store.find_key(key).await.expect("a store").expect("the key").last_used_at
 }

@@ -31,6 +31,8 @@ const KEY_PARAMETERS: [&str; 8] =
 
 /// Most keys flagged for one request.
 const MAX_FLAGGED: usize = 4;
+/// Most requests whose keys are being flagged. Beyond that, keys in a query are not: anyone can send some.
+pub(in crate::http) const MAX_FLAGGING: usize = 16;
 
 static RATELIMIT: HeaderName = HeaderName::from_static("ratelimit");
 static RATELIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
@@ -106,6 +108,9 @@ fn check(api: &ApiState, (usage, allowance): (RateLimit, Allowance)) -> Result<(
 /// Checks the key of a request whose route takes one. Except for MCP, a request without a route passes without a key,
 /// to its 404 or 405.
 pub(super) async fn guard(api: &Arc<ApiState>, readiness: &Readiness, mut request: Request, next: Next) -> Response {
+    if let Some(query) = request.uri().query() {
+        flag_leaked_keys(api, query);
+    }
     if routes::group(&request) == Some(RouteGroup::Studio) {
         let context = request_context(api, &request);
         if let Err(error) = studio::check_https(&api.studio, &context) {
@@ -156,10 +161,7 @@ fn credentials(api: &Arc<ApiState>, request: &Request) -> Result<Option<(KeySecr
     if api.settings.studio.require_https && !proxy::arrived_over_https(&api.settings.trusted_proxies, request) {
         return Err(ApiError::unauthorized().with_cause(proxy::over_plain_http(&api.settings.trusted_proxies, request)));
     }
-    if let Some(query) = request.uri().query()
-        && holds_key(query)
-    {
-        flag_leaked_keys(api, query);
+    if request.uri().query().is_some_and(holds_key) {
         return Err(ApiError::unauthorized());
     }
     // Agents ask with any method whether they need a key.
@@ -200,8 +202,8 @@ fn holds_key(query: &str) -> bool {
     })
 }
 
-/// Flags the real keys in a query, so that their owners rotate them. In the background, because the time of the answer
-/// must not show whether a key is real.
+/// Flags the real keys in a query, whatever its path, so that their owners rotate them. In the background, because the
+/// time of the answer must not show whether a key is real.
 fn flag_leaked_keys(api: &Arc<ApiState>, query: &str) {
     let texts = url::form_urlencoded::parse(query.as_bytes()).flat_map(|(name, value)| [name, value]);
     let leaked = texts.filter_map(|text| KeySecret::find_shape(&text).and_then(KeySecret::parse));
@@ -209,8 +211,10 @@ fn flag_leaked_keys(api: &Arc<ApiState>, query: &str) {
     if leaked.is_empty() {
         return;
     }
+    let Ok(permit) = api.flagging.clone().try_acquire_owned() else { return };
     let shared = api.shared.clone();
     let flag = async move {
+        let _permit = permit;
         for secret in leaked {
             let Ok(Some(key)) = shared.store.find_key_by_hash(secret.hash()).await else { continue };
             if key.leaked_at.is_some() {
