@@ -149,8 +149,6 @@ async fn with_a_mask_any_model_paints_over_the_first_reference() {
 
 #[tokio::test]
 async fn every_way_to_give_no_usable_picture_is_one_kind_of_error_and_a_reason() {
-    let server = FakeSdServer::start(Behaviour::Working).await;
-    let (_, engine) = engine(&["--engine", &server.engine()]);
     for (behaviour, kind, reason) in [
         (Behaviour::QueueFull, "not available", "answered 429"),
         (Behaviour::Refusing, "permanent", "answered 400"),
@@ -167,10 +165,9 @@ async fn every_way_to_give_no_usable_picture_is_one_kind_of_error_and_a_reason()
         (Behaviour::NoPicture, "temporary", "not a PNG, JPEG or WebP"),
         (Behaviour::Small, "temporary", "only 1x1 pixels"),
         (Behaviour::Black, "temporary", "is black"),
-        (Behaviour::OtherRatio, "temporary", "rendered 64x256 instead of 64x64"),
     ] {
         let server = FakeSdServer::start(behaviour).await;
-        let (_, engine) = super::engine(&["--engine", &server.engine()]);
+        let (_, engine) = engine(&["--engine", &server.engine()]);
         let error = render(&engine, brief("a secret boat", &[1]))
             .await
             .map(|pictures| pictures.len())
@@ -184,9 +181,21 @@ async fn every_way_to_give_no_usable_picture_is_one_kind_of_error_and_a_reason()
         assert!(found == kind && text.contains(reason), "{behaviour:?}: {error:?}");
         assert!(!text.contains("secret") && !text.contains("about the prompt"), "{behaviour:?}: {text}");
     }
-    server.be(Behaviour::Enlarging);
-    let pictures = render(&engine, brief("a boat", &[1])).await.expect("an enlarged picture");
-    assert_eq!(pictures[0].width(), 2 * SIDE);
+}
+
+#[tokio::test]
+async fn a_picture_of_another_size_or_ratio_is_scaled_and_cropped() {
+    let server = FakeSdServer::start(Behaviour::Working).await;
+    let service = service(&server).await;
+    let caller = service.caller("ada", 100).await;
+    for behaviour in [Behaviour::Enlarging, Behaviour::OtherRatio] {
+        server.be(behaviour);
+        let task = caller.outcome("a boat").await;
+        assert_eq!(task["status"], "completed", "{behaviour:?}: {task}");
+        let file = service.fetch(task["media_url"].as_str().expect("a URL"), &[]).await;
+        let picture = Picture::decode(&file.body).expect("a PNG");
+        assert_eq!((picture.width(), picture.height()), (1024, 1024), "{behaviour:?}");
+    }
 }
 
 #[tokio::test]

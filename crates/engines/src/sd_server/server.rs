@@ -28,10 +28,6 @@ const FIRST_POLL: Duration = Duration::from_millis(20);
 const POLL_EVERY: Duration = Duration::from_secs(1);
 /// Consecutive polls that can fail.
 const MISSED_POLLS: u32 = 5;
-/// The server rounds sizes up to a multiple that its model needs, at most this.
-const ROUNDING: u32 = 64;
-/// How much this can change a picture's ratio.
-const MOST_DISTORTION: f64 = 0.15;
 /// Side of the warm-up picture, in pixels.
 const FIRST_PICTURE: u32 = 256;
 
@@ -140,7 +136,7 @@ impl Server {
             let ended = self.ended(&job.id, pictures.len(), report).await?;
             job.has_ended = true;
             jobs.pop_front();
-            pictures.push(self.picture(ended, brief).await?);
+            pictures.push(self.picture(ended).await?);
         }
         Ok(pictures)
     }
@@ -165,7 +161,7 @@ impl Server {
         }
     }
 
-    async fn picture(&self, ended: Job, brief: &Brief) -> Result<Picture, EngineError> {
+    async fn picture(&self, ended: Job) -> Result<Picture, EngineError> {
         let name = self.api.name();
         let files = match ended {
             Job::Completed(files) => files,
@@ -179,16 +175,7 @@ impl Server {
             let cause = format!("{name} answered with {} pictures instead of 1", files.len());
             return Err(EngineError::Temporary(cause));
         };
-        let picture = self.results.picture(file).await?;
-        let (width, height) = (picture.width(), picture.height());
-        // A server is allowed to enlarge its pictures.
-        let ratio = f64::from(width) * f64::from(brief.height) / (f64::from(height) * f64::from(brief.width));
-        let large_enough = width + ROUNDING > brief.width && height + ROUNDING > brief.height;
-        if !large_enough || (ratio - 1.0).abs() > MOST_DISTORTION {
-            let cause = format!("{name} rendered {width}x{height} instead of {}x{}", brief.width, brief.height);
-            return Err(EngineError::Temporary(cause));
-        }
-        Ok(picture)
+        self.results.picture(file).await
     }
 
     /// Cancels an abandoned job. Until the server has finished rendering, it isn't free; a child is killed instead.
