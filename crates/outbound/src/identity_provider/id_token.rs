@@ -7,6 +7,7 @@ use serde_json::Value;
 
 use super::fields::{Fields, kind, seconds, text, text_or_number};
 use super::keys::{Algorithm, Key};
+use super::words;
 
 /// Some providers pad.
 const BASE64: GeneralPurpose = GeneralPurpose::new(
@@ -64,7 +65,7 @@ impl Signed {
         }
         let name = text(&fields, "alg")?;
         let algorithm = Algorithm::named(name).ok_or_else(|| {
-            format!("`alg` is {name:?}, which is not supported: let the provider sign with RS256 or ES256")
+            format!("`alg` is {:?}, which is not supported: let the provider sign with RS256 or ES256", words(name))
         })?;
         // Without one that can be read, every key may have made the signature.
         let id = text_or_number(&fields, "kid").ok();
@@ -112,7 +113,7 @@ pub(super) struct Expected<'a> {
 pub(super) fn subject(claims: &Fields, expected: &Expected<'_>) -> Result<String, String> {
     let issuer = text(claims, "iss")?;
     if issuer != expected.issuer {
-        return Err(format!("`iss` is {issuer:?} instead of {:?}", expected.issuer));
+        return Err(format!("`iss` is {:?} instead of {:?}", words(issuer), expected.issuer));
     }
     check_audience(claims, expected)?;
     if text(claims, "nonce")? != expected.nonce {
@@ -140,15 +141,17 @@ fn check_audience(claims: &Fields, expected: &Expected<'_>) -> Result<(), String
         _ => return Err(format!("`aud` is {}, and must be a text or a list of texts", kind(found))),
     };
     if !audiences.contains(&expected.client_id) {
-        return Err(format!("`aud` is {audiences:?}, without the client id {:?}", expected.client_id));
+        let found = words(&audiences.join(", "));
+        return Err(format!("`aud` is {found:?}, without the client id {:?}", expected.client_id));
     }
     let issued_to = claims.get("azp").filter(|party| !party.is_null()).map(|_| text(claims, "azp")).transpose()?;
     if let Some(party) = issued_to.filter(|party| *party != expected.client_id) {
-        return Err(format!("`azp` is {party:?} instead of the client id {:?}", expected.client_id));
+        return Err(format!("`azp` is {:?} instead of the client id {:?}", words(party), expected.client_id));
     }
     let is_known = |one: &&str| *one == expected.client_id || expected.audiences.iter().any(|known| known == one);
     match audiences.iter().find(|one| !is_known(one)) {
         Some(other) if issued_to.is_none() => {
+            let other = words(other);
             Err(format!("`aud` contains {other:?} too, and there is no `azp`: trust it with --oidc-audience"))
         }
         _ => Ok(()),
@@ -243,6 +246,28 @@ mod tests {
             let error = read(change.clone()).expect_err("not ours");
             assert!(error.contains(wanted), "{change}: {error}");
         }
+    }
+
+    #[test]
+    fn long_claims_do_not_fill_the_log() {
+        let long = "x".repeat(500_000);
+        for claims in [
+            json!({"iss": long}),
+            json!({"aud": long}),
+            json!({"aud": [long, long]}),
+            json!({"aud": ["us", long]}),
+            json!({"azp": long}),
+            json!({"nonce": long}),
+            json!({"exp": long}),
+        ] {
+            let error = read(claims).expect_err("not ours");
+            assert!(error.len() < 500, "{} bytes", error.len());
+        }
+        let header = BASE64.encode(json!({"alg": long}).to_string());
+        let Err(Fault::Invalid(reason)) = Signed::read(&format!("{header}.."), &[]) else {
+            panic!("no such algorithm")
+        };
+        assert!(reason.len() < 500, "{} bytes", reason.len());
     }
 
     /// The example of RFC 7515, A.2.

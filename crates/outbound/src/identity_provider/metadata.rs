@@ -5,6 +5,7 @@ use url::Url;
 use url::form_urlencoded::byte_serialize;
 
 use super::fields::{Fields, text};
+use super::words;
 
 #[derive(Debug, Clone)]
 pub(super) struct Endpoints {
@@ -30,7 +31,8 @@ impl Endpoints {
         let found = text(document, "issuer")?;
         if found != issuer {
             return Err(format!(
-                "`issuer` is {found:?}, and --oidc-issuer is {issuer:?}: write it as the provider does"
+                "`issuer` is {:?}, and --oidc-issuer is {issuer:?}: write it as the provider does",
+                words(found)
             ));
         }
         let is_plain = issuer.starts_with("http:");
@@ -137,5 +139,7 @@ mod tests {
             let error = with(change.clone()).expect_err("not usable");
             assert!(error.contains(wanted), "{change}: {error}");
         }
+        let error = with(json!({"issuer": "x".repeat(500_000)})).expect_err("another one");
+        assert!(error.len() < 500, "{} bytes", error.len());
     }
 }
