@@ -2,12 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
-use axum::Router;
-use axum::extract::{Request, State};
-use axum::http::StatusCode;
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use bytes::Bytes;
@@ -15,9 +10,10 @@ use http_body_util::Full;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpStream;
 
 use crate::rigs::binary::{Ran as _, Run as _, Server, tintype};
+use crate::rigs::faulty_http::{Double, Reply};
 use crate::rigs::http::{Answer, GENERATE, TASKS, ended, exchange, send, submit};
 use crate::rigs::ports::Port;
 
@@ -43,18 +39,12 @@ fn files(folder: &Path) -> Vec<PathBuf> {
 }
 
 /// A broken moderation endpoint that quotes the request in its answer.
-async fn talkative_endpoint() -> (String, Arc<AtomicUsize>) {
-    let asked = Arc::new(AtomicUsize::new(0));
-    let answer = async |State(asked): State<Arc<AtomicUsize>>, request: Request| {
-        asked.fetch_add(1, Ordering::SeqCst);
-        let (head, body) = request.into_parts();
-        let body = axum::body::to_bytes(body, usize::MAX).await.expect("a body");
-        (StatusCode::INTERNAL_SERVER_ERROR, format!("{head:?} {}", String::from_utf8_lossy(&body)))
-    };
-    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
-    let url = format!("http://{}/v1/moderations", listener.local_addr().expect("an address"));
-    tokio::spawn(axum::serve(listener, Router::new().fallback(answer).with_state(asked.clone())).into_future());
-    (url, asked)
+async fn talkative_endpoint() -> Double {
+    Double::start(|asked| {
+        let quoted = format!("{:?} {}", asked.headers, String::from_utf8_lossy(&asked.body));
+        Reply::Whole(500, Vec::new(), quoted.into_bytes())
+    })
+    .await
 }
 
 /// An installation, everything that it writes, and the secrets that it must not write.
@@ -64,13 +54,15 @@ struct Scene {
 }
 
 impl Scene {
-    fn new(moderation_url: &str) -> Self {
+    fn new(moderation: &Double) -> Self {
         let scene = Self { directory: TempDir::new().expect("a directory"), keys: Vec::new() };
         std::fs::create_dir(scene.path("logs")).expect("a folder");
         std::fs::create_dir(scene.path("etc")).expect("a folder");
         let policy = format!(
             "[[rule]]\nname = \"beasts\"\nwords = [\"{FORBIDDEN}\"]\n[strikes]\nlimit = 100\nwindow = \"1h\"\n\
-             [moderation]\nurl = \"{moderation_url}\"\nkey_file = \"moderation-key\"\nunreachable = \"open\"\n"
+             [moderation]\nurl = \"http://{}/v1/moderations\"\nkey_file = \"moderation-key\"\n\
+             unreachable = \"open\"\n",
+            moderation.address
         );
         let signed = rcgen::generate_simple_self_signed(["127.0.0.1".to_owned()]).expect("a certificate");
         for (name, text) in [
@@ -221,16 +213,17 @@ async fn babble(server: &Server, key: &str) {
     }
 }
 
-#[tokio::test]
+// Commands block a thread while the endpoint answers.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn neither_keys_nor_prompts_are_logged_or_measured_and_keys_are_not_stored() {
-    let (moderation_url, asked) = talkative_endpoint().await;
-    let mut scene = Scene::new(&moderation_url);
+    let moderation = talkative_endpoint().await;
+    let mut scene = Scene::new(&moderation);
     let free = Port::take();
     let server = scene.serve(&["--metrics-listen", &free.address.to_string()]);
     let key = server.first_key().expect("a key");
     scene.keys.push(key.clone());
     submit_all(&server, &key).await;
-    assert!(asked.load(Ordering::SeqCst) > 0, "prompts went to the endpoint");
+    assert!(!moderation.asked().is_empty(), "prompts went to the endpoint");
     misuse(&server, &key).await;
     fail_to_authenticate(&server, &key).await;
     babble(&server, &key).await;
@@ -254,10 +247,10 @@ async fn neither_keys_nor_prompts_are_logged_or_measured_and_keys_are_not_stored
     scene.assert_kept();
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn neither_https_nor_the_client_leaks_keys_or_prompts() {
-    let (moderation_url, _) = talkative_endpoint().await;
-    let mut scene = Scene::new(&moderation_url);
+    let moderation = talkative_endpoint().await;
+    let mut scene = Scene::new(&moderation);
     let (cert, key_file, out) = (scene.text("etc/cert.pem"), scene.text("etc/key.pem"), scene.text("pictures"));
     let server = scene.serve(&["--production", "--tls-cert", &cert, "--tls-key", &key_file]);
     let key = server.first_key().expect("a key");
@@ -280,6 +273,7 @@ async fn neither_https_nor_the_client_leaks_keys_or_prompts() {
         assert_eq!(output.status.code(), Some(code), "{output:?}");
     }
     assert_eq!(files(&scene.path("pictures")).len(), 1);
+    assert!(!moderation.asked().is_empty(), "prompts went to the endpoint");
     babble(&server, &key).await;
     scene.assert_kept();
     server.stop();
