@@ -12,10 +12,11 @@ use tintype_domain::request::TaskSettings;
 use tintype_engine::RenderSettings;
 
 use crate::mcp::task_in;
-use crate::rigs::binary::{Ran as _, Run as _, Server, json as printed_json, refused, run, tintype};
-use crate::rigs::http::Answer;
+use crate::rigs::binary::{Ran as _, Server, json as printed_json, refused, run, tintype};
+use crate::rigs::http::{Answer, ended, send};
 use crate::rigs::packages::{python, run as run_program};
 use crate::rigs::service::{Caller, Service};
+use crate::rigs::wait::until;
 use crate::tidy::root;
 
 const GENERATIONS: &str = "/v1/images/generations/async";
@@ -326,38 +327,41 @@ fn lora(name: &str) -> String {
     path.to_str().expect("text").to_owned()
 }
 
-#[test]
-fn a_lora_of_another_family_never_comes_into_force() {
+#[tokio::test]
+async fn a_lora_of_another_family_never_comes_into_force() {
     let data = TempDir::new().expect("a directory");
     let write = |text: &str| fs::write(data.path().join("tintype.toml"), text).expect("a file");
     let model = root().join("crates/diffusion/tests/parity/sd15");
-    let engine = ["--engine", "diffusion", "--model", model.to_str().expect("text"), "--engine-sizes", "64x64"];
+    let model = model.to_str().expect("text");
+    let flags = ["--engine", "diffusion", "--model", model, "--engine-sizes", "64x64", "--read-rate", "0"];
     let serve = ["serve", "--listen", "127.0.0.1:0", "--log", "warn", "--data"];
     let (fitting, other) = (lora("sd15_kohya.safetensors"), lora("klein_kohya.safetensors"));
     write(&format!("[preset.ink]\nlora = {other:?}\n"));
-    let told = refused(data.path(), &[&serve[..5], &engine].concat());
+    let told = refused(data.path(), &[&serve[..5], &flags].concat());
     assert!(told.contains(&format!("[preset.ink] lora: {other}: ")), "{told}");
     write("");
     let log = data.path().join("log");
     let mut command = tintype();
-    command.args(serve).arg(data.path()).args(engine).stderr(fs::File::create(&log).expect("a file"));
+    command.args(serve).arg(data.path()).args(flags).stderr(fs::File::create(&log).expect("a file"));
     let server = Server::spawn(command);
     let key = server.first_key().expect("a key");
-    let sees = |preset: &str| {
-        let url = server.url();
-        let call = ["generate", "a boat", "--url", &url, "--key", &key, "--preset", preset, "--out"];
-        let output = tintype().args(call).arg(data.path().join("made")).ran();
-        let said = output.errors();
-        assert!(output.status.success() || said.contains("has no preset"), "{said}");
-        output.status.success()
+    let sees = async |preset: &str| {
+        let models = send(server.address, "GET", "/v1/models", &key, "").await.json();
+        models["data"].as_array().expect("models").iter().any(|model| model["id"] == preset)
     };
-    write(&format!("[preset.ink]\nlora = {fitting:?}\n"));
-    while !sees("ink") {}
-    write(&format!("[preset.ink]\nlora = {fitting:?}\n[preset.wash]\nlora = {other:?}\n"));
-    while !fs::read_to_string(&log).expect("a log").contains("[preset.wash] lora: ") {
-        assert!(!sees("wash"));
-    }
-    assert!(!sees("wash") && sees("ink"), "the presets before it stay");
+    let ink = format!("[preset.ink]\nlora = {fitting:?}\nsteps = 2\n");
+    write(&ink);
+    until(async || sees("ink").await).await;
+    write(&format!("{ink}[preset.wash]\nlora = {other:?}\n"));
+    until(async || {
+        assert!(!sees("wash").await);
+        fs::read_to_string(&log).expect("a log").contains("[preset.wash] lora: ")
+    })
+    .await;
+    assert!(!sees("wash").await && sees("ink").await, "the presets before it stay");
+    let body = json!({ "prompt": "a boat", "model": "ink" }).to_string();
+    let answer = send(server.address, "POST", GENERATIONS, &key, &body).await.json();
+    assert_eq!(ended(&server, &key, answer["id"].as_str().expect("an id")).await["status"], "completed");
 }
 
 #[test]
