@@ -293,7 +293,7 @@ async fn sigterm_releases_at_once_the_tasks_that_wait_for_references() {
 #[tokio::test]
 async fn a_restart_resumes_the_tasks_of_a_killed_server() {
     let (data, server, key) = Server::install(&["--renders", "1"]);
-    let running = submit(&server, &key, "a boat [[delay 10s]]").await;
+    let running = submit(&server, &key, "a boat [[delay 4s]]").await;
     let waiting = submit(&server, &key, "a second boat").await;
     claimed(data.path()).await;
     server.signal("KILL");
