@@ -64,12 +64,17 @@ fn a_first_start_creates_no_account_if_one_exists() {
 #[test]
 fn a_second_server_on_the_same_data_is_refused() {
     let (data, first, _) = Server::install(&[]);
-    let said = refused(data.path(), &["serve", "--listen", "127.0.0.1:0"]);
-    assert!(said.contains("another server") && said.contains("--data"), "{said}");
     let elsewhere = TempDir::new().expect("a directory");
     let database = format!("sqlite:{}", data.path().join("tintype.db").display());
-    let said = refused(elsewhere.path(), &["serve", "--listen", "127.0.0.1:0", "--database", &database]);
-    assert!(said.contains("another server") && said.contains("tintype.db"), "{said}");
+    // Both wait for a while for the first one to end.
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let said = refused(data.path(), &["serve", "--listen", "127.0.0.1:0"]);
+            assert!(said.contains("another server") && said.contains("--data"), "{said}");
+        });
+        let said = refused(elsewhere.path(), &["serve", "--listen", "127.0.0.1:0", "--database", &database]);
+        assert!(said.contains("another server") && said.contains("tintype.db"), "{said}");
+    });
     for part in ["api", "worker"] {
         let said = refused(elsewhere.path(), &[part, "--listen", "127.0.0.1:0"]);
         assert!(said.contains("tintype serve"), "{said}");
