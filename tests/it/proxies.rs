@@ -8,6 +8,7 @@ use std::time::Duration;
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use bytes::Bytes;
+use futures::future::join;
 use http_body_util::Full;
 use hyper::Request;
 use serde_json::json;
@@ -108,7 +109,7 @@ async fn an_edit_and_an_upload_of_a_megabyte_arrive(kind: Kind) {
 /// Caddy passes a refusal on with the next part of the body, or ends the connection.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_refusal_arrives_before_a_large_body_has_left() {
-    for kind in [Kind::Nginx, Kind::Haproxy] {
+    let refuse = async |kind: Kind| {
         let (service, proxy) = behind(kind, &["--trusted-proxy", "127.0.0.1"]).await;
         let mut stream = TcpStream::connect(service.address).await.expect("the proxy listens");
         let head = format!(
@@ -118,7 +119,8 @@ async fn a_refusal_arrives_before_a_large_body_has_left() {
         );
         stream.write_all(head.as_bytes()).await.expect("a connection");
         reads(&mut stream, "HTTP/1.1 401 ").await;
-    }
+    };
+    join(refuse(Kind::Nginx), refuse(Kind::Haproxy)).await;
 }
 
 async fn events_arrive_while_a_task_renders(kind: Kind) {
