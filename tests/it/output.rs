@@ -210,7 +210,7 @@ fn a_secret_that_cannot_be_printed_is_not_created() {
     let endpoint = endpoint.as_str().expect("an id");
     let shown = |noun: &str| binary::json(data, &[noun, "list"]).as_array().expect("a list").clone();
     let (keys, endpoints) = (shown("key"), shown("webhook"));
-    for (on_full_disk, form) in [(true, &["--json"][..]), (true, &[]), (false, &["--json"]), (false, &[])] {
+    for form in [&["--json"][..], &[]] {
         let cases: [(&[&str], &str); 6] = [
             (&["key", "create", "--account", "ada"], "so it was revoked"),
             (&["key", "rotate", &key, "--overlap", "0s"], "so nothing was rotated"),
@@ -220,8 +220,10 @@ fn a_secret_that_cannot_be_printed_is_not_created() {
             (&["person", "link", "ada"], "repeat this for another one"),
         ];
         for (arguments, message) in cases {
-            let said = failure(data, on_full_disk, &[arguments, form].concat());
-            assert!(said.contains(message), "{arguments:?}: {said}");
+            for on_full_disk in [true, false] {
+                let said = failure(data, on_full_disk, &[arguments, form].concat());
+                assert!(said.contains(message), "{arguments:?}: {said}");
+            }
             for closed in [">&-", ">/dev/null"] {
                 let line = format!("exec {TINTYPE} \"$@\" --data {} {closed}", data.display());
                 let output = Command::new("sh").args(["-c", &line, "sh"]).args(arguments).args(form).ran();
