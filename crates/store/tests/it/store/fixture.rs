@@ -124,8 +124,8 @@ impl Fixture {
         Ok(accepted(self.store.submit(account, None, surface, request, UNLIMITED).await?))
     }
 
-    /// Adds copies of an account's latest task, which waits, with their charges. Where their number alone matters,
-    /// submits would take most of a test's time.
+    /// Adds copies of an account's latest task, which waits or is completed, with their charges. Where their number
+    /// alone matters, submits would take most of a test's time.
     pub fn copy_task(&self, task: Id, copies: usize) {
         let copy = |table: &str, key: &str, others: &str| {
             let values = others.replace("balance", "balance + number * amount");
@@ -136,9 +136,10 @@ impl Fixture {
                  FROM {table}, numbers WHERE {key} = '{task}' ORDER BY number;"
             )
         };
-        let request = ", account_id, surface, image_to_image, updated_at, n, aspect_ratio, reference_images, prompt";
+        let task_columns = ", account_id, surface, image_to_image, status, updated_at, claimed_at, images, n, aspect_ratio, \
+             reference_images, prompt";
         let sql = [
-            copy("tasks", "id", request),
+            copy("tasks", "id", task_columns),
             copy("queue", "task_id", ", account_id, reference_count"),
             copy("unindexed", "task_id", ""),
             copy("ledger", "task_id", ", account_id, kind, amount, balance, created_at"),
