@@ -17,7 +17,7 @@ use tokio_rustls::client::TlsStream;
 use tokio_rustls::rustls::pki_types::CertificateDer;
 use tokio_rustls::rustls::pki_types::pem::PemObject as _;
 
-use crate::rigs::binary::{Killed, Ran as _, Run as _, Server, refused, tintype};
+use crate::rigs::binary::{Killed, Ran as _, Run as _, Server, tintype};
 use crate::rigs::certificates::ask;
 use crate::rigs::http::{TASKS, exchange};
 use crate::rigs::wait::until_some;
@@ -158,19 +158,4 @@ async fn a_certificate_is_renewed_without_dropping_connections() {
     assert!(authority.orders() > 1);
     assert!(ask(&mut open).await.starts_with("HTTP/1.1 200 "), "an open connection goes on");
     server.stop();
-}
-
-#[test]
-fn settings_that_contradict_each_other_are_refused() {
-    let data = TempDir::new().expect("a directory");
-    let domain = ["serve", "--acme-domain", NAME];
-    for (more, complaint) in [
-        (&["--tls-cert", "cert.pem", "--tls-key", "key.pem"][..], "--tls-cert"),
-        (&["--acme-ca", "/nowhere"], "/nowhere"),
-        (&["--acme-domain", "192.0.2.1"], "192.0.2.1"),
-    ] {
-        let said = refused(data.path(), &[&domain[..], more].concat());
-        assert!(said.contains(complaint), "{more:?}: {said}");
-    }
-    assert!(refused(data.path(), &["serve", "--acme-contact", "ada@example.com"]).contains("--acme-domain"));
 }

@@ -114,6 +114,11 @@ fn a_value_that_a_flag_cannot_have_is_refused_with_the_reason() {
         (&["health", "--timeout", "-1s"], "note: the value of a flag cannot be negative"),
         (&["health", "--timeout", "0s"], "it leaves no time"),
         (&["account", "list", "--database", "mysql://ada:secret@db/images"], "--database: it must be sqlite:PATH or"),
+        (&["serve", "--min-free-space", "much"], "512MiB"),
+        (&["serve", "--otlp", "collector:4317"], "is not a base URL"),
+        (&["serve", "--acme-contact", "ada@example.com"], "--acme-domain"),
+        (&["serve", "--acme-domain", "192.0.2.1"], "192.0.2.1"),
+        (&["serve", "--acme-domain", "a.example", "--tls-cert", "cert.pem", "--tls-key", "key.pem"], "--tls-cert"),
     ] {
         let said = on(data.path(), arguments).ran().exited(2).errors();
         assert!(said.contains(reason) && !said.contains("secret"), "{arguments:?}: {said}");
@@ -122,6 +127,24 @@ fn a_value_that_a_flag_cannot_have_is_refused_with_the_reason() {
     let found = other_engine.check("engine");
     let detail = found["detail"].as_str().expect("text");
     assert!(found["ok"] == true && detail.ends_with("; engine-steps has no effect with it"), "{found}");
+}
+
+#[test]
+fn a_server_that_cannot_use_a_setting_says_why_without_a_secret_of_it() {
+    let data = TempDir::new().expect("a directory");
+    for (arguments, reason) in [
+        (["--acme-domain", "a.example", "--acme-ca", "/nowhere"], "/nowhere"),
+        (["--redis", "rediss://localhost", "--redis-ca", "/nowhere.pem"], "/nowhere.pem"),
+        (["--listen", "127.0.0.1:0", "--redis", "http://:secret@127.0.0.1"], "--redis must be redis://"),
+        (["--listen", "127.0.0.1:0", "--redis", "redis://:secret@"], "--redis must be redis://"),
+        (["--listen", "127.0.0.1:0", "--redis", "redis://:secret@h/x"], "--redis must be redis://"),
+        (["--listen", "127.0.0.1:0", "--redis", "secret"], "--redis must be redis://"),
+        (["--listen", "127.0.0.1:0", "--redis", "redis+unix:///secret"], "--redis must be redis://"),
+        (["--listen", "127.0.0.1:0", "--redis", "redis://secret@127.0.0.1"], "redis://:PASSWORD@HOST"),
+    ] {
+        let said = on(data.path(), &[&["serve"][..], &arguments].concat()).ran().exited(1).errors();
+        assert!(said.contains(reason) && !said.contains("secret"), "{arguments:?}: {said}");
+    }
 }
 
 #[test]

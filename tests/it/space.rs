@@ -3,7 +3,7 @@
 use serde_json::json;
 use tempfile::TempDir;
 
-use crate::rigs::binary::{self, Ran as _, Run as _, Server, TINTYPE, in_mount_namespace, serve_on};
+use crate::rigs::binary::{Ran as _, Run as _, Server, TINTYPE, in_mount_namespace, serve_on};
 use crate::rigs::http::{GENERATE, TASKS, ended, send, submit};
 use crate::rigs::service::Service;
 use crate::rigs::wait::until;
@@ -92,11 +92,4 @@ async fn accepted_tasks_are_finished_below_the_floor() {
     let tintype_store::Submission::Accepted(task) = submitted else { panic!("{submitted:?}") };
     service.work().await;
     assert_eq!(caller.task(&format!("imgmodel-{}", task.id)).await["status"], "completed");
-}
-
-#[test]
-fn a_floor_that_is_not_a_size_is_refused() {
-    let data = TempDir::new().expect("a directory");
-    let said = binary::refused(data.path(), &["serve", "--min-free-space", "much"]);
-    assert!(said.contains("512MiB"), "{said}");
 }
