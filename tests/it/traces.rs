@@ -2,13 +2,8 @@
 
 use std::fs::File;
 use std::io::{Read as _, Write as _};
-use std::sync::{Arc, Mutex};
 
-use axum::Router;
-use axum::body::Bytes;
-use axum::extract::State;
-use axum::http::{HeaderMap, StatusCode};
-use axum::routing::post;
+use axum::http::HeaderMap;
 use opentelemetry_proto::tonic::collector::trace::v1::ExportTraceServiceRequest;
 use opentelemetry_proto::tonic::common::v1::KeyValue;
 use opentelemetry_proto::tonic::common::v1::any_value::Value;
@@ -21,10 +16,10 @@ use tempfile::TempDir;
 use tintype::traces::traces;
 use tokio::net::TcpListener;
 use tokio::runtime::Handle;
-use tokio::sync::Notify;
 use tracing_subscriber::layer::SubscriberExt as _;
 
-use crate::rigs::binary::{Ran as _, Server, run, tintype};
+use crate::rigs::binary::{Server, tintype};
+use crate::rigs::faulty_http::{Double, Reply};
 use crate::rigs::http::{Answer, GENERATE, TASKS, ended, send, submit};
 use crate::rigs::images_api::{Dialect, ImagesServer};
 use crate::rigs::ports::Port;
@@ -32,29 +27,24 @@ use crate::rigs::ports::Port;
 const PROMPT: &str = "an unmistakable lighthouse";
 
 /// A collector of traces, whose schema is that of the OpenTelemetry project.
-#[derive(Clone, Default)]
-struct Collector {
-    received: Arc<Mutex<Vec<Bytes>>>,
-    headers: Arc<Mutex<HeaderMap>>,
-    arrived: Arc<Notify>,
-    /// How it answers, 200 by default.
-    status: Arc<Mutex<StatusCode>>,
-}
+struct Collector(Double);
 
 impl Collector {
     /// Starts it, and returns its base URL as well.
     async fn start() -> (Self, String) {
-        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
-        let url = format!("http://{}/otel", listener.local_addr().expect("an address"));
-        let collector = Self::default();
-        let router = Router::new().route("/otel/v1/traces", post(receive)).with_state(collector.clone());
-        tokio::spawn(async move { axum::serve(listener, router).await });
-        (collector, url)
+        let server = Double::start(|asked| {
+            let kind = asked.header("content-type");
+            assert_eq!((asked.path.as_str(), kind), ("/otel/v1/traces", Some("application/x-protobuf")));
+            Reply::status(200)
+        })
+        .await;
+        let url = format!("http://{}/otel", server.address);
+        (Self(server), url)
     }
 
     fn resources(&self) -> Vec<ResourceSpans> {
-        let received = self.received.lock().expect("no panic");
-        let batches = received.iter().map(|body| ExportTraceServiceRequest::decode(body.clone()).expect("protobuf"));
+        let batches = self.0.asked().into_iter();
+        let batches = batches.map(|asked| ExportTraceServiceRequest::decode(&*asked.body).expect("protobuf"));
         batches.flat_map(|batch| batch.resource_spans).collect()
     }
 
@@ -65,17 +55,8 @@ impl Collector {
 
     /// Whether these characters were received, as any part of any span.
     fn knows(&self, secret: &str) -> bool {
-        let received = self.received.lock().expect("no panic");
-        received.iter().any(|body| body.windows(secret.len()).any(|window| window == secret.as_bytes()))
+        self.0.asked().iter().any(|asked| asked.body.windows(secret.len()).any(|window| window == secret.as_bytes()))
     }
-}
-
-async fn receive(State(collector): State<Collector>, headers: HeaderMap, body: Bytes) -> StatusCode {
-    assert_eq!(headers["content-type"], "application/x-protobuf");
-    collector.received.lock().expect("no panic").push(body);
-    *collector.headers.lock().expect("no panic") = headers;
-    collector.arrived.notify_one();
-    *collector.status.lock().expect("no panic")
 }
 
 fn attribute(attributes: &[KeyValue], key: &str) -> Option<String> {
@@ -121,8 +102,10 @@ async fn a_hosted_collector_gets_its_key_which_is_never_logged() {
     let server = Server::spawn(command);
     send(server.address, "GET", TASKS, "nobody", "").await.assert_error(401, "UNAUTHORIZED");
     server.stop();
-    let headers = collector.headers.lock().expect("no panic");
-    assert!(headers["api-key"] == "swallow-key" && headers["authorization"] == "Basic c3dhbGxvdw==", "{headers:?}");
+    for asked in collector.0.asked() {
+        let keys = ["api-key", "authorization"].map(|name| asked.header(name));
+        assert_eq!(keys, [Some("swallow-key"), Some("Basic c3dhbGxvdw==")]);
+    }
     let log = std::fs::read_to_string(&log).expect("a log");
     assert!(log.contains("stopped") && !log.contains("swallow") && !log.contains("c3dhbGxvdw"), "a key is in the log");
 }
@@ -255,13 +238,13 @@ async fn a_port_for_grpc_is_recognised() {
 async fn a_collector_that_refuses_is_warned_of_once_and_heard_of_when_it_is_back() {
     let ((collector, url), data) = (Collector::start().await, TempDir::new().expect("a directory"));
     let log = data.path().join("log");
-    *collector.status.lock().expect("no panic") = StatusCode::SERVICE_UNAVAILABLE;
+    collector.0.always(Reply::status(503));
     let server = Server::with_log(&data.path().join("data"), &log, &["--otlp", &url]);
-    for _ in 0..2 {
+    for batches in 1..=2 {
         send(server.address, "GET", TASKS, "", "").await;
-        collector.arrived.notified().await;
+        collector.0.hears(batches).await;
     }
-    *collector.status.lock().expect("no panic") = StatusCode::OK;
+    collector.0.always(Reply::status(200));
     let last = send(server.address, "GET", TASKS, "", "").await;
     server.stop();
     assert_eq!(of(request_of(&collector.spans(), &last), "http.response.status_code").as_deref(), Some("401"));
@@ -299,12 +282,4 @@ async fn spans_that_find_the_queue_full_are_lost_and_the_others_are_sent_at_the_
     let spans = collector.spans();
     assert_eq!(spans.len(), 4_096);
     assert_eq!(of(&spans[4_095], "number").as_deref(), Some("4095"));
-}
-
-#[test]
-fn a_url_that_no_collector_can_have_stops_the_start() {
-    let data = TempDir::new().expect("a directory");
-    let refused = run(data.path(), ["serve", "--otlp", "collector:4317"]);
-    assert_eq!(refused.status.code(), Some(2), "{refused:?}");
-    assert!(refused.errors().contains("is not a base URL"), "{refused:?}");
 }
