@@ -9,6 +9,7 @@ use futures::TryStreamExt as _;
 use serde_json::{Value, json};
 use tintype_config::UPLOAD_ABANDONED;
 use tintype_domain::model::{Id, Surface};
+use tintype_engine::picture::Picture;
 use tintype_system::clock::Timestamp;
 
 use crate::rigs::http::Answer;
@@ -24,13 +25,8 @@ pub type Part<'a> = (&'a str, &'a [u8]);
 
 /// A plain PNG.
 pub fn png(width: u32, height: u32) -> Vec<u8> {
-    let mut bytes = Vec::new();
-    let mut encoder = png::Encoder::new(&mut bytes, width, height);
-    encoder.set_color(png::ColorType::Rgb);
-    let mut writer = encoder.write_header().expect("a header");
-    writer.write_image_data(&[120, 90, 60].repeat((width * height) as usize)).expect("pixels");
-    writer.finish().expect("a PNG");
-    bytes
+    let pixels = [120, 90, 60].repeat((width * height) as usize);
+    Picture::from_rgb(width, height, pixels).expect("a picture").to_png()
 }
 
 pub fn data_url(picture: &[u8]) -> String {

@@ -13,6 +13,7 @@ use http_body_util::Full;
 use hyper::Request;
 use serde_json::json;
 use tintype_config::{MAX_BODY, MAX_EDIT_BODY, TASK_TIME_LIMIT};
+use tintype_engine::picture::Picture;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_util::task::AbortOnDropHandle;
@@ -59,11 +60,8 @@ async fn behind(kind: Kind, flags: &[&str]) -> (Service, Proxy) {
 
 /// A PNG that does not compress.
 fn noise() -> Vec<u8> {
-    let mut bytes = Vec::new();
-    let mut encoder = png::Encoder::new(&mut bytes, 600, 600);
-    encoder.set_color(png::ColorType::Rgb);
-    let pixels: Vec<u8> = (0..600 * 600 * 3).map(|_| rand::random()).collect();
-    encoder.write_header().expect("a header").write_image_data(&pixels).expect("pixels");
+    let pixels = (0..600 * 600 * 3).map(|_| rand::random()).collect();
+    let bytes = Picture::from_rgb(600, 600, pixels).expect("a picture").to_png();
     assert!(bytes.len() > 1_000_000);
     bytes
 }
