@@ -20,7 +20,7 @@ use tokio::net::TcpStream;
 use tokio::task::JoinHandle;
 
 use crate::openai_edits::png;
-use crate::rigs::http::{Answer, GENERATIONS};
+use crate::rigs::http::GENERATIONS;
 use crate::rigs::service::{Caller, Service};
 use crate::rigs::staged::{Staged, grey};
 
@@ -113,11 +113,6 @@ fn file(event: &Value) -> Vec<u8> {
     BASE64_STANDARD.decode(event["b64_json"].as_str().expect("a file")).expect("base64")
 }
 
-/// The answer to a call that is not streamed.
-async fn call(caller: &Caller, path: &str, headers: &[(&str, &str)], body: &Value) -> Answer {
-    caller.post_json(path, headers, body.to_string()).await
-}
-
 #[tokio::test]
 async fn a_stream_brings_one_event_for_each_picture_in_their_order() {
     let (service, caller) = Service::with_caller(&[], 100).await;
@@ -181,18 +176,18 @@ async fn an_error_before_the_task_is_one_of_the_call_and_a_later_one_is_an_event
         body.as_object_mut().expect("an object").extend(more.as_object().expect("an object").clone());
         body
     };
-    let answer = call(&poor, GENERATIONS, &[], &body(json!({}))).await;
+    let answer = poor.generations(&[], body(json!({}))).await;
     assert_eq!((answer.status.as_u16(), &answer.json()["error"]["code"]), (429, &json!("insufficient_quota")));
     for (more, param) in [
         (json!({ "response_format": "url" }), "response_format"),
         (json!({ "partial_images": 4 }), "partial_images"),
         (json!({ "stream": "yes" }), "stream"),
     ] {
-        let answer = call(&caller, GENERATIONS, &[], &body(more)).await;
+        let answer = caller.generations(&[], body(more)).await;
         assert_eq!((answer.status.as_u16(), &answer.json()["error"]["param"]), (400, &json!(param)), "{answer:?}");
     }
-    let at_once = call(&caller, GENERATIONS, &[("prefer", "respond-async")], &body(json!({}))).await;
-    let at_route = call(&caller, "/v1/images/generations/async", &[], &body(json!({}))).await;
+    let at_once = caller.generations(&[("prefer", "respond-async")], body(json!({}))).await;
+    let at_route = caller.post_json("/v1/images/generations/async", &[], body(json!({})).to_string()).await;
     for answer in [at_once, at_route] {
         assert_eq!((answer.status.as_u16(), &answer.json()["error"]["param"]), (400, &json!("stream")));
     }
@@ -242,7 +237,7 @@ async fn a_caller_who_hangs_up_loses_nothing_and_a_repeated_call_brings_the_pict
     service.work().await;
     assert_eq!(second.rest().await.len(), 1);
     // All of it was delivered, so that the next attempt would be another task.
-    let third = call(&caller, GENERATIONS, &[("x-stainless-retry-count", "2")], &body).await;
+    let third = caller.generations(&[("x-stainless-retry-count", "2")], &body).await;
     assert_eq!(third.json()["error"]["code"], "insufficient_quota");
     assert_eq!((caller.task(&task).await["status"].as_str(), caller.credits().await), (Some("completed"), 0));
 }
