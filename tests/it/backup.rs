@@ -24,7 +24,9 @@ use tintype_store::{AttemptProgress, LeaseWrite};
 use tintype_system::clock::Clock;
 use tintype_system::data_dir::backup_lock;
 
-use crate::rigs::binary::{self, Ran as _, Run as _, Server, TINTYPE, in_mount_namespace, refused, run, tintype};
+use crate::rigs::binary::{
+    self, Ran as _, Run as _, Server, TINTYPE, in_mount_namespace, names_in, refused, run, text, tintype,
+};
 use crate::rigs::http::{TASKS, ended, send, submit};
 use crate::rigs::service::Service;
 
@@ -88,18 +90,6 @@ impl Installation {
 
 fn png() -> Bytes {
     Picture::from_rgb(2, 2, vec![7; 12]).expect("a picture").to_png().into()
-}
-
-fn text(path: &Path) -> &str {
-    path.to_str().expect("text")
-}
-
-fn names_in(directory: &Path) -> Vec<String> {
-    let entries = fs::read_dir(directory).expect("a directory");
-    let mut names: Vec<String> =
-        entries.map(|entry| entry.expect("an entry").file_name().to_string_lossy().into_owned()).collect();
-    names.sort();
-    names
 }
 
 fn keys(value: &Value) -> Vec<&str> {

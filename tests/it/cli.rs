@@ -4,18 +4,13 @@ use std::path::Path;
 use std::process::Command;
 
 use serde_json::{Value, json};
-use tempfile::TempDir;
 use tintype_domain::model::{Surface, Task};
 use tintype_domain::request::GenerateRequest;
 use tintype_store::{Submission, sqlite};
 use tintype_system::clock::Clock;
 
 use crate::person::violate;
-use crate::rigs::binary::{self, Ran as _, Run as _, TINTYPE, json as run, refused, tintype};
-
-fn data() -> TempDir {
-    TempDir::new().expect("a directory")
-}
+use crate::rigs::binary::{self, Ran as _, Run as _, TINTYPE, data, json as run, refused, tintype};
 
 fn names(value: &Value) -> Vec<&str> {
     value.as_object().expect("an object").keys().map(String::as_str).collect()
@@ -393,22 +388,6 @@ fn every_setting_has_a_flag_and_a_variable() {
     ] {
         assert!(help.contains(flag) && help.contains(&format!("[env: {variable}")), "{flag}: {help}");
     }
-}
-
-#[test]
-fn the_data_flag_may_stand_anywhere_on_the_command_line() {
-    let data = data();
-    let data = data.path().display().to_string();
-    for arguments in [
-        ["--data", &data, "account", "create", "ada"],
-        ["account", "--data", &data, "create", "bob"],
-        ["account", "create", "--data", &data, "cyd"],
-    ] {
-        assert!(
-            tintype().args(arguments).stdout(std::process::Stdio::null()).status().expect("the program runs").success()
-        );
-    }
-    assert_eq!(run(data.as_ref(), &["account", "list"]).as_array().map(Vec::len), Some(3));
 }
 
 #[test]

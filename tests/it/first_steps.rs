@@ -3,17 +3,12 @@
 use std::net::TcpListener;
 use std::process::{Command, Stdio};
 
-use tempfile::TempDir;
 use tintype_domain::model::Surface;
 use tintype_domain::request::GenerateRequest;
 use tintype_store::{Submission, sqlite};
 use tintype_system::clock::Clock;
 
-use crate::rigs::binary::{self, Ran as _, Run as _, TINTYPE, json, refused, signal, tintype};
-
-fn data() -> TempDir {
-    TempDir::new().expect("a directory")
-}
+use crate::rigs::binary::{self, Ran as _, Run as _, TINTYPE, data, json, refused, signal, text, tintype};
 
 /// What a command without a data directory prints.
 #[track_caller]
@@ -37,18 +32,21 @@ fn the_help_of_a_command_points_to_the_global_options_and_a_server_shows_them() 
 
 #[test]
 fn global_options_stand_before_or_after_the_command() {
-    let data = data();
-    let path = data.path().join("other.db");
-    let database = format!("sqlite:{}", path.display());
-    for arguments in [
-        ["--database", &database, "account", "create", "ada"],
-        ["account", "--database", &database, "create", "bob"],
-        ["account", "create", "cyd", "--database", &database],
-    ] {
-        binary::run(data.path(), arguments).succeeded();
+    let (data, elsewhere) = (data(), data());
+    let database = format!("sqlite:{}", elsewhere.path().join("other.db").display());
+    for (flag, value) in [("--data", text(data.path())), ("--database", &database)] {
+        let ran = |arguments: &[&str]| tintype().env("TINTYPE_DATA", elsewhere.path()).args(arguments).ran();
+        for arguments in [
+            [flag, value, "account", "create", "ada"],
+            ["account", flag, value, "create", "bob"],
+            ["account", "create", flag, value, "cyd"],
+            ["account", "create", "dan", flag, value],
+        ] {
+            ran(&arguments).succeeded();
+        }
+        let listed = ran(&["account", "list", "--json", flag, value]).json();
+        assert_eq!(listed.as_array().map(Vec::len), Some(4), "{listed}");
     }
-    let listed = json(data.path(), &["account", "list", "--database", &database]);
-    assert_eq!(listed.as_array().map(Vec::len), Some(3), "{listed}");
 }
 
 #[test]

@@ -8,14 +8,9 @@ mod running_server;
 use std::path::Path;
 
 use serde_json::Value;
-use tempfile::TempDir;
 
-use crate::rigs::binary::{Ran as _, Run as _, printed, run, tintype};
+use crate::rigs::binary::{Ran as _, Run as _, data, printed, run, tintype};
 use crate::rigs::hub::{COMMIT, Fault, Hub, LIST, NAME, REPOSITORY, WEIGHTS};
-
-fn data() -> TempDir {
-    TempDir::new().expect("a directory")
-}
 
 fn text(path: &Path) -> String {
     std::fs::read_to_string(path).expect("a file")

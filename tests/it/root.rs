@@ -11,7 +11,7 @@ use std::process::{Command, Output, Stdio};
 use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::rigs::binary::{Ran as _, Run as _, Server, TINTYPE, json, printed, refused, run, tintype};
+use crate::rigs::binary::{Ran as _, Run as _, Server, TINTYPE, json, printed, refused, run, text, tintype};
 use crate::rigs::http::{ended, send, submit};
 use crate::rigs::wait::until;
 
@@ -120,10 +120,6 @@ fn run_as_service(data: &Path, arguments: &[&str]) -> Output {
 #[track_caller]
 fn healthy(data: &Path) -> Value {
     json(data, &["doctor"])
-}
-
-fn text(path: &Path) -> &str {
-    path.to_str().expect("text")
 }
 
 #[tokio::test]

@@ -32,8 +32,12 @@ pub fn tintype() -> Command {
     command
 }
 
+pub fn data() -> TempDir {
+    TempDir::new().expect("a directory")
+}
+
 pub fn data_with(config: &str) -> TempDir {
-    let data = TempDir::new().expect("a directory");
+    let data = data();
     std::fs::write(data.path().join("tintype.toml"), config).expect("a file");
     data
 }
@@ -309,6 +313,20 @@ impl Drop for Server {
         drop(self.process.wait());
         drop(self.stdout.read_to_string(&mut String::new()));
     }
+}
+
+/// A path as an argument of a command.
+pub fn text(path: &Path) -> &str {
+    path.to_str().expect("text")
+}
+
+/// The names in a folder, in order.
+pub fn names_in(directory: &Path) -> Vec<String> {
+    let entries = std::fs::read_dir(directory).expect("a directory");
+    let mut names: Vec<String> =
+        entries.map(|entry| entry.expect("an entry").file_name().to_string_lossy().into_owned()).collect();
+    names.sort();
+    names
 }
 
 /// The processes whose folder in `/proc` fits.

@@ -12,6 +12,7 @@ use tintype_store::Reclaim;
 use tintype_system::clock::Clock;
 use tintype_system::data_dir::backup_lock;
 
+use crate::rigs::binary::names_in;
 use crate::rigs::installation::Installation;
 
 /// Longer than any file without an owner stays.
@@ -40,11 +41,6 @@ pub async fn after_all_sweeps(installation: &Installation) -> Vec<String> {
     // Pictures that arrive lie in files without a name.
     left.extend(names_in(data).into_iter().filter(|name| name.starts_with("upload")));
     left
-}
-
-fn names_in(directory: &Path) -> Vec<String> {
-    let entries = std::fs::read_dir(directory).expect("a directory");
-    entries.map(|entry| entry.expect("an entry").file_name().to_string_lossy().into_owned()).collect()
 }
 
 /// The files in the folders of the days.
