@@ -5,9 +5,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rand::rngs::StdRng;
-use rand::seq::{IndexedRandom as _, SliceRandom as _};
+use rand::seq::{IndexedRandom as _, IteratorRandom as _, SliceRandom as _};
 use rand::{RngExt as _, SeedableRng as _};
 use tintype_system::clock::Clock;
+use tintype_system::fault::{Effect, Point};
 
 use crate::rigs::cluster::Site;
 use crate::rigs::cluster::node::{Node, Part};
@@ -24,23 +25,10 @@ const LEASE: Duration = Duration::from_secs(2);
 /// Limit of connections terminated at once.
 const MOST_TERMINATED: u32 = 8;
 
-/// Fault points at which APIs and workers are killed: before and after each durable effect.
-const API_POINTS: [&str; 5] = ["before-commit", "after-commit", "before-submit", "after-submit", "after-reclaim"];
-const WORKER_POINTS: [&str; 13] = [
-    "before-claim",
-    "after-claim",
-    "before-renew",
-    "after-renew",
-    "before-write-file",
-    "after-write-file",
-    "before-complete",
-    "after-complete",
-    "before-fail",
-    "after-fail",
-    "before-retry",
-    "after-retry",
-    "after-reclaim",
-];
+/// Effects before and after which APIs and workers are killed.
+const API_EFFECTS: [Effect; 2] = [Effect::Commit, Effect::Submit];
+const WORKER_EFFECTS: [Effect; 6] =
+    [Effect::Claim, Effect::Renew, Effect::WriteFile, Effect::Complete, Effect::Fail, Effect::Retry];
 
 #[derive(Debug, Clone, Copy)]
 enum Trouble {
@@ -220,8 +208,9 @@ impl Crew {
             }
             KillAtPoint(part) => {
                 let one = self.one(part);
-                let points = if part == Api { &API_POINTS[..] } else { &WORKER_POINTS };
-                let point = points.choose(&mut self.dice).expect("points");
+                let effects = if part == Api { &API_EFFECTS[..] } else { &WORKER_EFFECTS };
+                let points = effects.iter().flat_map(|effect| [Point::before(*effect), Point::after(*effect)]);
+                let point = points.chain([Point::after(Effect::Reclaim)]).choose(&mut self.dice).expect("points");
                 // The fault may hit during the start.
                 let turn = self.dice.random_range(2..5);
                 self.nodes[one].stop().await;

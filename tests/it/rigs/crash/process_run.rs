@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tintype_system::clock::Clock;
+use tintype_system::fault::{Effect, Point};
 
 use super::clients::Clients;
 use super::{Tally, stale_worker};
@@ -22,34 +23,21 @@ const HANG: Duration = Duration::from_secs(60);
 /// Time to wait for a fault point that this run may not reach.
 const POINT_PATIENCE: Duration = Duration::from_millis(1_200);
 
-/// Fault points at which a process is killed: before and after each durable effect.
-const POINTS: [&str; 26] = [
-    "before-commit",
-    "after-commit",
-    "before-submit",
-    "after-submit",
-    "before-claim",
-    "after-claim",
-    "before-renew",
-    "after-renew",
-    "before-write-file",
-    "after-write-file",
-    "before-complete",
-    "after-complete",
-    "before-fail",
-    "after-fail",
-    "before-claim-delivery",
-    "after-claim-delivery",
-    "before-end-delivery",
-    "after-end-delivery",
-    "before-retry",
-    "after-retry",
-    "before-reclaim",
-    "after-reclaim",
-    "before-expire",
-    "after-expire",
-    "before-checkpoint",
-    "after-checkpoint",
+/// Effects before and after which a process is killed.
+const EFFECTS: [Effect; 13] = [
+    Effect::Commit,
+    Effect::Submit,
+    Effect::Claim,
+    Effect::Renew,
+    Effect::WriteFile,
+    Effect::Complete,
+    Effect::Fail,
+    Effect::ClaimDelivery,
+    Effect::EndDelivery,
+    Effect::Retry,
+    Effect::Reclaim,
+    Effect::Expire,
+    Effect::Checkpoint,
 ];
 
 /// The way in which a process ends.
@@ -89,7 +77,8 @@ impl ProcessRun {
             0..8 => Ending::KillAfter(some_time / 10),
             8..55 => Ending::KillAfter(some_time),
             55..85 => {
-                let point = POINTS[rand::random_range(0..POINTS.len())];
+                let effect = EFFECTS[rand::random_range(0..EFFECTS.len())];
+                let point = if rand::random() { Point::before(effect) } else { Point::after(effect) };
                 Ending::KillAt(format!("{point}=kill@{}", rand::random_range(1..4)))
             }
             85..93 => Ending::StaleWorker,
