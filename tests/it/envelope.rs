@@ -69,20 +69,6 @@ async fn a_path_that_is_almost_right_is_answered_with_the_right_one() {
 }
 
 #[tokio::test]
-async fn wrong_methods_are_405_and_name_the_right_ones() {
-    let (service, caller) = Service::with_caller(&[], 10).await;
-    let authorization = caller.authorization();
-    for (method, path, allow) in
-        [("BREW", GENERATE, "POST"), ("POST", "/healthz", "GET,HEAD"), ("POST", "/", "GET,HEAD")]
-    {
-        let answer = service.call(method, path, &[("authorization", &authorization)], "").await;
-        let message = answer.assert_error(405, "INVALID_REQUEST");
-        assert_eq!(answer.header("allow"), allow, "{method} {path}");
-        assert_eq!(message.contains("MCP at /mcp"), path == "/", "{message}");
-    }
-}
-
-#[tokio::test]
 async fn every_response_has_a_request_id_of_its_own() {
     let (_, caller) = Service::with_caller(&[], 10).await;
     let mut seen = HashSet::new();

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use tintype::http::docs::openapi_json;
 use tintype::http::routes::{Access, ROUTES, Route, RouteGroup};
 
-use crate::rigs::http::Answer;
+use crate::rigs::http::{Answer, GENERATE};
 use crate::rigs::service::Service;
 
 fn path(route: &Route) -> String {
@@ -107,20 +107,16 @@ async fn other_methods_are_405_and_allow_names_the_methods_of_the_path() {
             // Clients of OpenAI's dialect ask whether a path is there.
             let expected = if method == "OPTIONS" && path.starts_with("/v1/") { 204 } else { 405 };
             assert_eq!(answer.status, expected, "{method} {path}: {answer:?}");
+            if [GENERATE, "/healthz", "/"].contains(&path.as_str()) && method != "HEAD" {
+                let message = answer.assert_error(405, "INVALID_REQUEST");
+                assert_eq!(message.contains("MCP at /mcp"), path == "/", "{message}");
+            }
             assert_eq!(
                 answer.header("allow").split(',').map(str::trim).collect::<BTreeSet<_>>(),
                 methods,
                 "{method} {path}"
             );
         }
-    }
-}
-
-#[tokio::test]
-async fn the_listener_for_callers_serves_no_metrics() {
-    let service = Service::start().await;
-    for route in ROUTES.iter().filter(|route| route.group == RouteGroup::Metrics) {
-        service.call(route.method.as_str(), route.pattern, &[], "").await.assert_error(404, "NOT_FOUND");
     }
 }
 
