@@ -310,10 +310,10 @@ async fn the_wait_for_references_counts_toward_the_attempt_and_not_toward_the_re
     rig.complete_all(rig.run()).await;
 }
 
-#[tokio::test]
-async fn a_panic_while_fetching_references_costs_attempts_and_then_fails_the_task() {
-    let (service, ada) = Service::with_caller(&ONE_SLOT, 100).await;
-    let task = submit_with_reference(&ada, "panic").await;
+/// Works three times on a task with this reference, which then fails.
+async fn fails_after_three_attempts(flags: &[&str], reference: &str) {
+    let (service, ada) = Service::with_caller(flags, 100).await;
+    let task = submit_with_reference(&ada, reference).await;
     let rig = Rig::new(&service);
     for _ in 0..3 {
         assert_eq!(rig.step().await.expect("no panic of the worker"), 1);
@@ -325,15 +325,12 @@ async fn a_panic_while_fetching_references_costs_attempts_and_then_fails_the_tas
     assert_eq!(ada.credits().await, 100);
 }
 
+#[tokio::test]
+async fn a_panic_while_fetching_references_costs_attempts_and_then_fails_the_task() {
+    fails_after_three_attempts(&ONE_SLOT, "panic").await;
+}
+
 #[tokio::test(start_paused = true)]
 async fn references_that_time_out_cost_attempts_and_then_fail_the_task() {
-    let (service, ada) = Service::with_caller(&["--renders", "1", "--render-timeout", "5s"], 100).await;
-    let task = submit_with_reference(&ada, "slow").await;
-    let rig = Rig::new(&service);
-    for _ in 0..3 {
-        assert_eq!(rig.step().await.expect("no panic"), 1);
-        service.clock.advance(Duration::from_secs(1));
-    }
-    let task = ada.task(&TaskId(task).to_string()).await;
-    assert!(task["error"].as_str().expect("a message").contains("several attempts"), "{task}");
+    fails_after_three_attempts(&["--renders", "1", "--render-timeout", "5s"], "slow").await;
 }
