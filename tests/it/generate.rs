@@ -13,7 +13,6 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use crate::rigs::binary::{self, Ran as _, Server, tintype};
-use crate::rigs::ports::Port;
 
 mod connection;
 mod terminal;
@@ -242,13 +241,6 @@ fn a_real_server_refuses() {
     let ended = Generate::new(&host.server.url(), key["key"].as_str().unwrap()).run(["A fox"]);
     ended.check(5, &["not enough credits", "costs 2 credits and the account has 0", "tintype credits grant"]);
     assert_eq!(ended.stdout, "");
-}
-
-#[test]
-fn a_refused_connection_is_reported() {
-    let closed = Port::take();
-    let url = format!("http://{}", closed.address);
-    Generate::new(&url, "secret").run(["A fox"]).check(1, &["is `tintype serve` running", &url]);
 }
 
 #[test]

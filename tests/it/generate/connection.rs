@@ -5,6 +5,7 @@ use std::path::Path;
 
 use super::{Generate, Host};
 use crate::rigs::binary::Server;
+use crate::rigs::ports::Port;
 
 /// The files of a certificate as `openssl req -x509` makes it: an authority that names no host.
 fn authority(directory: &Path) -> [String; 2] {
@@ -36,6 +37,9 @@ fn a_certificate_that_the_user_names_is_accepted_and_no_other() {
 
 #[test]
 fn the_cause_of_a_failed_connection_is_named() {
+    let closed = Port::take();
+    let url = format!("http://{}", closed.address);
+    Generate::new(&url, "secret").run(["A fox"]).check(1, &["is `tintype serve` running", &url]);
     let host = Host::start();
     let https = host.server.url().replace("http:", "https:");
     Generate::new(&https, "secret").run(["A fox"]).check(1, &["does not speak HTTPS"]);
