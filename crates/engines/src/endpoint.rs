@@ -23,6 +23,8 @@ const CONNECT_LIMIT: Duration = Duration::from_secs(3);
 const KEEPALIVE_EVERY: Duration = Duration::from_secs(30);
 /// How much of an error answer is read, in bytes. Its message comes at the beginning.
 const MAX_ERROR: usize = 64 * 1024;
+/// How long the body of an error answer is read. With the time until its head, it is less than a probe can take.
+const ERROR_LIMIT: Duration = Duration::from_secs(2);
 /// Most characters of a server's error code that are logged.
 const MAX_CODE: usize = 64;
 /// Most characters of a server's message that are quoted.
@@ -213,7 +215,8 @@ impl Endpoint {
     ///
     /// # Errors
     /// [`EngineError::NotAvailable`]: the connection failed, so nothing was sent, or the server redirects.
-    /// [`EngineError::Temporary`]: the request was sent, but no complete answer arrived.
+    /// [`EngineError::Temporary`]: the request was sent, but no complete answer arrived. Of an error, the head is
+    /// enough.
     pub async fn send(
         &self,
         request: RequestBuilder,
@@ -237,10 +240,12 @@ impl Endpoint {
     async fn read(&self, mut response: Response, max_bytes: usize) -> Result<EngineResponse, Fault> {
         let (status, headers) = (response.status(), response.headers().clone());
         let mut body = Vec::new();
+        if !status.is_success() {
+            // The status and `Retry-After` count even if the body breaks off or drips.
+            drop(tokio::time::timeout(ERROR_LIMIT, read_error(response, &mut body)).await);
+            return Ok(EngineResponse { status, headers, body });
+        }
         while let Some(chunk) = response.chunk().await.map_err(|error| self.unanswered(error))? {
-            if !status.is_success() && body.len() + chunk.len() > MAX_ERROR {
-                break;
-            }
             if body.len() + chunk.len() > max_bytes {
                 let cause = format!("{} answered with more than {max_bytes} bytes", self.name());
                 return Err(EngineError::Temporary(cause).into());
@@ -309,6 +314,15 @@ impl Endpoint {
     /// The fault for an invalid answer; `what` is the rest of a message that begins with the server's name.
     pub fn unclear(&self, what: &str) -> Fault {
         EngineError::Temporary(format!("{} {what}", self.name())).into()
+    }
+}
+
+/// Reads the beginning of a body, as far as it arrives.
+async fn read_error(mut response: Response, body: &mut Vec<u8>) {
+    while body.len() < MAX_ERROR
+        && let Ok(Some(chunk)) = response.chunk().await
+    {
+        body.extend_from_slice(&chunk[..chunk.len().min(MAX_ERROR - body.len())]);
     }
 }
 

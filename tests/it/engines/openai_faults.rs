@@ -11,7 +11,7 @@ use tintype_engines::EngineContext;
 use super::lost_leases;
 use super::openai::brief;
 use crate::rigs::engine::{choose, engine, render};
-use crate::rigs::images_api::{Dialect, ImagesServer, Reply, openai_error, painted};
+use crate::rigs::images_api::{Dialect, ImagesServer, Reply, Then, openai_error, painted};
 use crate::rigs::service::{Caller, Service, pass};
 use crate::rigs::wait::until;
 
@@ -211,6 +211,24 @@ async fn a_server_that_hangs_or_drips_costs_an_attempt_when_the_time_limit_has_p
             service.clock.advance(Duration::from_secs(5));
         }
         Meaning::Temporary.assert_outcome(&caller, &task_id, &reply).await;
+    }
+}
+
+#[tokio::test]
+async fn an_error_counts_although_its_body_breaks_off_or_stops() {
+    for then in [Then::Close, Then::Nothing] {
+        let server = ImagesServer::start(Dialect::Sglang).await;
+        server.always(Reply::Partial(503, vec![("retry-after", "5".into())], b"{\"deta".to_vec(), then));
+        let engine = engine(["--engine", &server.engine(), "--engine-profile", "sglang"]);
+        let passing = async {
+            until(async || !server.asked().is_empty()).await;
+            pass(Duration::from_secs(2)).await;
+        };
+        let (outcome, ()) = tokio::join!(render(&engine, brief("a boat", &[7], Vec::new())), passing);
+        let error = outcome.expect_err("a busy server");
+        let EngineError::TurnedAway { cause, pause, .. } = &error else { panic!("{then:?}: {error}") };
+        assert!(cause.contains("answered 503"), "{then:?}: {cause}");
+        assert_eq!(*pause, Some(Duration::from_secs(5)), "{then:?}");
     }
 }
 

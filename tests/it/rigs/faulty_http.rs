@@ -24,6 +24,8 @@ pub enum Reply {
     Whole(u16, Vec<(&'static str, String)>, Vec<u8>),
     /// Announces more bytes than it sends, and closes.
     Truncated(Vec<u8>),
+    /// Sends this status, these headers and less of a body than it announces. Then it closes, or sends nothing more.
+    Partial(u16, Vec<(&'static str, String)>, Vec<u8>, Then),
     /// Sends a head and one byte, and then nothing.
     Drip,
     /// Reads the request and closes.
@@ -32,6 +34,13 @@ pub enum Reply {
     Silence,
     /// Sends white space without end.
     Endless,
+}
+
+/// What follows the beginning of a body.
+#[derive(Debug, Clone, Copy)]
+pub enum Then {
+    Close,
+    Nothing,
 }
 
 impl Reply {
@@ -234,15 +243,9 @@ pub async fn answer(mut stream: TcpStream, reply: Reply) {
         Reply::Whole(status, headers, body) => (status, headers, body),
         Reply::HangUp => return,
         Reply::Silence => return std::future::pending().await,
-        Reply::Truncated(body) => {
-            let head = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n", body.len() + 100);
-            drop(stream.write_all(&[head.as_bytes(), &body].concat()).await);
-            return;
-        }
-        Reply::Drip => {
-            drop(stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 100000\r\n\r\n{").await);
-            return std::future::pending().await;
-        }
+        Reply::Truncated(body) => return begin(stream, 200, Vec::new(), &body, Then::Close).await,
+        Reply::Drip => return begin(stream, 200, Vec::new(), b"{", Then::Nothing).await,
+        Reply::Partial(status, headers, body, then) => return begin(stream, status, headers, &body, then).await,
         Reply::Endless => {
             drop(stream.write_all(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n").await);
             let chunk = [b"100000\r\n".to_vec(), vec![b' '; 0x10_0000], b"\r\n".to_vec()].concat();
@@ -250,9 +253,23 @@ pub async fn answer(mut stream: TcpStream, reply: Reply) {
             return;
         }
     };
-    let mut head = format!("HTTP/1.1 {status} Status\r\nconnection: close\r\ncontent-length: {}\r\n", body.len());
+    let head = head(status, headers, body.len());
+    drop(stream.write_all(&[head.as_bytes(), &body].concat()).await);
+}
+
+fn head(status: u16, headers: Vec<(&'static str, String)>, length: usize) -> String {
+    let mut head = format!("HTTP/1.1 {status} Status\r\nconnection: close\r\ncontent-length: {length}\r\n");
     for (name, value) in headers {
         head += &format!("{name}: {value}\r\n");
     }
-    drop(stream.write_all(&[head.as_bytes(), b"\r\n", &body].concat()).await);
+    head + "\r\n"
+}
+
+/// Sends the beginning of a longer reply.
+async fn begin(mut stream: TcpStream, status: u16, headers: Vec<(&'static str, String)>, body: &[u8], then: Then) {
+    let head = head(status, headers, body.len() + 100);
+    drop(stream.write_all(&[head.as_bytes(), body].concat()).await);
+    if matches!(then, Then::Nothing) {
+        std::future::pending::<()>().await;
+    }
 }

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use tintype_engine::Picture;
 
 use super::faulty_http::Double;
-pub use super::faulty_http::{Asked, Reply};
+pub use super::faulty_http::{Asked, Reply, Then};
 
 /// The documents that the server is written from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
