@@ -500,7 +500,7 @@ async fn engine(settings: &EngineSettings, data: &Path) -> Result<String, Failur
     }
     let engine = choice.build(EngineContext { quotes_server: true, ..EngineContext::default() })?;
     // The outcome says what the log would.
-    let probe = tokio::time::timeout(PROBE_LIMIT, engine.probe()).with_subscriber(NoSubscriber::default()).await;
+    let probe = tokio::time::timeout(PROBE_LIMIT, engine.check()).with_subscriber(NoSubscriber::default()).await;
     let probe =
         probe.map_err(|_| format!("no answer within {} s from {}", PROBE_LIMIT.as_secs(), choice.info.description))?;
     probe?;

@@ -313,6 +313,15 @@ pub trait Engine: fmt::Debug + Send + Sync + 'static {
         Ok(())
     }
 
+    /// Like [`Engine::probe`], for an operator. A probe passes a silent server, which may be loading a model; this
+    /// doesn't.
+    ///
+    /// # Errors
+    /// [`EngineError::NotAvailable`] if it isn't accepting work, or doesn't say so in time.
+    async fn check(&self) -> Result<(), EngineError> {
+        self.probe().await
+    }
+
     /// Checks that it can render with these LoRAs, as far as possible without rendering.
     ///
     /// # Errors

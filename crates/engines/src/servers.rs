@@ -271,12 +271,25 @@ impl<S: Server> Servers<S> {
                 }
             }
         });
-        let outcomes = join_all(probing).await;
-        if outcomes.iter().any(Result::is_ok) {
-            return Ok(());
-        }
-        let causes: Vec<_> = outcomes.into_iter().filter_map(Result::err).collect();
-        Err(EngineError::NotAvailable(causes.join("; ")))
+        one_is_ready(join_all(probing).await)
+    }
+
+    /// Probes the servers, of which at least one must answer that it is accepting work.
+    ///
+    /// # Errors
+    /// [`EngineError::NotAvailable`] if none does.
+    pub async fn check(&self) -> Result<(), EngineError> {
+        let checks = self.shared.servers.iter().map(async |server| {
+            server.readiness().map_err(EngineError::into_cause)?;
+            let (name, seconds) = (server.name(), PROBE_LIMIT.as_secs());
+            match probe_once(&**server).await {
+                Some(probed) => probed.map_err(|fault| fault.error.into_cause()),
+                None => Err(format!(
+                    "{name} gave no answer within {seconds} s: it may be loading a model, or not be the engine"
+                )),
+            }
+        });
+        one_is_ready(join_all(checks).await)
     }
 
     /// A place at an untried server, or why none is left.
@@ -353,15 +366,29 @@ impl<S: Server> Shared<S> {
     }
 }
 
+/// Whether one of several servers is accepting work, or else why none is.
+fn one_is_ready(outcomes: Vec<Result<(), String>>) -> Result<(), EngineError> {
+    if outcomes.iter().any(Result::is_ok) {
+        return Ok(());
+    }
+    let causes: Vec<_> = outcomes.into_iter().filter_map(Result::err).collect();
+    Err(EngineError::NotAvailable(causes.join("; ")))
+}
+
 /// Probes a server. Silence means slow rather than dead: it may be loading a model, or listing many files.
 async fn probe_in_time<S: Server>(server: &S) -> Result<(), Fault> {
+    probe_once(server).await.unwrap_or_else(|| {
+        let (server, seconds) = (server.name(), PROBE_LIMIT.as_secs());
+        tracing::warn!(server, seconds, "an engine server answers probes slowly; it still gets tasks");
+        Ok(())
+    })
+}
+
+/// The outcome of a probe; `None` if the server is silent.
+async fn probe_once<S: Server>(server: &S) -> Option<Result<(), Fault>> {
     match tokio::time::timeout(PROBE_LIMIT, server.probe()).await {
-        Ok(Err(Fault { reached: Reached::Silent, .. })) | Err(_) => {
-            let (server, seconds) = (server.name(), PROBE_LIMIT.as_secs());
-            tracing::warn!(server, seconds, "an engine server answers probes slowly; it still gets tasks");
-            Ok(())
-        }
-        Ok(probed) => probed,
+        Ok(Err(Fault { reached: Reached::Silent, .. })) | Err(_) => None,
+        Ok(probed) => Some(probed),
     }
 }
 

@@ -272,7 +272,7 @@ async fn check_one(named: &NamedEngine, data: &Path) -> Result<(Value, String, b
     // Its end, however it comes, shows in the probe.
     drop(tokio::time::timeout(START_LIMIT, engine.started()).await);
     // The outcome says what the log would.
-    let probe = tokio::time::timeout(PROBE_LIMIT, engine.probe()).with_subscriber(NoSubscriber::default()).await;
+    let probe = tokio::time::timeout(PROBE_LIMIT, engine.check()).with_subscriber(NoSubscriber::default()).await;
     let error = match probe {
         Ok(Err(EngineError::NotAvailable(cause))) => Some(cause),
         Ok(probe) => probe.err().map(|error| error.to_string()),

@@ -3,12 +3,14 @@
 use std::path::Path;
 use std::process::Output;
 
+use futures::future::join_all;
 use serde_json::Value;
 use tempfile::TempDir;
 use tintype_engine::Picture;
 
 use crate::rigs::binary::{Ran as _, Run as _, json, printed, refused, run, tintype};
 use crate::rigs::certificates::certificate;
+use crate::rigs::faulty_http::Double;
 use crate::rigs::images_api::{Dialect, ImagesServer, Reply, painted};
 use crate::rigs::s3::S3Server;
 
@@ -52,6 +54,26 @@ async fn a_check_says_whether_the_engine_takes_work() {
     let checked = running(data.path(), &wrong).await.json();
     let error = checked[0]["error"].as_str().expect("a message");
     assert!(error.ends_with("Incorrect API key: check --engine-key and what it may do"), "{error}");
+}
+
+#[tokio::test]
+async fn a_server_that_never_answers_is_not_called_ready() {
+    let (data, server) = (TempDir::new().unwrap(), Double::start(|_| Reply::Silence).await);
+    let urls = ["openai:http://ADDRESS/v1", "sd-server:http://ADDRESS", "comfyui:http://ADDRESS"];
+    let [openai, sd_server, comfyui] = urls.map(|url| url.replace("ADDRESS", &server.address.to_string()));
+    let workflow = concat!(env!("CARGO_MANIFEST_DIR"), "/deploy/comfyui/sdxl.json");
+    let commands = [
+        &["engine", "check", &openai][..],
+        &["engine", "check", &sd_server],
+        &["engine", "check", &comfyui, "--engine-workflow", workflow],
+        &["doctor", "--engine", &openai],
+    ];
+    for output in join_all(commands.map(|command| running(data.path(), command))).await {
+        let said = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert_eq!(output.status.code(), Some(1), "{said}");
+        let maybe = "gave no answer within 4 s: it may be loading a model, or not be the engine";
+        assert!(said.contains(maybe), "{said}");
+    }
 }
 
 #[tokio::test]

@@ -156,6 +156,10 @@ impl Engine for ComfyUi {
         self.servers.probe().await
     }
 
+    async fn check(&self) -> Result<(), EngineError> {
+        self.servers.check().await
+    }
+
     async fn devices(&self) -> Vec<Device> {
         join_all(self.servers.all().iter().map(|server| server.devices())).await.concat()
     }

@@ -131,6 +131,10 @@ impl Engine for ImagesApi {
     async fn probe(&self) -> Result<(), EngineError> {
         self.servers.probe().await
     }
+
+    async fn check(&self) -> Result<(), EngineError> {
+        self.servers.check().await
+    }
 }
 
 impl ImagesApi {

@@ -242,6 +242,10 @@ impl Engine for SdServer {
         self.servers.probe().await
     }
 
+    async fn check(&self) -> Result<(), EngineError> {
+        self.servers.check().await
+    }
+
     async fn devices(&self) -> Vec<Device> {
         self.servers.all().iter().filter_map(|server| server.device()).collect()
     }
