@@ -5,13 +5,13 @@ use std::time::Duration;
 
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
-use futures::StreamExt as _;
+use futures::{Stream, StreamExt as _};
 use reqwest::header::{CONNECTION, SEC_WEBSOCKET_KEY, SEC_WEBSOCKET_VERSION, UPGRADE};
 use reqwest::{Method, StatusCode, Upgraded};
 use serde_json::Value;
 use tokio_tungstenite::WebSocketStream;
-use tokio_tungstenite::tungstenite::Message;
 use tokio_tungstenite::tungstenite::protocol::{Role, WebSocketConfig};
+use tokio_tungstenite::tungstenite::{self, Message};
 
 use crate::endpoint::Endpoint;
 
@@ -27,7 +27,7 @@ const MAX_TEXT: usize = 64 * 1024;
 const MAX_UNSENT: usize = 64 * 1024;
 const OPEN_LIMIT: Duration = Duration::from_secs(2);
 
-pub(super) struct Events(Option<WebSocketStream<Upgraded>>);
+pub(super) struct Events<S = WebSocketStream<Upgraded>>(Option<S>);
 
 #[derive(Debug, PartialEq, Eq)]
 enum EventKind {
@@ -48,12 +48,16 @@ impl Events {
         }
         Self(socket.ok())
     }
+}
 
+impl<S: Stream<Item = tungstenite::Result<Message>> + Unpin> Events<S> {
     /// Waits for the run's end, and reports its steps and preview files meanwhile. Without events it waits forever.
     /// There are no events after the first end: the caller polls the run at each end, and a server could report ends as
     /// often as it likes.
     pub(super) async fn end(&mut self, on_step: impl Fn(u32, u32), on_preview: impl Fn(&[u8])) {
         while let Some(socket) = &mut self.0 {
+            // One read can bring thousands of messages, which must not hold up the API of this process.
+            tokio::task::consume_budget().await;
             match socket.next().await {
                 Some(Ok(Message::Text(text))) => match event_kind(&text) {
                     EventKind::Step(done, of) => on_step(done, of),
@@ -119,7 +123,25 @@ fn event_kind(text: &str) -> EventKind {
 
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
+
+    use futures::{FutureExt as _, stream};
+
     use super::*;
+
+    #[tokio::test]
+    async fn a_flood_of_messages_lets_others_work() {
+        let step = |done| format!(r#"{{"type":"progress","data":{{"value":{done},"max":1000}}}}"#);
+        let end = r#"{"type":"executing","data":{"node":null}}"#.to_owned();
+        let flood = (1..=1_000).map(step).chain([end]).map(|text| Ok(Message::text(text)));
+        let (mut events, steps) = (Events(Some(stream::iter(flood))), Cell::new(0));
+        let mut ending = Box::pin(events.end(|done, _| steps.set(done), |_| ()));
+        assert!((&mut ending).now_or_never().is_none(), "all messages are there, and it pauses");
+        let before = steps.get();
+        assert!((1..1_000).contains(&before), "{before}");
+        ending.await;
+        assert_eq!(steps.get(), 1_000, "nothing is lost");
+    }
 
     #[test]
     fn binary_messages_hold_previews() {
