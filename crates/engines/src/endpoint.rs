@@ -21,6 +21,8 @@ use tintype_outbound::{Proxies, asked_wait, client_builder, describe, trust};
 const CONNECT_LIMIT: Duration = Duration::from_secs(3);
 /// A rendering server is silent for minutes; keepalive probes stop routers from dropping its connection.
 const KEEPALIVE_EVERY: Duration = Duration::from_secs(30);
+/// Before the key in its header.
+const BEARER: &str = "Bearer ";
 /// How much of an error answer is read, in bytes. Its message comes at the beginning.
 const MAX_ERROR: usize = 64 * 1024;
 /// How long the body of an error answer is read. With the time until its head, it is less than a probe can take.
@@ -149,7 +151,7 @@ impl Endpoint {
     pub fn all(urls: &[Url], settings: &EngineSettings, context: &EngineContext) -> Result<Vec<Self>, String> {
         let key = settings.key()?;
         let header = |key: &String| {
-            let mut value = HeaderValue::try_from(format!("Bearer {key}"))
+            let mut value = HeaderValue::try_from(format!("{BEARER}{key}"))
                 .map_err(|_| "the engine's key contains characters that an HTTP header cannot hold")?;
             value.set_sensitive(true);
             Ok::<_, String>(value)
@@ -292,18 +294,25 @@ impl Endpoint {
         Fault { pause, is_busy: pause.is_some() || BUSY.contains(&status), ..error.into() }
     }
 
-    /// A server's error for the operator. The log must not show its message, which can repeat the prompt.
+    /// A server's error for the operator. The log must not show its message, which can repeat the prompt. The engine's
+    /// own key, which some servers repeat, is never shown.
     pub fn quoted(&self, words: &ServerMessage) -> String {
-        let is_code = |code: &&String| is_plain(code, MAX_CODE, b"_-.");
+        let is_code = |code: &&String| is_plain(code, MAX_CODE, b"_-.") && self.without_key(code) == **code;
         let code = words.code.as_ref().filter(is_code).map(|code| format!(" ({code})")).unwrap_or_default();
         match words.message.as_ref().filter(|_| self.quotes_server) {
             Some(message) => {
                 let printable = |letter: char| if letter.is_control() { ' ' } else { letter };
+                let message = self.without_key(message);
                 let message: String = message.chars().take(MAX_QUOTE).map(printable).collect();
                 format!("{code}: {message}")
             }
             None => code,
         }
+    }
+
+    fn without_key(&self, text: &str) -> String {
+        let key = self.key.as_ref().and_then(|value| str::from_utf8(value.as_bytes()).ok()?.strip_prefix(BEARER));
+        key.map_or_else(|| text.to_owned(), |key| text.replace(key, "********"))
     }
 
     /// The error for a render that failed on the server.

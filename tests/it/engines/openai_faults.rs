@@ -250,6 +250,20 @@ async fn a_key_and_a_prompt_go_to_no_host_that_a_redirect_names() {
 }
 
 #[tokio::test]
+async fn the_key_of_the_engine_is_never_quoted() {
+    let server = ImagesServer::start(Dialect::Sglang).await;
+    let flags = ["--engine", &server.engine(), "--engine-profile", "sglang", "--engine-key", "sekret-key"];
+    let choice = choose(flags).expect("an engine");
+    let engine = choice.build(EngineContext { quotes_server: true, ..EngineContext::default() }).expect("an engine");
+    // The last is cut in the middle of the key.
+    for message in ["bad key Bearer sekret-key".to_owned(), format!("{}sekret-key", "x".repeat(295))] {
+        server.always(Reply::json(500, &openai_error(&message, "server_error", None, Some("sekret-key"))));
+        let error = render(&engine, brief("a boat", &[7], Vec::new())).await.expect_err("an error").to_string();
+        assert!(error.contains("answered 500: ") && error.contains("**") && !error.contains("sekret"), "{error}");
+    }
+}
+
+#[tokio::test]
 async fn words_of_a_server_are_shown_to_an_operator_who_wrote_the_prompt() {
     let server = ImagesServer::start(Dialect::Sglang).await;
     server.always(Reply::json(400, &json!({ "detail": "size is\u{1b}[31m odd" })));
