@@ -365,6 +365,17 @@ fn polling_and_downloading_outlast_a_429() {
 }
 
 #[test]
+fn a_server_that_suggests_when_to_poll_is_asked_at_once_to_hold_its_answer_back() {
+    let data = json!({"task_id": TASK_ID, "status": "processing", "images": []});
+    let hint = "x-poll-after: 9.40\r\n";
+    let accepted = answer("200 OK", hint, json!({"success": true, "data": data}).to_string().as_bytes());
+    let script = Script::start(|url| vec![accepted, completed(&[format!("{url}/1.png")]), png()]);
+    script.generate().run(["A fox"]).check(0, &[]);
+    let requests = script.requests();
+    assert!(requests.len() == 3 && requests[1].contains("prefer: wait=10\r\n"), "{requests:?}");
+}
+
+#[test]
 fn a_key_revoked_during_the_wait_is_reported() {
     let script = Script::start(|_| vec![accepted(), error("401 Unauthorized", "", "No.")]);
     script.generate().run(["A fox"]).check(4, &["rejected the key", TASK_ID]);

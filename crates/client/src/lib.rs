@@ -20,6 +20,7 @@ use reqwest::redirect::Policy;
 use reqwest::{Response, StatusCode};
 use rustls::ClientConfig;
 use serde::{Deserialize, Serialize};
+use tokio::time::{Instant, sleep_until};
 use url::{Host, Url};
 
 pub use edit::{Choices, EditRequest, Reference};
@@ -314,18 +315,38 @@ impl Client {
         Ok(Accepted { task_id, state: Processing::read(&headers), ignored_fields: ignored_fields(&headers) })
     }
 
-    /// Polls a task that was just created until it is terminal, as the interface recommends. Calls `on_event` after each
-    /// poll that does not end the wait.
+    /// Polls a task that was just created until it is terminal, as the interface recommends. Tintype holds its answers
+    /// back until the next poll would be due, so that the end is known at once. Calls `on_event` after each poll that
+    /// does not end the wait.
     ///
     /// # Errors
     /// [`ClientError`]: `NotFinished` after [`STUCK_AFTER`]; another when a retry cannot help.
     pub async fn wait(&self, task: Accepted, on_event: impl FnMut(Waiting<'_>)) -> Result<Finished, ClientError> {
         let url = self.task_url(&task.task_id);
-        poll_until_finished(task.state.poll_after, async || self.poll(&url).await, on_event).await
+        // Only Tintype suggests when to poll.
+        let is_tintype = task.state.poll_after.is_some();
+        let poll = async |wait| self.poll_after(&url, wait, is_tintype).await;
+        poll_until_finished(task.state.poll_after, poll, on_event).await
     }
 
-    async fn poll(&self, url: &str) -> Result<Polled, ClientError> {
-        let (task, headers) = self.call(self.api.get(url)).await?;
+    /// Polls a task after `wait`; a server that can hold its answer back until then is asked at once.
+    async fn poll_after(&self, url: &str, wait: Duration, can_hold: bool) -> Result<Polled, ClientError> {
+        let (request, due) = (self.api.get(url), Instant::now() + wait);
+        if !can_hold || wait.is_zero() {
+            sleep_until(due).await;
+            return self.poll(request).await;
+        }
+        let seconds = wait.as_secs_f64().ceil();
+        let polled = self.poll(request.header("prefer", format!("wait={seconds}"))).await?;
+        if matches!(polled, Polled::Processing(_)) {
+            // It has answered at once if too many others wait.
+            sleep_until(due).await;
+        }
+        Ok(polled)
+    }
+
+    async fn poll(&self, request: reqwest::RequestBuilder) -> Result<Polled, ClientError> {
+        let (task, headers) = self.call(request).await?;
         match (task.status.as_str(), task.images) {
             ("processing", _) => Ok(Polled::Processing(Processing::read(&headers))),
             ("failed", _) => {

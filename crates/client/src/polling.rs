@@ -26,18 +26,17 @@ pub(super) enum Polled {
     Finished(Finished),
 }
 
-/// Calls `poll` for a task that was just created until the task is terminal.
+/// Calls `poll` for a task that was just created until the task is terminal, each time with the wait before its answer.
 pub(super) async fn poll_until_finished(
     poll_after: Option<Duration>,
-    mut poll: impl AsyncFnMut() -> Result<Polled, ClientError>,
+    mut poll: impl AsyncFnMut(Duration) -> Result<Polled, ClientError>,
     mut on_event: impl FnMut(Waiting<'_>),
 ) -> Result<Finished, ClientError> {
     let polling = async {
         let mut wait = suggested_or(poll_after, FIRST_POLL);
         let mut backoff = Backoff { not_found: 1, ..Backoff::default() };
         loop {
-            sleep(wait).await;
-            wait = match poll().await {
+            wait = match poll(wait).await {
                 Ok(Polled::Finished(finished)) => return Ok(finished),
                 Ok(Polled::Processing(state)) => {
                     backoff = Backoff::default();
@@ -47,7 +46,8 @@ pub(super) async fn poll_until_finished(
                 Err(error) => {
                     let Some(wait) = backoff.wait_after(&error) else { return Err(error) };
                     on_event(Waiting::Retry(&error, wait));
-                    wait
+                    sleep(wait).await;
+                    Duration::ZERO
                 }
             };
         }
@@ -140,7 +140,8 @@ mod tests {
     async fn play(hint: Option<f64>, answers: Vec<PollResult>) -> (Vec<f64>, Result<Finished, ClientError>) {
         let mut answers = answers.into_iter();
         let (mut last, mut waits) = (Instant::now(), Vec::new());
-        let poll = async || {
+        let poll = async |wait| {
+            sleep(wait).await;
             waits.push(last.elapsed().as_millis() as f64 / 1e3);
             last = Instant::now();
             answers.next().unwrap_or_else(|| processing(None))
