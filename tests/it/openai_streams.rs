@@ -251,6 +251,7 @@ async fn an_attempt_that_still_streams_gives_way_to_the_next_one() {
     assert_eq!(first.task(), second.task());
     service.waiting(2).await;
     service.work().await;
+    assert_eq!(first.message().await.expect("a connection").as_deref(), Some(": ping"));
     assert!(first.message().await.is_err(), "the connection breaks off");
     assert_eq!((second.rest().await.len(), caller.credits().await), (1, 98));
 }

@@ -8,7 +8,6 @@ use std::sync::Arc;
 use std::task::Poll;
 
 use axum::body::{Body, Bytes};
-use axum::http::header::HeaderValue;
 use axum::response::{IntoResponse as _, Response};
 use futures::FutureExt as _;
 use serde_json::{Value, json};

@@ -186,9 +186,9 @@ fn check_mask(mask: &Mask, first: Option<(u32, u32)>, ratio: AspectRatio) -> Res
 
 fn of_mask(error: UploadError) -> ApiError {
     match error {
-        UploadError::Refused(Refusal::NotAPicture) => {
-            ApiError::bad_mask("mask is not a PNG or WebP image, is damaged, or has more than 8,192 pixels a side or 50 megapixels.")
-        }
+        UploadError::Refused(Refusal::NotAPicture) => ApiError::bad_mask(
+            "mask is not a PNG or WebP image, is damaged, or has more than 8,192 pixels a side or 50 megapixels.",
+        ),
         UploadError::Refused(Refusal::NoAlpha) => ApiError::bad_mask(
             "mask has no alpha channel: send a PNG that is transparent where the image should change.",
         ),

@@ -173,7 +173,9 @@ async fn a_server_that_always_fails_leaves_the_work_to_another_and_is_tried_now_
 #[tokio::test]
 async fn prompts_that_fail_everywhere_are_held_against_no_server() {
     let servers = [ImagesServer::start(Dialect::Sglang).await, ImagesServer::start(Dialect::Sglang).await];
-    servers.each_ref().map(|server| server.to_prompts_with("poison", Reply::status(500)));
+    for server in &servers {
+        server.to_prompts_with("poison", Reply::status(500));
+    }
     let urls = servers.each_ref().map(ImagesServer::url).join(",");
     let engine = engine(["--engine", &format!("openai:{urls}"), "--engine-profile", "sglang"]);
     for _ in 0..2 {

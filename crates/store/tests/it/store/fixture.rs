@@ -136,10 +136,10 @@ impl Fixture {
                  FROM {table}, numbers WHERE {key} = '{task}' ORDER BY number;"
             )
         };
-        let task_columns = ", account_id, surface, image_to_image, status, updated_at, claimed_at, images, n, aspect_ratio, \
-             reference_images, prompt";
+        let request = ", account_id, surface, image_to_image, n, aspect_ratio, reference_images, prompt";
+        let columns = format!("{request}, status, images, updated_at, claimed_at");
         let sql = [
-            copy("tasks", "id", task_columns),
+            copy("tasks", "id", &columns),
             copy("queue", "task_id", ", account_id, reference_count"),
             copy("unindexed", "task_id", ""),
             copy("ledger", "task_id", ", account_id, kind, amount, balance, created_at"),
