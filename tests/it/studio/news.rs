@@ -66,6 +66,7 @@ fn pictures_of_others_wait_behind_a_button_and_nothing_moves() {
     bob.until(&format!("!{said}.checkVisibility() && document.querySelector('[data-about] .star')"));
     assert_eq!(bob.evaluate("document.querySelectorAll('.tile .star[aria-pressed=true]').length"), 0);
     bob.press("Escape");
+    bob.until("!document.querySelector('.viewer').open && location.pathname === '/studio/gallery'");
     // A search shows what it finds alone.
     bob.open(&format!("{}/studio/gallery?q=lighthouse", person.server.url()));
     person.open("/studio");
