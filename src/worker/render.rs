@@ -248,7 +248,7 @@ impl EngineRenderer {
             Verdict::Passed => Ok(()),
             Verdict::Skipped(cause) => {
                 self.shared.metrics.unmoderated.inc();
-                tracing::warn!(task = %claim.lease.task_id, cause, "task accepted unmoderated: the moderation service did not respond");
+                tracing::warn!(task = %claim.lease.task_id, cause, "task accepted unmoderated: the moderation service gave no verdict");
                 Ok(())
             }
             Verdict::Refused(violation) => Err(RenderError::Refused(violation)),

@@ -233,7 +233,8 @@ impl<S: Server> Servers<S> {
         let several = {
             let mut states = self.shared.states.locked();
             note_failure(&mut states, index, work);
-            states[index].failed_several()
+            // Whether others rejected it too doesn't matter to a server that asks for a pause.
+            states[index].failed.len() >= SEVERAL
         };
         // A server that asks for a pause isn't probed.
         let (is_out, pause) = match rejection.pause {

@@ -86,6 +86,20 @@ async fn a_server_that_asks_several_tasks_to_wait_is_left_alone_for_that_time() 
 }
 
 #[tokio::test]
+async fn servers_that_all_ask_for_a_pause_are_left_alone_for_that_time() {
+    let servers = [ImagesServer::start(Dialect::Sglang).await, ImagesServer::start(Dialect::Sglang).await];
+    for server in &servers {
+        server.always(busy_for_30_s());
+    }
+    let urls = servers.each_ref().map(ImagesServer::url).join(",");
+    let engine = engine(["--engine", &format!("openai:{urls}"), "--engine-profile", "sglang"]);
+    for seed in 0..5 {
+        render(&engine, brief("a boat", &[seed], Vec::new())).await.expect_err("no picture");
+    }
+    assert_eq!(servers.each_ref().map(|server| server.all().len()), [2, 2], "two tasks are enough");
+}
+
+#[tokio::test]
 async fn many_prompts_that_a_server_always_turns_away_delay_nobody() {
     let server = ImagesServer::start(Dialect::Sglang).await;
     server.to_prompts_with("poison", Reply::json(503, &json!({ "detail": "loading" })));
