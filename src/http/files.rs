@@ -93,8 +93,8 @@ async fn body(file: GetResult) -> Result<Body, ApiError> {
     }
     let is_png = start.starts_with(&SIGNATURE) || (is_part && SIGNATURE.starts_with(&start));
     if from_start && !is_png {
-        let cause = "the store of the result files sent something that is not a PNG: look at what a proxy before it \
-                     answers, and check all files with `tintype credits audit --files`";
+        let cause = "the result store returned something that is not a PNG: check the proxy in front of it, and all files \
+                     with `tintype credits audit --files`";
         return Err(ApiError::of_status(StatusCode::BAD_GATEWAY).with_cause(cause));
     }
     Ok(Body::from_stream(stream::once(std::future::ready(Ok(Bytes::from(start)))).chain(rest)))

@@ -1,8 +1,8 @@
 //! What the engines of a process have done with the latest tasks.
 //!
-//! If an engine turns one task away again and again but renders others, the task is at fault. So is a task that goes
-//! wrong with two engines. If several other tasks go wrong in a row with one engine while another renders, the engine is
-//! at fault: it gets one task now and then, and the other does the rest.
+//! If an engine turns one task away again and again but renders others, the task is at fault. If several tasks go wrong
+//! with it in a row that another engine then renders, the engine is at fault: it gets one task now and then, and the
+//! other does the rest.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
@@ -19,32 +19,30 @@ const FIRST_DELAY: Duration = Duration::from_secs(2);
 const MAX_DELAY: Duration = Duration::from_secs(60);
 /// Rejections a task gets before they count against it, even while others are rendered: the server may be at its limit.
 const FREE_REJECTIONS: u32 = 2;
-/// Different tasks that go wrong in a row before the engine is at fault.
+/// Different tasks that go wrong in a row, and are rendered elsewhere, before the engine is at fault.
 const SEVERAL: usize = 2;
 /// Interval between tasks for an engine that is at fault.
 const TRY_EVERY: Duration = Duration::from_secs(10);
 
 /// The records of all engines of a process.
 #[derive(Debug, Default)]
-pub struct EngineRecords(Mutex<Records>);
-
-#[derive(Debug, Default)]
-struct Records {
-    /// How many tasks all engines have rendered.
-    rendered: u64,
-    engines: Vec<Record>,
-}
+pub struct EngineRecords(Mutex<Vec<Record>>);
 
 #[derive(Debug, Default)]
 struct Record {
     /// How many tasks this engine has rendered.
     rendered: u64,
-    /// How many all engines had rendered when this one succeeded last.
-    rendered_by_all: u64,
     turned_away: VecDeque<TurnedAway>,
     /// The tasks that have gone wrong since this engine's last success.
-    gone_wrong: Vec<Id>,
-    gone_wrong_at: Option<Instant>,
+    gone_wrong: VecDeque<GoneWrong>,
+    last_try: Option<Instant>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct GoneWrong {
+    id: Id,
+    /// Whether another engine has rendered it since.
+    done_elsewhere: bool,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -75,34 +73,30 @@ impl EngineRecord {
     /// The record of another engine.
     pub fn new(all: &Arc<EngineRecords>) -> Self {
         let mut records = all.0.locked();
-        let (index, rendered_by_all) = (records.engines.len(), records.rendered);
-        records.engines.push(Record { rendered_by_all, ..Record::default() });
-        Self { all: all.clone(), index }
+        records.push(Record::default());
+        Self { all: all.clone(), index: records.len() - 1 }
     }
 
     /// Notes that the engine rendered a task.
-    pub fn note_rendered(&self) {
+    pub fn note_rendered(&self, id: Id) {
         let mut records = self.all.0.locked();
-        records.rendered += 1;
-        let rendered_by_all = records.rendered;
-        let record = &mut records.engines[self.index];
-        record.rendered += 1;
-        record.rendered_by_all = rendered_by_all;
-        record.gone_wrong.clear();
+        records[self.index].rendered += 1;
+        records[self.index].gone_wrong.clear();
+        for task in records.iter_mut().flat_map(|record| &mut record.gone_wrong).filter(|task| task.id == id) {
+            task.done_elsewhere = true;
+        }
     }
 
     /// Notes that an attempt failed.
     pub fn note_failed(&self, id: Id) {
-        self.all.0.locked().note_gone_wrong(self.index, id);
+        self.all.0.locked()[self.index].note_gone_wrong(id);
     }
 
     /// Notes that the engine turned a task away, and asked for a pause.
     pub fn note_turned_away(&self, id: Id, pause: Option<Duration>, is_busy: bool) -> NextTry {
-        let mut records = self.all.0.locked();
-        records.note_gone_wrong(self.index, id);
-        // Another engine need not wait.
-        let pause = pause.filter(|_| !records.another_renders(self.index)).unwrap_or_default();
-        let Record { turned_away, rendered, .. } = &mut records.engines[self.index];
+        let record = &mut self.all.0.locked()[self.index];
+        record.note_gone_wrong(id);
+        let Record { turned_away, rendered, .. } = record;
         let known = turned_away.iter().position(|task| task.id == id).and_then(|index| turned_away.remove(index));
         let mut task = known.unwrap_or(TurnedAway { id, times: 0, rendered: *rendered });
         task.times = task.times.saturating_add(1);
@@ -111,43 +105,33 @@ impl EngineRecord {
         turned_away.drain(..surplus);
         let delay = FIRST_DELAY.saturating_mul(2_u32.saturating_pow(task.times - 1)).min(MAX_DELAY);
         NextTry {
-            delay: pause.max(delay),
+            delay: pause.map_or(delay, |pause| pause.max(delay)),
             loses_attempt: !is_busy && task.times > FREE_REJECTIONS && *rendered > task.rendered,
         }
     }
 
-    /// How many tasks the engine may get now, with `free` of `all` slots free.
-    pub fn tasks_to_claim(&self, free: usize, all: usize) -> usize {
-        let records = self.all.0.locked();
-        let record = &records.engines[self.index];
-        if record.gone_wrong.len() < SEVERAL || !records.another_renders(self.index) {
+    /// How many tasks the engine may get now, with `free` slots. One that is at fault gets a single one.
+    pub fn tasks_to_claim(&self, free: usize) -> usize {
+        let record = &mut self.all.0.locked()[self.index];
+        if record.gone_wrong.iter().filter(|task| task.done_elsewhere).count() < SEVERAL {
             return free;
         }
-        let is_due = record.gone_wrong_at.is_none_or(|at| at.elapsed() >= TRY_EVERY);
-        (is_due && free == all).into()
+        let is_due = record.last_try.is_none_or(|at| at.elapsed() >= TRY_EVERY);
+        if is_due {
+            record.last_try = Some(Instant::now());
+        }
+        is_due.into()
     }
 }
 
-impl Records {
-    fn note_gone_wrong(&mut self, engine: usize, id: Id) {
-        let mut is_known = false;
-        for (index, record) in self.engines.iter_mut().enumerate() {
-            let known = record.gone_wrong.iter().position(|task| *task == id);
-            is_known |= known.is_some();
-            if let Some(known) = known.filter(|_| index != engine) {
-                // Gone wrong with two engines, so neither is at fault.
-                record.gone_wrong.remove(known);
-            }
+impl Record {
+    fn note_gone_wrong(&mut self, id: Id) {
+        self.last_try = Some(Instant::now());
+        let known = self.gone_wrong.iter().position(|task| task.id == id);
+        let known = known.and_then(|index| self.gone_wrong.remove(index));
+        if self.gone_wrong.len() == MAX_TASKS {
+            self.gone_wrong.pop_front();
         }
-        let record = &mut self.engines[engine];
-        record.gone_wrong_at = Some(Instant::now());
-        if !is_known && record.gone_wrong.len() < MAX_TASKS {
-            record.gone_wrong.push(id);
-        }
-    }
-
-    /// Whether another engine has rendered a task since this one's last success.
-    fn another_renders(&self, engine: usize) -> bool {
-        self.rendered > self.engines[engine].rendered_by_all
+        self.gone_wrong.push_back(known.unwrap_or(GoneWrong { id, done_elsewhere: false }));
     }
 }

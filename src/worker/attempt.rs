@@ -88,7 +88,7 @@ impl Worker {
         let endings = &self.shared.endings;
         match rendered {
             Ok(pngs) => {
-                self.record.note_rendered();
+                self.record.note_rendered(lease.task_id);
                 match self.save(&claim, pngs, started).await {
                     Ok(LeaseWrite::Done) => COMPLETED,
                     Ok(LeaseWrite::Lost) => CANCELLED,

@@ -161,7 +161,7 @@ impl Worker {
         if !self.files_are_writable().await || !self.engine_is_available().await {
             return Ok(0);
         }
-        let free = self.record.tasks_to_claim(self.slot_count, self.slot_count);
+        let free = self.record.tasks_to_claim(self.slot_count);
         if free == 0 {
             return Ok(0);
         }
@@ -184,7 +184,7 @@ impl Worker {
                 self.engine_is_available().await;
             }
             let mut free = slots.acquire_all_free().await;
-            free.truncate(self.record.tasks_to_claim(free.len(), self.slot_count));
+            free.truncate(self.record.tasks_to_claim(free.len()));
             if !free.is_empty() {
                 return free;
             }

@@ -243,9 +243,15 @@ impl Endpoint {
         let (status, headers) = (response.status(), response.headers().clone());
         let mut body = Vec::new();
         if !status.is_success() {
-            // The status and `Retry-After` count even if the body breaks off or drips.
-            drop(tokio::time::timeout(ERROR_LIMIT, read_error(response, &mut body)).await);
-            return Ok(EngineResponse { status, headers, body });
+            // The status and `Retry-After` count even if the body breaks off or drips. But what a rejection of the
+            // request means is in its body.
+            let read = tokio::time::timeout(ERROR_LIMIT, read_error(response, &mut body)).await;
+            return match read {
+                Ok(Err(error)) if status.is_client_error() && status != StatusCode::TOO_MANY_REQUESTS => {
+                    Err(self.unanswered(error))
+                }
+                _ => Ok(EngineResponse { status, headers, body }),
+            };
         }
         while let Some(chunk) = response.chunk().await.map_err(|error| self.unanswered(error))? {
             if body.len() + chunk.len() > max_bytes {
@@ -327,12 +333,13 @@ impl Endpoint {
 }
 
 /// Reads the beginning of a body, as far as it arrives.
-async fn read_error(mut response: Response, body: &mut Vec<u8>) {
+async fn read_error(mut response: Response, body: &mut Vec<u8>) -> reqwest::Result<()> {
     while body.len() < MAX_ERROR
-        && let Ok(Some(chunk)) = response.chunk().await
+        && let Some(chunk) = response.chunk().await?
     {
         body.extend_from_slice(&chunk[..chunk.len().min(MAX_ERROR - body.len())]);
     }
+    Ok(())
 }
 
 /// Whether a text has 1 to `most` bytes, all of them ASCII letters, digits or one of `others`. A server's id must pass

@@ -29,7 +29,7 @@ const MAX_ASKED_PAUSE: Duration = Duration::from_secs(600);
 const PROBE_LIMIT: Duration = Duration::from_secs(4);
 /// Interval between further probes.
 const PROBE_EVERY: Duration = Duration::from_secs(2);
-/// Different pieces of work that fail in a row before the server is to blame.
+/// Different pieces of work that a server fails at in a row, and others can do, before it is to blame.
 const SEVERAL: usize = 2;
 /// Most failed pieces of work to remember per server.
 const MAX_FAILED: usize = 16;
@@ -82,7 +82,7 @@ struct ServerLoad {
     outage: Option<String>,
     /// What went wrong since its last success.
     failed: Vec<Failure>,
-    last_failure: Option<Instant>,
+    last_try: Option<Instant>,
 }
 
 /// Identifies a brief. A later attempt at the same task has the same one.
@@ -106,30 +106,26 @@ struct Rejection {
 #[derive(Debug, Clone, Copy)]
 struct Failure {
     work: BriefHash,
-    /// Whether another server has failed at it too, so that the work is to blame.
-    elsewhere: bool,
-}
-
-/// Notes that a server failed at work.
-fn note_failure(states: &mut [ServerLoad], server: usize, work: BriefHash) {
-    let mut elsewhere = false;
-    for (_, state) in states.iter_mut().enumerate().filter(|(index, _)| *index != server) {
-        for failure in state.failed.iter_mut().filter(|failure| failure.work == work) {
-            (failure.elsewhere, elsewhere) = (true, true);
-        }
-    }
-    let state = &mut states[server];
-    state.last_failure = Some(Instant::now());
-    state.failed.retain(|failure| failure.work != work);
-    if state.failed.len() < MAX_FAILED {
-        state.failed.push(Failure { work, elsewhere });
-    }
+    /// Whether the server asked for a pause.
+    asked_pause: bool,
+    /// Whether another server has done the work since, so that this one is to blame.
+    done_elsewhere: bool,
 }
 
 impl ServerLoad {
-    /// Whether the server is to blame, rather than the work.
-    fn failed_several(&self) -> bool {
-        self.failed.iter().filter(|failure| !failure.elsewhere).count() >= SEVERAL
+    fn note_failure(&mut self, work: BriefHash, asked_pause: bool) {
+        self.last_try = Some(Instant::now());
+        let known = self.failed.iter().position(|failure| failure.work == work).map(|index| self.failed.remove(index));
+        if self.failed.len() == MAX_FAILED {
+            self.failed.remove(0);
+        }
+        let done_elsewhere = known.is_some_and(|failure| failure.done_elsewhere);
+        self.failed.push(Failure { work, asked_pause, done_elsewhere });
+    }
+
+    /// Whether it failed at several pieces of work that others could do.
+    fn is_to_blame(&self) -> bool {
+        self.failed.iter().filter(|failure| failure.done_elsewhere).count() >= SEVERAL
     }
 
     fn failed_at(&self, work: BriefHash) -> bool {
@@ -138,8 +134,16 @@ impl ServerLoad {
 
     /// Whether it may try this work although it is to blame.
     fn may_try(&self, work: BriefHash) -> bool {
-        let is_due = self.last_failure.is_none_or(|at| at.elapsed() >= TRY_EVERY);
+        let is_due = self.last_try.is_none_or(|at| at.elapsed() >= TRY_EVERY);
         is_due && self.load == 0 && !self.failed_at(work)
+    }
+}
+
+/// Notes that a server has done work. Servers that failed at it before are to blame for that.
+fn note_success(states: &mut [ServerLoad], server: usize, work: BriefHash) {
+    states[server].failed.clear();
+    for failure in states.iter_mut().flat_map(|state| &mut state.failed).filter(|failure| failure.work == work) {
+        failure.done_elsewhere = true;
     }
 }
 
@@ -197,7 +201,7 @@ impl<S: Server> Servers<S> {
             };
             match by(self.shared.servers[permit.index].clone()).await {
                 Ok(done) => {
-                    self.shared.states.locked()[permit.index].failed.clear();
+                    note_success(&mut self.shared.states.locked(), permit.index, work);
                     return Ok(done);
                 }
                 Err(Fault { error: EngineError::NotAvailable(cause), pause, is_busy, .. }) => {
@@ -219,7 +223,7 @@ impl<S: Server> Servers<S> {
     /// Notes that a server failed to do work that it had begun. If the connection ended, what answers for the server
     /// may be a relay in front of it, so it is probed, and taken out of rotation if the probe fails.
     async fn handle_failure(&self, index: usize, work: BriefHash, reached: Reached) {
-        note_failure(&mut self.shared.states.locked(), index, work);
+        self.shared.states.locked()[index].note_failure(work, false);
         if reached == Reached::Cut
             && let Err(fault) = probe_in_time(&*self.shared.servers[index]).await
         {
@@ -232,9 +236,8 @@ impl<S: Server> Servers<S> {
     async fn handle_rejection(&self, index: usize, work: BriefHash, rejection: Rejection) -> Option<Rejection> {
         let several = {
             let mut states = self.shared.states.locked();
-            note_failure(&mut states, index, work);
-            // Whether others rejected it too doesn't matter to a server that asks for a pause.
-            states[index].failed.len() >= SEVERAL
+            states[index].note_failure(work, rejection.pause.is_some());
+            states[index].failed.iter().filter(|failure| failure.asked_pause).count() >= SEVERAL
         };
         // A server that asks for a pause isn't probed.
         let (is_out, pause) = match rejection.pause {
@@ -308,8 +311,8 @@ impl<S: Server> Servers<S> {
 }
 
 impl<S: Server> Shared<S> {
-    /// Takes a place at an untried server, if one is free: the least loaded, if possible of those that haven't failed
-    /// at this work before.
+    /// Takes a place at an untried server, if one is free: the least loaded of those that haven't failed at this work
+    /// before, or of all, if all have.
     ///
     /// # Errors
     /// The reasons if no server is left.
@@ -327,10 +330,12 @@ impl<S: Server> Shared<S> {
             return Err(causes.join("; "));
         }
         let left = || states.iter().zip(&reasons).filter(|(_, reason)| reason.is_none());
-        let another_works = left().any(|(state, _)| !state.failed_several());
-        let has_place = |state: &ServerLoad| match state.failed_several() && another_works {
-            true => state.may_try(work),
-            false => state.load < self.calls_per_server,
+        let another_works = left().any(|(state, _)| !state.is_to_blame());
+        let another_may_do_it = left().any(|(state, _)| !state.is_to_blame() && !state.failed_at(work));
+        let has_place = |state: &ServerLoad| match (state.is_to_blame(), state.failed_at(work)) {
+            (true, _) if another_works => state.may_try(work),
+            (_, true) if another_may_do_it => false,
+            _ => state.load < self.calls_per_server,
         };
         let open = states.iter_mut().enumerate();
         let open = open.filter(|(index, state)| reasons[*index].is_none() && has_place(state));
@@ -339,6 +344,7 @@ impl<S: Server> Shared<S> {
         Ok(chosen.map(|(index, state)| {
             state.load += 1;
             state.calls += 1;
+            state.last_try = Some(Instant::now());
             index
         }))
     }

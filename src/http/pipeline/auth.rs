@@ -31,7 +31,7 @@ const KEY_PARAMETERS: [&str; 8] =
 
 /// Most keys flagged for one request.
 const MAX_FLAGGED: usize = 4;
-/// Most requests whose keys are being flagged. Beyond that, keys in a query are not: anyone can send some.
+/// Most requests that can flag keys at once. Others are skipped, because anyone can send them.
 pub(in crate::http) const MAX_FLAGGING: usize = 16;
 
 static RATELIMIT: HeaderName = HeaderName::from_static("ratelimit");

@@ -154,11 +154,15 @@ async fn work_that_one_server_cannot_take_goes_to_another() {
     tokio::time::timeout(Duration::from_secs(3_600), back).await.expect("it gets work after a probe");
 }
 
-/// Renders pictures of this many briefs, one after the other. Returns the number that failed.
+/// Renders pictures of these briefs, one after the other, with up to three attempts. Returns how many failed.
 async fn failures(engine: &std::sync::Arc<dyn Engine>, briefs: std::ops::Range<u64>) -> usize {
     let mut failed = 0;
     for seed in briefs {
-        failed += usize::from(render(engine, brief("a boat", &[seed], Vec::new())).await.is_err());
+        let most = failed + 2;
+        while render(engine, brief("a boat", &[seed], Vec::new())).await.is_err() {
+            failed += 1;
+            assert!(failed <= most, "{seed} has failed");
+        }
     }
     failed
 }
@@ -172,7 +176,7 @@ async fn a_server_that_always_fails_leaves_the_work_to_another_and_is_tried_now_
         let urls = format!("openai:{},{}", broken.url(), sound.url());
         let engine = engine(["--engine", &urls, "--engine-profile", "sglang"]);
         assert_eq!(failures(&engine, 0..20).await, 2);
-        assert_eq!((broken.asked().len(), sound.asked().len()), (2, 18), "two different briefs are enough");
+        assert_eq!((broken.asked().len(), sound.asked().len()), (2, 20), "two different briefs are enough");
         pass(Duration::from_secs(5)).await;
         assert_eq!(failures(&engine, 20..30).await, 1, "one brief tries it again");
         broken.always(Reply::Documented);
@@ -192,7 +196,7 @@ async fn prompts_that_fail_everywhere_are_held_against_no_server() {
     }
     let urls = servers.each_ref().map(ImagesServer::url).join(",");
     let engine = engine(["--engine", &format!("openai:{urls}"), "--engine-profile", "sglang"]);
-    for _ in 0..2 {
+    for _ in 0..3 {
         for number in 0..4 {
             render(&engine, brief(&format!("poison {number}"), &[1], Vec::new())).await.expect_err("no picture");
         }
