@@ -1,7 +1,7 @@
 //! What the engines of a process have done with the latest tasks.
 //!
 //! If an engine turns one task away again and again but renders others, the task is at fault. If several tasks go wrong
-//! with it in a row that another engine then renders, the engine is at fault: it gets one task now and then, and the
+//! with it in a row that another engine then renders, the engine is to blame: it gets one task now and then, and the
 //! other does the rest.
 
 use std::collections::VecDeque;
@@ -9,19 +9,17 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tintype_domain::model::Id;
+use tintype_engine::Failures;
 use tintype_system::locked::Locked as _;
-use tokio::time::Instant;
 
-/// Most tasks to remember per engine.
+/// Most tasks to remember that an engine turned away.
 const MAX_TASKS: usize = 256;
 /// Wait after the first time. It doubles each time.
 const FIRST_DELAY: Duration = Duration::from_secs(2);
 const MAX_DELAY: Duration = Duration::from_secs(60);
 /// Rejections a task gets before they count against it, even while others are rendered: the server may be at its limit.
 const FREE_REJECTIONS: u32 = 2;
-/// Different tasks that go wrong in a row, and are rendered elsewhere, before the engine is at fault.
-const SEVERAL: usize = 2;
-/// Interval between tasks for an engine that is at fault.
+/// Interval between tasks for an engine that is to blame.
 const TRY_EVERY: Duration = Duration::from_secs(10);
 
 /// The records of all engines of a process.
@@ -33,16 +31,7 @@ struct Record {
     /// How many tasks this engine has rendered.
     rendered: u64,
     turned_away: VecDeque<TurnedAway>,
-    /// The tasks that have gone wrong since this engine's last success.
-    gone_wrong: VecDeque<GoneWrong>,
-    last_try: Option<Instant>,
-}
-
-#[derive(Debug, Clone, Copy)]
-struct GoneWrong {
-    id: Id,
-    /// Whether another engine has rendered it since.
-    done_elsewhere: bool,
+    failures: Failures<Id>,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -81,22 +70,19 @@ impl EngineRecord {
     pub fn note_rendered(&self, id: Id) {
         let mut records = self.all.0.locked();
         records[self.index].rendered += 1;
-        records[self.index].gone_wrong.clear();
-        for task in records.iter_mut().flat_map(|record| &mut record.gone_wrong).filter(|task| task.id == id) {
-            task.done_elsewhere = true;
-        }
+        records[self.index].failures.clear();
+        records.iter_mut().for_each(|record| record.failures.note_done_elsewhere(id));
     }
 
     /// Notes that an attempt failed.
     pub fn note_failed(&self, id: Id) {
-        self.all.0.locked()[self.index].note_gone_wrong(id);
+        self.all.0.locked()[self.index].failures.note(id, false);
     }
 
     /// Notes that the engine turned a task away, and asked for a pause.
     pub fn note_turned_away(&self, id: Id, pause: Option<Duration>, is_busy: bool) -> NextTry {
-        let record = &mut self.all.0.locked()[self.index];
-        record.note_gone_wrong(id);
-        let Record { turned_away, rendered, .. } = record;
+        let Record { rendered, turned_away, failures } = &mut self.all.0.locked()[self.index];
+        failures.note(id, pause.is_some());
         let known = turned_away.iter().position(|task| task.id == id).and_then(|index| turned_away.remove(index));
         let mut task = known.unwrap_or(TurnedAway { id, times: 0, rendered: *rendered });
         task.times = task.times.saturating_add(1);
@@ -110,28 +96,16 @@ impl EngineRecord {
         }
     }
 
-    /// How many tasks the engine may get now, with `free` slots. One that is at fault gets a single one.
+    /// How many tasks the engine may get now, with `free` slots. One that is to blame gets a single one now and then.
     pub fn tasks_to_claim(&self, free: usize) -> usize {
-        let record = &mut self.all.0.locked()[self.index];
-        if record.gone_wrong.iter().filter(|task| task.done_elsewhere).count() < SEVERAL {
+        let failures = &mut self.all.0.locked()[self.index].failures;
+        if !failures.is_to_blame() {
             return free;
         }
-        let is_due = record.last_try.is_none_or(|at| at.elapsed() >= TRY_EVERY);
+        let is_due = failures.is_due(TRY_EVERY);
         if is_due {
-            record.last_try = Some(Instant::now());
+            failures.note_try();
         }
         is_due.into()
-    }
-}
-
-impl Record {
-    fn note_gone_wrong(&mut self, id: Id) {
-        self.last_try = Some(Instant::now());
-        let known = self.gone_wrong.iter().position(|task| task.id == id);
-        let known = known.and_then(|index| self.gone_wrong.remove(index));
-        if self.gone_wrong.len() == MAX_TASKS {
-            self.gone_wrong.pop_front();
-        }
-        self.gone_wrong.push_back(known.unwrap_or(GoneWrong { id, done_elsewhere: false }));
     }
 }

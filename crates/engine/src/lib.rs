@@ -12,12 +12,14 @@ use tokio::sync::watch;
 pub use tokio_util::sync::CancellationToken;
 
 mod colours;
+mod failures;
 pub mod frames;
 mod jpeg;
 mod mask;
 pub mod picture;
 mod settings;
 
+pub use failures::Failures;
 pub use mask::Mask;
 pub use picture::Picture;
 pub use settings::{

@@ -14,10 +14,9 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use futures::future::join_all;
-use tintype_engine::{Brief, EngineError};
+use tintype_engine::{Brief, EngineError, Failures};
 use tintype_system::locked::Locked as _;
 use tokio::sync::Notify;
-use tokio::time::Instant;
 
 use super::endpoint::{Fault, Reached};
 
@@ -29,10 +28,6 @@ const MAX_ASKED_PAUSE: Duration = Duration::from_secs(600);
 const PROBE_LIMIT: Duration = Duration::from_secs(4);
 /// Interval between further probes.
 const PROBE_EVERY: Duration = Duration::from_secs(2);
-/// Different pieces of work that a server fails at in a row, and others can do, before it is to blame.
-const SEVERAL: usize = 2;
-/// Most failed pieces of work to remember per server.
-const MAX_FAILED: usize = 16;
 /// Interval between tries of a server that is to blame, while another one works.
 const TRY_EVERY: Duration = Duration::from_secs(5);
 
@@ -80,9 +75,7 @@ struct ServerLoad {
     calls: u64,
     /// Why it is out of rotation, for the operator.
     outage: Option<String>,
-    /// What went wrong since its last success.
-    failed: Vec<Failure>,
-    last_try: Option<Instant>,
+    failures: Failures<BriefHash>,
 }
 
 /// Identifies a brief. A later attempt at the same task has the same one.
@@ -100,51 +93,6 @@ struct Rejection {
     cause: String,
     pause: Option<Duration>,
     is_busy: bool,
-}
-
-/// Work that a server rejected, or failed to do.
-#[derive(Debug, Clone, Copy)]
-struct Failure {
-    work: BriefHash,
-    /// Whether the server asked for a pause.
-    asked_pause: bool,
-    /// Whether another server has done the work since, so that this one is to blame.
-    done_elsewhere: bool,
-}
-
-impl ServerLoad {
-    fn note_failure(&mut self, work: BriefHash, asked_pause: bool) {
-        self.last_try = Some(Instant::now());
-        let known = self.failed.iter().position(|failure| failure.work == work).map(|index| self.failed.remove(index));
-        if self.failed.len() == MAX_FAILED {
-            self.failed.remove(0);
-        }
-        let done_elsewhere = known.is_some_and(|failure| failure.done_elsewhere);
-        self.failed.push(Failure { work, asked_pause, done_elsewhere });
-    }
-
-    /// Whether it failed at several pieces of work that others could do.
-    fn is_to_blame(&self) -> bool {
-        self.failed.iter().filter(|failure| failure.done_elsewhere).count() >= SEVERAL
-    }
-
-    fn failed_at(&self, work: BriefHash) -> bool {
-        self.failed.iter().any(|failure| failure.work == work)
-    }
-
-    /// Whether it may try this work although it is to blame.
-    fn may_try(&self, work: BriefHash) -> bool {
-        let is_due = self.last_try.is_none_or(|at| at.elapsed() >= TRY_EVERY);
-        is_due && self.load == 0 && !self.failed_at(work)
-    }
-}
-
-/// Notes that a server has done work. Servers that failed at it before are to blame for that.
-fn note_success(states: &mut [ServerLoad], server: usize, work: BriefHash) {
-    states[server].failed.clear();
-    for failure in states.iter_mut().flat_map(|state| &mut state.failed).filter(|failure| failure.work == work) {
-        failure.done_elsewhere = true;
-    }
 }
 
 /// A place at a server, held until dropped.
@@ -201,7 +149,10 @@ impl<S: Server> Servers<S> {
             };
             match by(self.shared.servers[permit.index].clone()).await {
                 Ok(done) => {
-                    note_success(&mut self.shared.states.locked(), permit.index, work);
+                    let mut states = self.shared.states.locked();
+                    states[permit.index].failures.clear();
+                    states.iter_mut().for_each(|state| state.failures.note_done_elsewhere(work));
+                    drop(states);
                     return Ok(done);
                 }
                 Err(Fault { error: EngineError::NotAvailable(cause), pause, is_busy, .. }) => {
@@ -223,7 +174,7 @@ impl<S: Server> Servers<S> {
     /// Notes that a server failed to do work that it had begun. If the connection ended, what answers for the server
     /// may be a relay in front of it, so it is probed, and taken out of rotation if the probe fails.
     async fn handle_failure(&self, index: usize, work: BriefHash, reached: Reached) {
-        self.shared.states.locked()[index].note_failure(work, false);
+        self.shared.states.locked()[index].failures.note(work, false);
         if reached == Reached::Cut
             && let Err(fault) = probe_in_time(&*self.shared.servers[index]).await
         {
@@ -234,14 +185,14 @@ impl<S: Server> Servers<S> {
     /// Takes a server that rejected work out of rotation, if it fails a probe, or asks for a pause and has also
     /// rejected other work. If it stays, returns the rejection.
     async fn handle_rejection(&self, index: usize, work: BriefHash, rejection: Rejection) -> Option<Rejection> {
-        let several = {
-            let mut states = self.shared.states.locked();
-            states[index].note_failure(work, rejection.pause.is_some());
-            states[index].failed.iter().filter(|failure| failure.asked_pause).count() >= SEVERAL
+        let asks_for_pauses = {
+            let failures = &mut self.shared.states.locked()[index].failures;
+            failures.note(work, rejection.pause.is_some());
+            failures.asks_for_pauses()
         };
         // A server that asks for a pause isn't probed.
         let (is_out, pause) = match rejection.pause {
-            Some(pause) => (several, Some(pause)),
+            Some(pause) => (asks_for_pauses, Some(pause)),
             None => match probe_in_time(&*self.shared.servers[index]).await {
                 Ok(()) => (false, None),
                 Err(fault) => (true, fault.pause),
@@ -330,21 +281,23 @@ impl<S: Server> Shared<S> {
             return Err(causes.join("; "));
         }
         let left = || states.iter().zip(&reasons).filter(|(_, reason)| reason.is_none());
-        let another_works = left().any(|(state, _)| !state.is_to_blame());
-        let another_may_do_it = left().any(|(state, _)| !state.is_to_blame() && !state.failed_at(work));
-        let has_place = |state: &ServerLoad| match (state.is_to_blame(), state.failed_at(work)) {
-            (true, _) if another_works => state.may_try(work),
-            (_, true) if another_may_do_it => false,
-            _ => state.load < self.calls_per_server,
-        };
+        let another_works = left().any(|(state, _)| !state.failures.is_to_blame());
+        let another_may_do_it =
+            left().any(|(ServerLoad { failures, .. }, _)| !failures.is_to_blame() && !failures.contains(work));
+        let has_place =
+            |ServerLoad { load, failures, .. }: &ServerLoad| match (failures.is_to_blame(), failures.contains(work)) {
+                (true, has_failed) if another_works => *load == 0 && !has_failed && failures.is_due(TRY_EVERY),
+                (_, true) if another_may_do_it => false,
+                _ => *load < self.calls_per_server,
+            };
         let open = states.iter_mut().enumerate();
         let open = open.filter(|(index, state)| reasons[*index].is_none() && has_place(state));
-        let order = |state: &ServerLoad| (state.failed_at(work), state.load, state.calls);
+        let order = |state: &ServerLoad| (state.failures.contains(work), state.load, state.calls);
         let chosen = open.min_by_key(|(_, state)| order(state));
         Ok(chosen.map(|(index, state)| {
             state.load += 1;
             state.calls += 1;
-            state.last_try = Some(Instant::now());
+            state.failures.note_try();
             index
         }))
     }
@@ -358,7 +311,7 @@ impl<S: Server> Shared<S> {
                 return;
             }
             state.outage = Some(cause.clone());
-            state.failed.clear();
+            state.failures.clear();
             pause.map_or(FIRST_PAUSE, |asked| asked.clamp(FIRST_PAUSE, MAX_ASKED_PAUSE))
         };
         let server = self.servers[index].name();
